@@ -1,0 +1,50 @@
+"""Everything likewise raises on purpose.
+
+LikewiseError
+├── InputError (also a ValueError)      an argument is wrong: which, what was expected, what came
+│   ├── ShapeError                      an array has the wrong shape
+│   └── ConfigError                     a knob is unknown or out of its bounds
+├── FileError (also an OSError)         a file is missing, damaged, hostile or of another kind
+├── NotFittedError                      an estimator was asked before it was fitted (scikit-learn's, too)
+└── MissingExtra (also an ImportError)  an optional dependency is not installed: the message has the pip line
+
+ConvergenceWarning is a warning, not an error: a solver stopped at its iteration limit.
+"""
+
+from __future__ import annotations
+
+
+class LikewiseError(Exception):
+    """The root: catch this to catch everything that likewise raises on purpose."""
+
+
+class InputError(LikewiseError, ValueError):
+    """An argument is wrong. The message names it, what was expected, and what came."""
+
+
+class ShapeError(InputError):
+    """An array has the wrong shape."""
+
+
+class ConfigError(InputError):
+    """A knob is unknown, of the wrong type, or out of its bounds."""
+
+
+class FileError(LikewiseError, OSError):
+    """A file is missing, damaged, hostile or of another kind than it says."""
+
+
+class NotFittedError(LikewiseError, ValueError, AttributeError):
+    """An estimator was asked for a result before `fit`."""
+
+
+class MissingExtra(LikewiseError, ImportError):
+    """An optional dependency is missing; the message has the line that installs it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; pip install 'likewise[{extra}]'")
+        self.package, self.extra = package, extra
+
+
+class ConvergenceWarning(UserWarning):
+    """A solver stopped at its iteration limit; the result carries its residual."""
