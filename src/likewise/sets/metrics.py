@@ -1,0 +1,223 @@
+"""How well distances separate, rank and classify: CMC, PUR, ROC, equal error rate. Smaller is closer, always."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from likewise.errors import InputError, ShapeError
+from likewise.types import Array
+
+Labels = Sequence[Any] | NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Roc:
+    """Rates of accepting pairs with distance ≤ threshold: fpr of the different, tpr of the same, area `auc`.
+
+    All three arrays ascend and have one entry a distinct distance, after (0, 0) at threshold −∞.
+    """
+
+    fpr: Array
+    tpr: Array
+    thresholds: Array
+    auc: float
+
+    def __repr__(self) -> str:
+        return f"Roc(auc={self.auc:.3f}, {len(self.fpr)} thresholds)"
+
+
+def match_density(
+    D: ArrayLike,
+    query_ids: Labels,
+    gallery_ids: Labels,
+    *,
+    query_cameras: Labels | None = None,
+    gallery_cameras: Labels | None = None,
+) -> Array:
+    """m(r), r = 1 … N: the share of queries whose first true match has rank r, for a gallery of N items.
+
+    Ties are broken at random and the expectation is returned, so a constant D scores as chance does. With cameras,
+    gallery items of the query's own identity *and* camera are left out of its ranking. Each query needs a true match.
+    """
+    matrix, matches, kept = _ranking(D, query_ids, gallery_ids, query_cameras, gallery_cameras)
+    density = np.zeros(matrix.shape[1])
+    for row, match, keep in zip(matrix, matches, kept, strict=True):
+        best = row[match].min()
+        better = int((row[keep] < best).sum())
+        level = row == best
+        first = _first_of_tied(int((level & match).sum()), int((level & keep).sum()))
+        density[better : better + len(first)] += first
+    return density / len(matrix)
+
+
+def cmc(
+    D: ArrayLike,
+    query_ids: Labels,
+    gallery_ids: Labels,
+    *,
+    query_cameras: Labels | None = None,
+    gallery_cameras: Labels | None = None,
+) -> Array:
+    """Cumulative match characteristic (N,): entry r − 1 is the share of queries matched within the first r ranks.
+
+    cmc(r) = Σ_{s ≤ r} m(s), with m the match density; ties, cameras and refusals as there.
+    """
+    density = match_density(D, query_ids, gallery_ids, query_cameras=query_cameras, gallery_cameras=gallery_cameras)
+    return np.minimum(np.cumsum(density), 1.0)
+
+
+def pur(
+    D: ArrayLike,
+    query_ids: Labels,
+    gallery_ids: Labels,
+    *,
+    query_cameras: Labels | None = None,
+    gallery_cameras: Labels | None = None,
+) -> float:
+    """Proportion of uncertainty removed: 1 when every match ranks first, 0 when ranks are uniform [MLML Eq. 17].
+
+    PUR = (log N + Σ_r m(r) log m(r)) / log N, with m the match *density* at rank r. The paper's symbol reads as the
+    cumulative curve, under which chance scores far below 0 (erratum 5).
+    """
+    density = match_density(D, query_ids, gallery_ids, query_cameras=query_cameras, gallery_cameras=gallery_cameras)
+    return pur_of_density(density)
+
+
+def pur_of_density(density: ArrayLike) -> float:
+    """PUR of a match density m (N,) that sums to 1 [MLML Eq. 17]: for a density averaged over splits, say."""
+    m = _numbers(density, "density")
+    if m.ndim != 1 or len(m) < 2:
+        raise ShapeError(f"density: expected at least two ranks, (N,) with N ≥ 2, got shape {m.shape}")
+    if (m < 0).any() or abs(float(m.sum()) - 1.0) > 1e-6:
+        raise InputError(
+            f"density: expected shares ≥ 0 that sum to 1, got a sum of {m.sum():.6g}; "
+            "give the share of matches at each rank, not the cumulative curve"
+        )
+    positive = m[m > 0]
+    return float(1.0 + (positive @ np.log(positive)) / np.log(len(m)))
+
+
+def roc(distances: ArrayLike, same: ArrayLike) -> Roc:
+    """Receiver operating characteristic of "same when distance ≤ threshold", over all thresholds."""
+    d, positive = _verification(distances, same)
+    order = np.argsort(d, kind="stable")
+    d, positive = d[order], positive[order]
+    last = np.append(d[1:] != d[:-1], True)
+    tpr = np.append(0.0, np.cumsum(positive)[last] / positive.sum())
+    fpr = np.append(0.0, np.cumsum(~positive)[last] / (~positive).sum())
+    return Roc(fpr, tpr, np.append(-np.inf, d[last]), float(np.diff(fpr) @ (tpr[1:] + tpr[:-1]) / 2))
+
+
+def eer(distances: ArrayLike, same: ArrayLike) -> float:
+    """Equal error rate: where the share of different pairs accepted equals the share of same pairs refused.
+
+    The crossing fpr = 1 − tpr, interpolated linearly between the two thresholds that enclose it.
+    """
+    curve = roc(distances, same)
+    gap = curve.fpr - (1.0 - curve.tpr)
+    k = int(np.searchsorted(gap, 0.0))
+    if gap[k] == 0.0:
+        return float(curve.fpr[k])
+    share = -gap[k - 1] / (gap[k] - gap[k - 1])
+    return float(curve.fpr[k - 1] + share * (curve.fpr[k] - curve.fpr[k - 1]))
+
+
+def accuracy(y: Labels, predicted: Labels) -> float:
+    """The share of labels that agree."""
+    a, b = np.asarray(y), np.asarray(predicted)
+    if a.shape != b.shape or a.ndim != 1 or len(a) == 0:
+        raise ShapeError(f"y and predicted: expected the same shape (n,), n ≥ 1, got {a.shape} and {b.shape}")
+    return float((a == b).mean())
+
+
+def one_nn(D: ArrayLike, y_gallery: Labels) -> NDArray[Any]:
+    """The label of each query's nearest gallery item; of several equally near, the first in the gallery."""
+    matrix, y = _matrix(D), np.asarray(y_gallery)
+    if y.shape != (matrix.shape[1],):
+        raise ShapeError(f"y_gallery: expected ({matrix.shape[1]},), one a column of D, got shape {y.shape}")
+    return np.asarray(y[matrix.argmin(axis=1)])
+
+
+def mean_se(values: ArrayLike) -> tuple[float, float]:
+    """Mean and its standard error s / √n (s with n − 1); the error of a single value is NaN: it is not known."""
+    v = _numbers(values, "values")
+    if v.ndim != 1 or len(v) == 0:
+        raise ShapeError(f"values: expected (n,), n ≥ 1, got shape {v.shape}")
+    if len(v) == 1:
+        return float(v[0]), float("nan")
+    return float(v.mean()), float(v.std(ddof=1) / np.sqrt(len(v)))
+
+
+def _first_of_tied(matches: int, tied: int) -> Array:
+    """P(the first match stands at place j) when `matches` of `tied` items are shuffled, j = 1 … tied − matches + 1.
+
+    P(j) = (s / (t − j + 1)) Π_{i<j} (1 − s / (t − i + 1)): no match before, one now.
+    """
+    left = tied - np.arange(tied - matches + 1)
+    hit = matches / left
+    return np.asarray(hit * np.append(1.0, np.cumprod(1.0 - hit[:-1])))
+
+
+def _ranking(
+    D: ArrayLike, query_ids: Labels, gallery_ids: Labels, query_cameras: Labels | None, gallery_cameras: Labels | None
+) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
+    """D, which entries are true matches, and which take part at all."""
+    matrix = _matrix(D)
+    queries, gallery = _ids(query_ids, len(matrix), "query_ids"), _ids(gallery_ids, matrix.shape[1], "gallery_ids")
+    same = queries[:, None] == gallery[None, :]
+    if (query_cameras is None) != (gallery_cameras is None):
+        raise InputError("query_cameras and gallery_cameras: give both or neither")
+    kept = np.ones_like(same)
+    if query_cameras is not None and gallery_cameras is not None:
+        a = _ids(query_cameras, len(matrix), "query_cameras")
+        b = _ids(gallery_cameras, matrix.shape[1], "gallery_cameras")
+        kept = ~(same & (a[:, None] == b[None, :]))
+    matches = same & kept
+    lonely = np.flatnonzero(~matches.any(axis=1))
+    if len(lonely):
+        raise InputError(
+            f"query {lonely[0]} (identity {queries[lonely[0]]!r}) has no true match in the gallery; "
+            f"leave it out ({len(lonely)} such)"
+        )
+    return matrix, matches, kept
+
+
+def _ids(ids: Labels, n: int, where: str) -> NDArray[Any]:
+    values = np.asarray(ids)
+    if values.shape != (n,):
+        raise ShapeError(f"{where}: expected ({n},), got shape {values.shape}")
+    return values
+
+
+def _matrix(D: ArrayLike) -> Array:
+    matrix = _numbers(D, "D")
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ShapeError(f"D: expected (queries, gallery), both ≥ 1, got shape {matrix.shape}")
+    return matrix
+
+
+def _verification(distances: ArrayLike, same: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+    d, flags = _numbers(distances, "distances"), np.asarray(same)
+    if d.ndim != 1 or flags.shape != d.shape:
+        raise ShapeError(f"distances and same: expected one shape (n,), got {d.shape} and {flags.shape}")
+    if not np.isin(flags, (0, 1)).all():
+        raise InputError("same: expected True or False (1 or 0) for each pair")
+    positive = flags.astype(bool)
+    if positive.all() or not positive.any():
+        raise InputError(f"same: expected both kinds of pairs, got {int(positive.sum())} same of {len(positive)}")
+    return d, positive
+
+
+def _numbers(values: ArrayLike, where: str) -> Array:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: expected numbers, {error}") from None
+    if np.isnan(array).any():
+        raise InputError(f"{where} contains NaN")
+    return array
