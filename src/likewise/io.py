@@ -1,0 +1,550 @@
+"""Pictures, video frames and arrays in and out. Every untrusted byte enters here.
+
+A file is judged by its first bytes, never by its name; its pixels are counted before they are decoded; whatever is
+wrong with it ends in one FileError that names it. Files go out through a temporary sibling that is synced and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import math
+import os
+import re
+import secrets
+import stat
+import struct
+import sys
+import threading
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from likewise.errors import FileError, InputError, MissingExtra, ShapeError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, UInt8
+    from PIL import Image
+    from torch import Tensor
+
+MOST_PIXELS = 200_000_000
+"""A picture that declares more pixels than this is refused before it is decoded."""
+
+MOST_BYTES = 1 << 30
+"""A picture file longer than this is refused before it is read."""
+
+MOST_ARRAY_BYTES = 4 << 30
+"""Arrays that declare more bytes than this, all members together, are refused before they are read."""
+
+MOST_FRAMES = 1_000_000
+"""A video is left with an error after this many decoded frames."""
+
+_PLUGINS = {
+    "JPEG": ("JpegImagePlugin", "JpegImageFile"),
+    "PNG": ("PngImagePlugin", "PngImageFile"),
+    "WEBP": ("WebPImagePlugin", "WebPImageFile"),
+    "GIF": ("GifImagePlugin", "GifImageFile"),
+    "BMP": ("BmpImagePlugin", "BmpImageFile"),
+    "TIFF": ("TiffImagePlugin", "TiffImageFile"),
+    "PPM": ("PpmImagePlugin", "PpmImageFile"),
+    "AVIF": ("AvifImagePlugin", "AvifImageFile"),
+}
+"""The only decoders that are ever started: raster formats, none that runs a program or opens another file."""
+
+_SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".tif": "TIFF", ".tiff": "TIFF"}
+
+_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
+
+_VIDEO_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpeg,mpegts,mpegvideo,ogg,asf,gif,h264,hevc,m4v,ivf,nut"
+"""Demuxers that read only the file they are given: no playlists, no concatenations, no devices."""
+
+
+# ---------------------------------------------------------------------------------------------------- pictures in
+
+
+def read(path: str | os.PathLike[str]) -> Float[Tensor, "3 h w"]:
+    """The picture at `path` as a float32 tensor (3, h, w) in [0, 1], upright, RGB."""
+    import torch
+
+    array = read_array(path)
+    return torch.from_numpy(array).permute(2, 0, 1).contiguous().to(torch.float32).div_(255.0)
+
+
+def read_array(
+    path: str | os.PathLike[str], *, most_pixels: int = MOST_PIXELS, side: int | None = None
+) -> UInt8[np.ndarray, "h w 3"]:
+    """The picture at `path` as uint8 (h, w, 3), upright, RGB.
+
+    Transparency is laid over white, CMYK made RGB, 16-bit scaled to 8, EXIF orientation applied, the first frame taken
+    of many; colour profiles are not applied. With `side`, a JPEG may come at 1/2, 1/4 or 1/8 of its size as long as its
+    shortest side stays ≥ `side`: several times faster when it is to be made small anyway.
+    """
+    with _regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > MOST_BYTES:
+            raise FileError(f"{path}: longer than {MOST_BYTES >> 20} MB, too long for a picture")
+        return _decode(stream, str(path), most_pixels, side)
+
+
+def decode(
+    data: bytes, *, name: str = "picture", most_pixels: int = MOST_PIXELS, side: int | None = None
+) -> UInt8[np.ndarray, "h w 3"]:
+    """A picture that is already in memory, by the same rules as `read_array`; `name` stands for it in errors."""
+    return _decode(io.BytesIO(data), name, most_pixels, side)
+
+
+def images(path: str | os.PathLike[str], *, recursive: bool = True) -> list[Path]:
+    """The pictures in a folder, in natural order (2 before 10), told by their first bytes; hidden ones are left out."""
+    root = Path(path)
+    if not root.exists():
+        raise FileError(f"{root}: no such folder")
+    if not root.is_dir():
+        raise FileError(f"{root}: not a folder; give the folder that holds the pictures")
+    found = []
+    for folder, inner, names in os.walk(root, onerror=_raise_unreadable):
+        inner[:] = [d for d in inner if recursive and not d.startswith(".")]
+        found += [Path(folder, n) for n in names if not n.startswith(".")]
+    return sorted((p for p in found if is_image(p)), key=lambda p: _natural(p.relative_to(root)))
+
+
+def is_image(path: str | os.PathLike[str]) -> bool:
+    """Whether the first bytes of a file are those of a picture that `read` takes."""
+    try:
+        with _regular(path) as stream:
+            return _sniff(stream.read(32)) is not None
+    except FileError:
+        return False
+
+
+def _natural(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+    """A sorting key under which frame2 comes before frame10; ties are settled by the exact spelling."""
+
+    def part(text: str) -> tuple[tuple[int, int, str], ...]:
+        pieces = re.split(r"(\d+)", text)
+        return tuple((0, int(s), s) if s.isdecimal() else (1, 0, s.casefold()) for s in pieces if s)
+
+    return (*(part(p) for p in path.parts), ((2, 0, str(path)),))
+
+
+def _raise_unreadable(error: OSError) -> None:
+    raise FileError(f"{error.filename}: {error.strerror}")
+
+
+@contextlib.contextmanager
+def _regular(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Open a regular file that is not empty: a folder, a pipe or a device is refused, and never waited for."""
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            raise FileError(f"{path}: is a folder, not a file")
+        if not stat.S_ISREG(mode):
+            raise FileError(f"{path}: not a regular file")
+        stream = open(path, "rb")  # noqa: SIM115
+    except FileError:
+        raise
+    except FileNotFoundError:
+        raise FileError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or error}") from None
+    with stream:
+        if os.fstat(stream.fileno()).st_size == 0:
+            raise FileError(f"{path}: the file is empty")
+        yield stream
+
+
+def _sniff(head: bytes) -> str | None:
+    """The format that the first 32 bytes of a file announce, or None."""
+    if head.startswith(b"\xff\xd8\xff"):
+        return "JPEG"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "PNG"
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WEBP"
+    if head[:6] in (b"GIF87a", b"GIF89a"):
+        return "GIF"
+    if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADERS:
+        return "BMP"
+    if head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        return "TIFF"
+    if re.match(rb"P[1-6]\s+[\d#]", head):
+        return "PPM"
+    if head[4:8] == b"ftyp" and head[8:12] in (b"avif", b"avis"):
+        return "AVIF"
+    return None
+
+
+def _decode(stream: IO[bytes], name: str, most_pixels: int, side: int | None) -> UInt8[np.ndarray, "h w 3"]:
+    head = stream.read(32)
+    stream.seek(0)
+    kind = _sniff(head)
+    if kind is None:
+        raise FileError(f"{name}: not a picture ({', '.join(_PLUGINS)} are read); it starts with {head[:8]!r}")
+    if kind == "WEBP":  # its decoder makes room for the picture as soon as it is started
+        _count(_webp_size(head), name, most_pixels)
+    try:
+        with _quiet_pillow():
+            return _pixels(_start(kind, stream), kind, name, most_pixels, side)
+    except FileError:
+        raise
+    except MemoryError:
+        raise FileError(f"{name}: not enough memory to decode it") from None
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        raise FileError(f"{name}: damaged or unsupported {kind}: {error or type(error).__name__}") from error
+
+
+def _start(kind: str, stream: IO[bytes]) -> Image.Image:
+    """Parse the header with this one decoder; no pixel is decoded yet."""
+    module, factory = _PLUGINS[kind]
+    try:
+        plugin = importlib.import_module(f"PIL.{module}")
+    except ImportError:
+        raise OSError(f"this Pillow cannot read {kind}; pip install --upgrade pillow") from None
+    opened: Image.Image = getattr(plugin, factory)(stream)
+    return opened
+
+
+def _pixels(im: Image.Image, kind: str, name: str, most_pixels: int, side: int | None) -> UInt8[np.ndarray, "h w 3"]:
+    _count(im.size, name, most_pixels)
+    if side is not None and kind == "JPEG":
+        im.draft("", (side, side))
+    im.load()
+    if im.mode == "CMYK" and kind == "JPEG" and "adobe" not in im.info:
+        from PIL import ImageChops  # Pillow takes every CMYK JPEG for Adobe's, which stores ink upside down
+
+        im, info = ImageChops.invert(im), im
+        im.info = info.info
+    return _upright(_rgb(im), _orientation(im))
+
+
+def _count(size: tuple[int, int], name: str, most_pixels: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise FileError(f"{name}: declares {width} × {height} pixels; there is nothing to see")
+    if width * height > most_pixels:
+        raise FileError(
+            f"{name}: declares {width} × {height} pixels, more than {most_pixels:,}; raise most_pixels to read it"
+        )
+
+
+def _webp_size(head: bytes) -> tuple[int, int]:
+    """Width and height from a WebP header, as its three layouts store them."""
+    head = head.ljust(30, b"\0")
+    chunk = head[12:16]
+    if chunk == b"VP8X":
+        return 1 + int.from_bytes(head[24:27], "little"), 1 + int.from_bytes(head[27:30], "little")
+    if chunk == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    width, height = struct.unpack("<HH", head[26:30])
+    return width & 0x3FFF, height & 0x3FFF
+
+
+def _orientation(im: Image.Image) -> int:
+    """EXIF tag 274, 1 to 8; damaged EXIF counts as upright."""
+    try:
+        found = im.getexif().get(0x0112, 1)
+    except Exception:
+        return 1
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
+def _upright(array: UInt8[np.ndarray, "h w 3"], orientation: int) -> UInt8[np.ndarray, "h w 3"]:
+    """Undo an EXIF orientation: 5 to 8 are transposed, and each may be flipped along either axis."""
+    if orientation >= 5:
+        array = array.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        array = array[::-1]
+    if orientation in (2, 3, 6, 7):
+        array = array[:, ::-1]
+    return np.ascontiguousarray(array)
+
+
+def _rgb(im: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
+    """Any Pillow mode as 8-bit RGB."""
+    if im.mode.startswith("I") or im.mode == "F":
+        return np.repeat(_grey8(np.asarray(im))[:, :, None], 3, axis=2)
+    if im.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in im.info:
+        return _over_white(np.asarray(im if im.mode == "RGBA" else im.convert("RGBA")))
+    return np.array(im if im.mode == "RGB" else im.convert("RGB"))
+
+
+def _grey8(values: np.ndarray[Any, Any]) -> UInt8[np.ndarray, "h w"]:
+    """Deep grey as 8 bits: integers from a 16-bit (or 31-bit) range, floats from [0, 1] or else from their own range."""
+    v = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
+    if np.issubdtype(values.dtype, np.integer):
+        top = 65535.0 if v.size == 0 or v.max() <= 65535 else float(2**31 - 1)
+        v /= top
+    else:
+        finite = v[np.isfinite(v)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        if low < 0 or high > 1:
+            v = (v - low) / max(high - low, np.finfo(np.float64).tiny)
+    grey: UInt8[np.ndarray, "h w"] = np.rint(np.clip(v, 0.0, 1.0) * 255).astype(np.uint8)
+    return grey
+
+
+def _over_white(rgba: UInt8[np.ndarray, "h w 4"]) -> UInt8[np.ndarray, "h w 3"]:
+    """c α + 255 (1 − α), rounded."""
+    alpha = rgba[:, :, 3:].astype(np.uint32)
+    mixed = (rgba[:, :, :3] * alpha + 255 * (255 - alpha) + 127) // 255
+    return mixed.astype(np.uint8)
+
+
+class _QuietPillow:
+    """Mutes Pillow's warnings about odd metadata while any thread is decoding, and only then.
+
+    `warnings.catch_warnings` swaps a list that all threads share; this adds one entry to it and takes the same one out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._entry: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if self._depth == 0 or self._entry not in warnings.filters:
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+                self._entry = warnings.filters[0]
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0 and isinstance(warnings.filters, list):
+                    with contextlib.suppress(ValueError):
+                        warnings.filters.remove(self._entry)
+
+
+_quiet_pillow = _QuietPillow()
+
+
+# ------------------------------------------------------------------------------------------------------- video in
+
+
+def frames(
+    path: str | os.PathLike[str], *, every: int = 1, most: int | None = None, most_pixels: int = MOST_PIXELS
+) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
+    """Frames 0, every, 2·every … of a video as uint8 (h, w, 3), at most `most` of them, turned as a player turns them."""
+    for argument, value in (("every", every), ("most", most)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InputError(f"{argument}: expected a whole number ≥ 1, got {value!r}")
+    try:
+        import av
+    except ImportError:
+        raise MissingExtra("av", "video") from None
+    with _regular(path):
+        pass
+    return _frames(av, Path(path), every, most, most_pixels)
+
+
+def _frames(
+    av: Any, path: Path, every: int, most: int | None, most_pixels: int
+) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
+    whitelist = {"format_whitelist": _VIDEO_FORMATS, "protocol_whitelist": "file"}
+    given = 0
+    try:
+        with av.open(str(path.resolve()), options=whitelist, metadata_errors="ignore") as container:
+            if not container.streams.video:
+                raise FileError(f"{path}: has no video stream")
+            stream = container.streams.video[0]
+            _count((stream.codec_context.width, stream.codec_context.height), str(path), most_pixels)
+            stream.thread_type = "AUTO"
+            for i, frame in enumerate(container.decode(stream)):
+                _count((frame.width, frame.height), str(path), most_pixels)
+                if i >= MOST_FRAMES:
+                    raise FileError(f"{path}: more than {MOST_FRAMES:,} frames; cut the video or raise io.MOST_FRAMES")
+                if i % every == 0:
+                    yield _picture(frame)
+                    given += 1
+                    if given == most:
+                        return
+    except av.FFmpegError as error:
+        raise FileError(f"{path}: damaged or unsupported video: {error.strerror or error}") from error
+    if given == 0:
+        raise FileError(f"{path}: holds no frame that can be decoded")
+
+
+def _picture(frame: Any) -> UInt8[np.ndarray, "h w 3"]:
+    array: UInt8[np.ndarray, "h w 3"] = frame.to_ndarray(format="rgb24")
+    quarter = round(getattr(frame, "rotation", 0) / 90) % 4
+    return np.ascontiguousarray(np.rot90(array, quarter)) if quarter else array
+
+
+# ------------------------------------------------------------------------------------------------------ arrays in
+
+
+def load_arrays(path: str | os.PathLike[str], *, most_bytes: int = MOST_ARRAY_BYTES) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an .npz by name, or the one of an .npy as "arr_0".
+
+    Nothing is unpickled, and declared sizes are checked before anything is read.
+    """
+    with _regular(path) as stream:
+        head = stream.read(6)
+        stream.seek(0)
+        try:
+            if head == b"\x93NUMPY":
+                size = os.fstat(stream.fileno()).st_size
+                return {"arr_0": _load_npy(stream, f"{path}", size, most_bytes)}
+            if head.startswith(b"PK"):
+                return _load_npz(stream, f"{path}", most_bytes)
+        except FileError:
+            raise
+        except Exception as error:  # a damaged archive can raise anything
+            raise FileError(f"{path}: damaged: {error or type(error).__name__}") from error
+    raise FileError(f"{path}: neither .npy nor .npz; it starts with {head!r}")
+
+
+def _load_npz(stream: IO[bytes], name: str, most_bytes: int) -> dict[str, np.ndarray[Any, Any]]:
+    with zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+        total = sum(m.file_size for m in members)
+        if total > most_bytes:
+            raise FileError(
+                f"{name}: declares {total:,} bytes, more than {most_bytes:,} allowed; raise most_bytes to read it"
+            )
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for m in members:
+            key = m.filename.removesuffix(".npy")
+            if key in arrays:
+                raise FileError(f"{name}: holds two arrays named {key!r}")
+            with archive.open(m) as inner:
+                arrays[key] = _load_npy(inner, f"{name}: array {key!r}", m.file_size, most_bytes)
+        return arrays
+
+
+def _load_npy(stream: IO[bytes], name: str, size: int, most_bytes: int) -> np.ndarray[Any, Any]:
+    """One array, read only after its header has been found to agree with the number of bytes that follow it."""
+    if stream.read(6) != b"\x93NUMPY":
+        raise FileError(f"{name}: not a NumPy array")
+    version = tuple(stream.read(2))
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise FileError(f"{name}: NumPy format {version} is not read; save it with format 1.0 or 2.0")
+    shape, fortran, dtype = readers[version](stream)
+    if dtype.hasobject:
+        raise FileError(f"{name}: holds Python objects, which would have to be unpickled; save plain numbers")
+    if any(n < 0 for n in shape):
+        raise FileError(f"{name}: declares the shape {shape}")
+    declared = math.prod(shape) * dtype.itemsize
+    if declared > most_bytes:
+        raise FileError(
+            f"{name}: declares {declared:,} bytes, more than {most_bytes:,} allowed; raise most_bytes to read it"
+        )
+    if declared > size:
+        raise FileError(f"{name}: declares {declared:,} bytes of data in {size:,}; it is truncated")
+    data = stream.read(declared)
+    if len(data) != declared:
+        raise FileError(f"{name}: declares {declared:,} bytes of data and holds {len(data):,}; it is truncated")
+    flat = np.frombuffer(bytearray(data), dtype=dtype, count=math.prod(shape)) if declared else np.empty(shape, dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+# ------------------------------------------------------------------------------------------------------- files out
+
+
+@contextlib.contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary sibling of `path` to write to; on leaving it is synced and renamed, on an error it is removed.
+
+    A reader sees the old file or the new one, never half of either. Parent folders are made; the suffix is kept.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise FileError(f"{target}: is a folder; give the name of a file")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{target.parent}: cannot be made: {error.strerror}") from None
+    sibling = target.with_name(f".{target.stem[:100]}.{secrets.token_hex(6)}.tmp{target.suffix}")
+    try:
+        yield sibling
+        if not sibling.exists():
+            raise FileError(f"{target}: nothing was written to {sibling.name}")
+        _sync(sibling)
+        os.replace(sibling, target)
+        _sync(target.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            sibling.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold what was written; folders cannot be synced on Windows, and some file systems refuse it."""
+    if path.is_dir() and sys.platform == "win32":
+        return
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    except OSError:
+        if not path.is_dir():
+            raise
+    finally:
+        os.close(number)
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write bytes to `path`, atomically; returns the path."""
+    try:
+        with atomic(path) as sibling:
+            sibling.write_bytes(data)
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror or error}") from None
+    return Path(path)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write text to `path` as UTF-8, atomically; returns the path."""
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_image(path: str | os.PathLike[str], array: np.ndarray[Any, Any], *, quality: int = 95) -> Path:
+    """Write (h, w) or (h, w, 3), uint8 or floats in [0, 1], in the format of the suffix: .png, .jpg, .webp, .tif."""
+    from PIL import Image
+
+    kind = _SUFFIXES.get(Path(path).suffix.lower())
+    if kind is None:
+        raise InputError(f"path: expected a name that ends in {', '.join(_SUFFIXES)}, got {os.fspath(path)!r}")
+    picture = Image.fromarray(_uint8(np.asarray(array)))
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **({"quality": quality} if kind in ("JPEG", "WEBP") else {}))
+    return write_bytes(path, buffer.getvalue())
+
+
+def _uint8(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if array.ndim not in (2, 3) or array.size == 0 or (array.ndim == 3 and array.shape[2] != 3):
+        raise ShapeError(f"array: expected (h, w) or (h, w, 3), got shape {array.shape}")
+    if array.dtype == np.uint8:
+        return np.ascontiguousarray(array)
+    if not np.issubdtype(array.dtype, np.floating):
+        raise InputError(f"array: expected uint8, or floats in [0, 1], got {array.dtype}")
+    if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+        raise InputError(f"array: expected floats in [0, 1], got {array.min():g} to {array.max():g}")
+    return np.ascontiguousarray(np.rint(array.astype(np.float64) * 255).astype(np.uint8))
+
+
+def cache_folder() -> Path:
+    """Where likewise keeps what it can make again: $LIKEWISE_CACHE, or the user's cache folder of the platform.
+
+    The folder need not exist yet; `atomic` and the writers above make it.
+    """
+    if named := os.environ.get("LIKEWISE_CACHE"):
+        return Path(named).expanduser().absolute()
+    home = Path.home()
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "likewise"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "likewise" / "Cache"
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (xdg if xdg.is_absolute() else home / ".cache") / "likewise"
