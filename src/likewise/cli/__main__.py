@@ -1,0 +1,7 @@
+"""`python -m likewise.cli` is the command `likewise`."""
+
+import sys
+
+from likewise.cli import main
+
+sys.exit(main())

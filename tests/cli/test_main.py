@@ -1,0 +1,190 @@
+"""The command line: quick help, one-line errors, exit codes, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import click
+import pytest
+
+from likewise import cli
+from likewise.errors import ConvergenceWarning, FileError, InputError
+
+HEAVY = ("numpy", "torch", "numba", "sklearn", "matplotlib", "cv2", "scipy", "skimage", "dask", "av")
+MOST_CPU_SECONDS = 0.35
+
+
+def likewise(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "likewise.cli", *words]
+    return subprocess.run(line, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch):
+    """Make `likewise doctor` raise what a test hands in."""
+
+    def install(error: BaseException) -> None:
+        def run() -> None:
+            raise error
+
+        monkeypatch.setitem(cli.command.lazy, "doctor", ("tests_fake:doctor", "fails"))
+        fake = type(sys)("tests_fake")
+        fake.doctor = click.Command("doctor", callback=run)
+        monkeypatch.setitem(sys.modules, "tests_fake", fake)
+
+    return install
+
+
+HELPS = [
+    [],
+    ["sets"],
+    ["sets", "compare"],
+    ["sets", "distances"],
+    ["sets", "fit"],
+    ["sets", "evaluate"],
+    ["demo"],
+    ["doctor"],
+    ["completion"],
+]
+
+PROBE = """
+import json, resource, sys
+from likewise.cli import main
+code = main(sys.argv[1:])
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps([code, used.ru_utime + used.ru_stime, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_is_quick_and_imports_nothing_heavy(words: list[str]) -> None:
+    runs = []
+    for _ in range(3):
+        line = [sys.executable, "-c", PROBE, *words, "--help"]
+        run = subprocess.run(line, capture_output=True, text=True, check=True)
+        code, seconds, modules = json.loads(run.stderr.splitlines()[-1])
+        assert code == 0
+        assert run.stdout.startswith("Usage: likewise")
+        assert [m for m in HEAVY if m in modules] == []
+        runs.append(seconds)
+        if seconds < MOST_CPU_SECONDS:
+            return
+    pytest.fail(f"--help took {min(runs):.2f} CPU-s at best of three; at most {MOST_CPU_SECONDS} is allowed")
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = f"import sys, likewise; print([m for m in {HEAVY} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_every_command_of_the_help_can_be_loaded() -> None:
+    context = click.Context(cli.command)
+    for name in cli.command.list_commands(context):
+        found = cli.command.get_command(context, name)
+        assert isinstance(found, click.Command), name
+        assert found.name == name
+
+
+def test_version_is_the_package_s() -> None:
+    import likewise as lw
+
+    assert likewise("--version").stdout.strip() == f"likewise {lw.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "code"),
+    [
+        (InputError("weights of signature 3 sum to 0"), "likewise: weights of signature 3 sum to 0", 2),
+        (FileError("a.png: truncated\nafter 12 bytes"), "likewise: a.png: truncated after 12 bytes", 2),
+        (FileNotFoundError(2, "No such file or directory", "a.npz"), "likewise: a.npz: No such file or directory", 2),
+        (PermissionError(13, "Permission denied", b"b.npz"), "likewise: b.npz: Permission denied", 2),
+        (click.ClickException("odd"), "likewise: odd", 2),
+        (KeyboardInterrupt(), "likewise: interrupted", 130),
+        (click.Abort(), "likewise: interrupted", 130),
+        (ZeroDivisionError("x"), "likewise: ZeroDivisionError: x (not foreseen: --debug shows the trace)", 2),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(failing, capsys, error: BaseException, line: str, code: int) -> None:
+    failing(error)
+    assert cli.main(["doctor"]) == code
+    out, err = capsys.readouterr()
+    assert err == line + "\n"
+    assert out == ""
+
+
+@pytest.mark.parametrize("words", [["--debug", "doctor"], ["doctor", "--debug"]])
+def test_debug_lets_the_trace_through(failing, words: list[str]) -> None:
+    failing(InputError("odd"))
+    with pytest.raises(InputError):
+        cli.main(words)
+
+
+def test_debug_after_two_dashes_is_an_argument() -> None:
+    assert cli._take_debug(["a", "--debug", "b"]) == (["a", "b"], True)
+    assert cli._take_debug(["a", "--", "--debug"]) == (["a", "--", "--debug"], False)
+
+
+def test_usage_errors_name_the_help() -> None:
+    run = likewise("doctor", "--jsn")
+    assert run.returncode == 2
+    assert run.stderr.startswith("likewise: No such option")
+    assert "likewise doctor --help" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+    assert likewise("nothing").returncode == 2
+
+
+def test_no_words_at_all_shows_the_help() -> None:
+    run = likewise()
+    assert run.returncode == 2
+    assert "Commands:" in run.stderr
+
+
+def test_a_reader_that_leaves_is_not_an_error() -> None:
+    line = f"{sys.executable} -m likewise.cli --help | true; echo ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() in ("0", "141")
+    assert run.stderr == ""
+
+
+def test_a_broken_pipe_is_quiet(tmp_path) -> None:
+    """The reader is gone before the first byte, so that the pipe is surely broken."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    line = [sys.executable, "-m", "likewise.cli", "--help"]
+    run = subprocess.run(line, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write_end)
+    assert run.returncode == 141
+    assert run.stderr == ""
+
+
+def test_a_warning_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(cli, "_run", lambda line: warnings.warn("not converged", ConvergenceWarning, stacklevel=1) or 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert cli.main([]) == 0
+    assert capsys.readouterr().err == "likewise: warning: not converged\n"
+
+
+@pytest.mark.parametrize(("shell", "word"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete --")])
+def test_completion_prints_the_script(shell: str, word: str) -> None:
+    run = likewise("completion", shell)
+    assert run.returncode == 0
+    assert word in run.stdout
+    assert "_LIKEWISE_COMPLETE" in run.stdout
+
+
+def test_completion_offers_the_commands() -> None:
+    run = likewise(_LIKEWISE_COMPLETE="bash_complete", COMP_WORDS="likewise do", COMP_CWORD="1")
+    assert run.returncode == 0
+    assert run.stdout.split() == ["plain,doctor"]
+
+
+def test_completion_needs_a_shell_it_knows() -> None:
+    run = likewise("completion", "tcsh")
+    assert run.returncode == 2
+    assert "tcsh" in run.stderr
