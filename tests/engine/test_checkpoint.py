@@ -53,7 +53,7 @@ TOY = Toy(np.eye(3) * 2, [1.0, np.nan], "größer")
 
 
 def header(**changes: Any) -> dict[str, Any]:
-    arrays, inner = TOY.state()
+    inner = TOY.state()[1]
     return {"format": 1, "likewise": "0.1.0", "class": "tests.Toy", "header": inner} | changes
 
 
@@ -61,6 +61,13 @@ def file(path: Path, arrays: dict[str, Any] | None = None, **changes: Any) -> Pa
     """A checkpoint with a right checksum, as a stranger could make it."""
     path.write_bytes(checkpoint.encode(TOY.state()[0] | (arrays or {}), header(**changes)))
     return path
+
+
+def load_or_complaint(path: Path) -> Any:
+    try:
+        return lw.load(path)
+    except lw.LikewiseError as error:
+        return str(error)
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -115,7 +122,8 @@ def test_mutated_bytes_are_an_error_or_an_equal_load(
 ) -> None:
     bad = bytearray(GOOD)
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(bad) - 1))
+        first = data.draw(st.sampled_from([0, 8, len(bad) - min(len(bad), 64)]))  # length, header, arrays
+        at = data.draw(st.integers(min(first, len(bad) - 1), len(bad) - 1))
         kind = data.draw(st.sampled_from(["set", "cut", "insert", "delete"]))
         if kind == "set":
             bad[at] = data.draw(st.integers(0, 255))
@@ -127,11 +135,10 @@ def test_mutated_bytes_are_an_error_or_an_equal_load(
             del bad[at]
     path = tmp_path_factory.getbasetemp() / "mutated.safetensors"
     path.write_bytes(bad)
-    try:
-        loaded = lw.load(path)
-    except lw.LikewiseError as error:
-        assert str(path) in str(error)
-        assert "\n" not in str(error)
+    loaded = load_or_complaint(path)
+    if isinstance(loaded, str):
+        assert str(path) in loaded
+        assert "\n" not in loaded
     else:
         assert TOY.same(loaded)
 
@@ -140,10 +147,8 @@ def test_every_single_byte_matters(tmp_path: Path) -> None:
     path = tmp_path / "flipped.safetensors"
     for at in range(len(GOOD)):
         path.write_bytes(GOOD[:at] + bytes([GOOD[at] ^ 1]) + GOOD[at + 1 :])
-        try:
-            assert TOY.same(lw.load(path)), at
-        except lw.FileError:
-            pass
+        loaded = load_or_complaint(path)
+        assert isinstance(loaded, str) or TOY.same(loaded), at
 
 
 def test_truncated(tmp_path: Path) -> None:
@@ -217,7 +222,7 @@ def test_contents_that_the_class_refuses(tmp_path: Path) -> None:
 def test_nan_only_where_it_is_allowed(tmp_path: Path) -> None:
     with pytest.raises(lw.FileError, match="'M' contains NaN"):
         lw.load(file(tmp_path / "x", {"M": np.full((3, 3), np.nan)}))
-    with pytest.raises(lw.InputError, match="'M' of tests.Toy contains NaN"):
+    with pytest.raises(lw.InputError, match=r"'M' of tests\.Toy contains NaN"):
         lw.save(Toy([[np.inf]], [0.0]), tmp_path / "y")
     assert not (tmp_path / "y").exists()
 

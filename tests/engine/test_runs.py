@@ -124,7 +124,7 @@ def test_damaged_and_missing_runs(tmp_path: Path) -> None:
 def test_differing() -> None:
     assert runs.differing({"a": 1}, {"a": 1}) == ""
     assert runs.differing({"a": 1, "b": 2}, {"a": 1, "c": 3}) == "b 2 ≠ nothing, c nothing ≠ 3"
-    assert runs.differing({c: 1 for c in "abcde"}, {}).endswith("and 2 more")
+    assert runs.differing(dict.fromkeys("abcde", 1), {}).endswith("and 2 more")
 
 
 def test_progress_is_silent_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:

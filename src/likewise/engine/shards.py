@@ -202,7 +202,7 @@ def locked(folder: str | Path) -> Iterator[None]:
     try:
         with _taken(descriptor, folder):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+            os.write(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode())
             yield
     finally:
         os.close(descriptor)
@@ -221,7 +221,7 @@ def _taken(descriptor: int, folder: Path) -> Iterator[None]:
         if inode in _HELD:
             raise InputError(f"out: {folder} is in use by this process; wait for it, or use another folder")
         if not _lock(descriptor):
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").split()
+            holder = os.read(descriptor, 200).decode(errors="replace").split()
             by = f"process {holder[0]} on {holder[1]}" if len(holder) == 2 else "another process"
             raise InputError(f"out: {folder} is in use by {by}; wait for it, or use another folder")
         _HELD.add(inode)
@@ -314,7 +314,7 @@ def _pool(executor: Any, n_jobs: int) -> Iterator[Executor | None]:
     if isinstance(executor, distributed.Client):
         yield executor.get_executor(pure=False)
     elif executor == "dask":
-        cluster = distributed.LocalCluster(n_workers=n_jobs, threads_per_worker=1, dashboard_address=None)
+        cluster = distributed.LocalCluster(n_workers=n_jobs, threads_per_worker=1, dashboard_address=":0")
         with cluster, distributed.Client(cluster) as client:
             yield client.get_executor(pure=False)
     elif isinstance(executor, str) and "://" in executor:
