@@ -106,6 +106,12 @@ def test_encode_decode(arrays: dict[str, Any], head: dict[str, Any]) -> None:
     assert checkpoint.encode(dict(reversed(arrays.items())), dict(reversed(head.items()))) == data
 
 
+def test_written_bytes_are_the_encoded_bytes(tmp_path: Path) -> None:
+    arrays, head = {"b": np.arange(3), "a": np.eye(2), "c": np.zeros((0, 4)), "d": np.array(True)}, {"x": [1, "y"]}
+    checkpoint.write(tmp_path / "x", arrays, head)
+    assert (tmp_path / "x").read_bytes() == checkpoint.encode(arrays, head)
+
+
 def test_views_are_stored_as_they_look() -> None:
     A = np.arange(12.0).reshape(3, 4)
     back, _ = checkpoint.decode(checkpoint.encode({"T": A.T, "S": A[:, ::2]}, {}), "x")

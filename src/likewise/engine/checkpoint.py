@@ -78,7 +78,7 @@ def save(model: Storable, path: str | Path) -> None:
     from likewise import __version__
 
     whole = {"format": FORMAT, "likewise": __version__, "class": name, "header": header}
-    io.write_bytes(path, encode(arrays, whole))
+    write(path, arrays, whole)
 
 
 def load(path: str | Path) -> Any:
@@ -98,13 +98,22 @@ def encode(arrays: Mapping[str, Any], header: Mapping[str, JSON]) -> bytes:
     """Arrays and a JSON header as safetensors bytes: equal contents, equal bytes."""
     import safetensors.numpy
 
-    plain = {name: _plain(name, arrays[name]) for name in sorted(arrays)}
-    text = canonical(header, "header")
-    # One metadata entry only: safetensors writes several in no fixed order.
-    note = json.dumps({"header": json.loads(text), "sha256": _checksum(plain, text)}, sort_keys=True)
-    if len(note) > MOST_HEADER // 2:
-        raise InputError(f"header: {len(note)} bytes of JSON is too much; put what is large into arrays")
-    return bytes(safetensors.numpy.save(plain, metadata={"likewise": note}))
+    plain, note = _contents(arrays, header)
+    return bytes(safetensors.numpy.save(plain, metadata=note))
+
+
+def write(path: str | Path, arrays: Mapping[str, Any], header: Mapping[str, JSON]) -> None:
+    """What `encode` gives, written to a file atomically and without a second copy of the arrays in memory."""
+    import safetensors.numpy
+
+    plain, note = _contents(arrays, header)
+    try:
+        with io.atomic(path) as temporary:
+            safetensors.numpy.save_file(plain, temporary, metadata=note)
+    except FileError:
+        raise
+    except (OSError, safetensors.SafetensorError) as error:
+        raise FileError(f"{path} cannot be written: {_line(error)}") from error
 
 
 def decode(data: bytes, where: str | Path) -> tuple[Arrays, dict[str, JSON]]:
@@ -153,6 +162,16 @@ def canonical(value: JSON, where: str) -> str:
         raise InputError(f"{where} is not JSON: {_line(error)}") from None
 
 
+def _contents(arrays: Mapping[str, Any], header: Mapping[str, JSON]) -> tuple[Arrays, dict[str, str]]:
+    """What safetensors takes: plain arrays, and metadata of one entry, as it writes several in no fixed order."""
+    plain = {name: _plain(name, arrays[name]) for name in sorted(arrays)}
+    text = canonical(header, "header")
+    note = json.dumps({"header": json.loads(text), "sha256": _checksum(plain, text)}, sort_keys=True)
+    if len(note) > MOST_HEADER // 2:
+        raise InputError(f"header: {len(note)} bytes of JSON is too much; put what is large into arrays")
+    return plain, {"likewise": note}
+
+
 def _scalar(value: Any) -> Any:
     """A NumPy scalar as the Python number it is."""
     if isinstance(value, np.generic):
@@ -173,7 +192,8 @@ def _array(name: str, view: Mapping[str, Any], where: str | Path) -> NDArray[Any
     if view["dtype"] not in _DTYPES:
         raise FileError(f"{where}: array {name!r} has the unknown dtype {view['dtype']}")
     try:
-        return np.frombuffer(view["data"], dtype=_DTYPES[view["dtype"]]).reshape(view["shape"]).copy()
+        array = np.frombuffer(view["data"], dtype=_DTYPES[view["dtype"]]).reshape(view["shape"])
+        return array if array.flags.writeable else array.copy()
     except (ValueError, MemoryError) as error:
         raise FileError(f"{where}: array {name!r} is damaged: {_line(error)}") from None
 

@@ -270,9 +270,9 @@ class _Task:
         host = socket.gethostname()
         try:
             if not self._finished(index):
-                data = checkpoint.encode(self.work(item), {"job": self.digest, "shard": index})
+                arrays = self.work(item)
                 self._still_ours()
-                io.write_bytes(self.out / _file(index), data)
+                checkpoint.write(self.out / _file(index), arrays, {"job": self.digest, "shard": index})
         except Exception as error:  # one shard's failure is told at the end and must not take the others with it
             return _Outcome(index, f"{type(error).__name__}: {error}", traceback.format_exc(), host)
         return _Outcome(index, host=host)
