@@ -1,0 +1,77 @@
+# likewise: every target makes its own set-up in .venv. Needs only Python ≥ 3.11, make and pip.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+TORCH  := $(shell sed -n 's/^ *"\(torch[<>=][^"]*\)".*/\1/p' pyproject.toml)
+CPU    := https://download.pytorch.org/whl/cpu
+JOBS   ?= 2
+
+# one thread a process: the tests already run in $(JOBS) processes
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow examples check bench docs clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/with-demo  ## install, then see what likewise does: writes demo/report.html
+	$(BIN)/likewise demo
+
+test: $(VENV)/with-test  ## the fast tests (under five minutes on two cores)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test-slow: $(VENV)/with-test  ## the tests that are too slow for every day
+	$(BIN)/python -m pytest -n $(JOBS) --slow -m slow
+
+examples: $(VENV)/with-demo  ## run every example
+	@set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python "$$example"; done
+
+check: $(VENV)/with-check  ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/with-bench  ## measure speed and quality anew, then fill the tables of README and docs
+	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/quality.py sets
+	$(BIN)/python benchmarks/tables.py
+
+docs: $(VENV)/with-docs  ## the documentation, warnings are errors: docs/_build/html/index.html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:  ## remove everything that make has made
+	rm -rf $(VENV) docs/_build docs/api demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+# ---------------------------------------------------------------------------------------------------------- set-up
+
+extras-demo  := video
+extras-test  := test
+extras-check := check,test
+extras-docs  := docs
+extras-bench := bench,video
+
+$(VENV)/with-%: pyproject.toml | $(VENV)/with-torch
+	$(PIP) install --quiet --editable '.[$(extras-$*)]'
+	@$(no-cuda)
+	@touch $@
+
+# PyPI's torch for Linux brings gigabytes of CUDA. Where the configured index would do that, take PyTorch's CPU build.
+.PRECIOUS: $(VENV)/with-torch
+$(VENV)/with-torch:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "likewise needs Python 3.11 or newer: make PYTHON=python3.11 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@if $(PIP) install --quiet --dry-run --report - '$(TORCH)' | grep -qi '"name": *"nvidia-'; then \
+	    set -x; $(PIP) install --quiet --index-url $(CPU) '$(TORCH)'; \
+	else \
+	    set -x; $(PIP) install --quiet '$(TORCH)'; \
+	fi
+	@$(no-cuda)
+	@touch $@
+
+no-cuda = if $(PIP) list --format=freeze | grep -i '^nvidia-'; then \
+	echo "CUDA packages got into $(VENV); make clean, then check the torch range in pyproject.toml"; exit 1; fi
