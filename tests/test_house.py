@@ -1,0 +1,174 @@
+"""The house itself: layers, figures that are never typed by hand, no assert in the library, one thread in tests."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from likewise.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def script(name: str) -> ModuleType:
+    """A module of benchmarks/, which is not a package."""
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ------------------------------------------------------------------------------------------------------- the layers
+
+
+def test_imports_go_one_way() -> None:
+    pytest.importorskip("importlinter", reason="pip install 'likewise[check]'")
+    run = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda f: str(f.relative_to(ROOT / "src")))
+def test_the_library_never_asserts_and_never_unpickles(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        assert not isinstance(node, ast.Assert), f"{file.name}:{node.lineno} asserts; raise an error of likewise.errors"
+        if isinstance(node, ast.Call):
+            words = ast.unparse(node)
+            assert not re.match(r"(pickle|dill|joblib|shelve)\.(load|loads|open|Unpickler)\b", words), words
+            assert not re.match(r"(torch|np|numpy)\.load\b", words) or SAFE_LOAD.search(words), words
+
+
+SAFE_LOAD = re.compile(r"weights_only=True|allow_pickle=False")
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        f.name
+        for f in SOURCES
+        if f.read_text().strip() and not ast.get_docstring(ast.parse(f.read_text(encoding="utf-8")))
+    ]
+    assert silent == []
+
+
+def test_no_module_is_named_for_nothing() -> None:
+    assert not {f.stem for f in SOURCES} & {"utils", "misc", "helpers", "common"}
+
+
+def test_torch_stays_below_the_cuda_builds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "torch>=2.8,<2.14" in project["dependencies"]
+    assert {"studio", "sfm", "cluster", "milvus", "video"} <= set(project["optional-dependencies"])
+
+
+def test_the_changelog_and_the_citation_know_the_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"version: {version}" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(rf"^## (Unreleased|\[?{re.escape(version)})", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_tests_run_on_one_thread() -> None:
+    import torch
+
+    assert torch.get_num_threads() == 1
+
+
+# ------------------------------------------------------------------------------------------------------ the figures
+
+
+def test_no_table_is_stale() -> None:
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "tables.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A small repository with a README that asks for a table and a figure."""
+    (tmp_path / "docs").mkdir()
+    text = "before\n<!-- table:speed -->\nold\n<!-- /table -->\n"
+    text += "after <!-- figure:speed:ours:rate -->?<!-- /figure --> end\n"
+    (tmp_path / "README.md").write_text(text)
+    return tmp_path
+
+
+def test_a_table_that_was_never_measured_says_so(house: Path) -> None:
+    tables = script("tables")
+    assert tables.main([], house) == 0
+    text = (house / "README.md").read_text()
+    assert "| not measured yet |" in text
+    assert "--> not" not in text
+    assert "rate -->not measured yet<!--" in text
+    assert text.startswith("before\n")
+    assert text.endswith(" end\n")
+
+
+def test_tables_are_filled_from_results_and_stale_ones_are_found(house: Path) -> None:
+    tables, write = script("tables"), script("record")
+    results = house / "benchmarks" / "results"
+    rows = [{"method": "ours", "rate": np.float64(123456.7), "error": 1.23456e-7}, {"method": "a|b", "rate": 1.0}]
+    write.record("speed", ["method", "rate", "error"], rows, "python benchmarks/speed.py", "one thread", folder=results)
+    assert tables.main(["--check"], house) == 1
+    assert tables.main([], house) == 0
+    assert tables.main(["--check"], house) == 0
+    text = (house / "README.md").read_text()
+    assert "| method | rate | error |\n| --- | ---: | ---: |\n| ours | 123,457 | 1.23e-07 |\n| a\\|b | 1 |  |" in text
+    assert "one thread. `python benchmarks/speed.py`, commit " in text
+    assert "after <!-- figure:speed:ours:rate -->123,457<!-- /figure --> end" in text
+    changed = json.loads((results / "speed.json").read_text())
+    changed["rows"][0]["rate"] = 5
+    (results / "speed.json").write_text(json.dumps(changed))
+    assert tables.main(["--check"], house) == 1
+
+
+def test_a_figure_that_the_results_lack_is_an_error(house: Path) -> None:
+    tables, write = script("tables"), script("record")
+    write.record("speed", ["method"], [{"method": "x"}], "c", folder=house / "benchmarks" / "results")
+    with pytest.raises(SystemExit, match="no row 'ours'"):
+        tables.main([], house)
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "message"),
+    [
+        (["a"], [], "expected at least one"),
+        (["b"], [{"a": 1}], "no row has 'b'"),
+        (["a"], [{"a": float("nan")}], "finite"),
+        (["a"], [{"a": np.float64("inf")}], "finite"),
+    ],
+)
+def test_a_wrong_record_is_refused_and_nothing_is_written(
+    tmp_path: Path, columns: list[str], rows: list[dict[str, float]], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        script("record").record("x", columns, rows, "c", folder=tmp_path)
+    with pytest.raises(InputError, match="name"):
+        script("record").record("../x", ["a"], [{"a": 1}], "c", folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_names_no_host() -> None:
+    import platform
+
+    words = script("record").machine()
+    assert "cores" in words
+    assert not platform.node() or platform.node() not in words
