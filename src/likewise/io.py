@@ -273,7 +273,7 @@ def _rgb(im: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
 
 
 def _grey8(values: np.ndarray[Any, Any]) -> UInt8[np.ndarray, "h w"]:
-    """Deep grey as 8 bits: integers from a 16-bit (or 31-bit) range, floats from [0, 1] or else from their own range."""
+    """Deep grey as 8 bits: integers from 16 (or 31) bits, floats from [0, 1] or else from their own range."""
     v = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
     if np.issubdtype(values.dtype, np.integer):
         top = 65535.0 if v.size == 0 or v.max() <= 65535 else float(2**31 - 1)
@@ -331,7 +331,7 @@ _quiet_pillow = _QuietPillow()
 def frames(
     path: str | os.PathLike[str], *, every: int = 1, most: int | None = None, most_pixels: int = MOST_PIXELS
 ) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
-    """Frames 0, every, 2·every … of a video as uint8 (h, w, 3), at most `most` of them, turned as a player turns them."""
+    """Frames 0, every, 2·every … of a video as uint8 (h, w, 3), at most `most`, turned as a player turns them."""
     for argument, value in (("every", every), ("most", most)):
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InputError(f"{argument}: expected a whole number ≥ 1, got {value!r}")
