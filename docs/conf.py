@@ -1,0 +1,148 @@
+"""Sphinx: MyST pages, furo, and hooks that write what would otherwise go stale.
+
+`<!-- knobs:module:Class -->` becomes the table of that class's knobs (engine.config.table);
+`<!-- commands -->` becomes the help of every command of the command line, read from click;
+{cites}`MLML 4 5` becomes the functions whose docstrings cite these equations;
+{tests}`word` becomes the tests whose file or name has that word, and is a warning (an error, then) if there is none.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+import click
+
+project = "likewise"
+author = "the likewise authors"
+copyright = author
+version = release = installed("likewise")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build"]
+source_suffix = {".md": "markdown"}
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = "likewise"
+html_static_path = ["_static"]
+html_css_files = ["likewise.css"]
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0072B2", "color-brand-content": "#0072B2"},
+    "dark_css_variables": {"color-brand-primary": "#56B4E9", "color-brand-content": "#56B4E9"},
+}
+pygments_style = "friendly"
+
+ROOT = Path(__file__).resolve().parent.parent
+CITES = re.compile(r"\{cites\}`([^`]+)`")
+TESTS = re.compile(r"\{tests\}`([^`]+)`")
+KNOBS = re.compile(r"<!-- knobs:([\w.]+):(\w+) -->")
+
+
+def fill(app: Any, name: str, source: list[str]) -> None:
+    """Write the tables of knobs and the help of the commands into a page before it is parsed."""
+    source[0] = KNOBS.sub(lambda m: knobs(m[1], m[2]), source[0])
+    source[0] = CITES.sub(lambda m: _listed(cites(m[1]), m[0], name), source[0])
+    source[0] = TESTS.sub(lambda m: _listed(tests(m[1]), m[0], name), source[0])
+    if "<!-- commands -->" in source[0]:
+        source[0] = source[0].replace("<!-- commands -->", commands())
+
+
+def knobs(module: str, name: str) -> str:
+    """The knobs of a class as a Markdown table."""
+    from likewise.engine.config import table
+
+    return table(getattr(importlib.import_module(module), name))
+
+
+def _listed(found: list[str], asked: str, page: str) -> str:
+    from sphinx.util import logging
+
+    if not found:
+        logging.getLogger(__name__).warning("%s: nothing answers to %s", page, asked)
+    return "<br>".join(f"`{name}`" for name in found) or "none"
+
+
+def cites(asked: str) -> list[str]:
+    """The functions whose docstrings cite one of the equations (or "Algorithm") of a paper."""
+    paper, *wanted = asked.split()
+    return [name for name, text in _docstrings() if set(wanted) & _cited(paper, text)]
+
+
+def _cited(paper: str, text: str) -> set[str]:
+    """The equations that a docstring cites: `[MLML Eq. 4–7, 11]` is 4, 5, 6, 7 and 11."""
+    found: set[str] = set()
+    for words in re.findall(rf"\[{paper} Eq\. ([^\]]*)\]", text):
+        for first, last in re.findall(r"(\d+)(?:–(\d+))?", words):
+            found |= {str(n) for n in range(int(first), int(last or first) + 1)}
+    return found | ({"Algorithm"} if re.search(r"\bAlgorithm 1\b", text) else set())
+
+
+def _docstrings() -> Iterator[tuple[str, str]]:
+    """Every class and function of the library that has a docstring, by its dotted name."""
+    for file in sorted((ROOT / "src" / "likewise").rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+        yield from _inside(ast.parse(file.read_text(encoding="utf-8")), module)
+
+
+def _inside(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            name = f"{prefix}.{child.name}"
+            if text := ast.get_docstring(child):
+                yield name, text
+            yield from _inside(child, name)
+
+
+def tests(word: str) -> list[str]:
+    """The test file of that path, or the tests whose names have that word."""
+    if word.endswith(".py"):
+        return [f"tests/{word}"] if (ROOT / "tests" / word).exists() else []
+    found = []
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        names = re.findall(rf"def (test_\w*{word}(?!\d)\w*)", file.read_text(encoding="utf-8"))
+        found += [f"{file.relative_to(ROOT)}::{name}" for name in names]
+    return found
+
+
+def commands() -> str:
+    """A section a command, with its --help."""
+    from likewise.cli import command
+
+    return "\n".join(_sections(command, click.Context(command, info_name="likewise"), 2))
+
+
+def _sections(command: click.Command, context: click.Context, depth: int) -> list[str]:
+    help = command.get_help(context).rstrip()
+    lines = [f"{'#' * depth} `{context.command_path}`", "", "```text", help, "```", ""]
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is not None:
+                lines += _sections(inner, click.Context(inner, parent=context, info_name=name), min(depth + 1, 4))
+    return lines
+
+
+def plain_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings here are plain text with formulas; keep *, _ and | from being read as markup."""
+    lines[:] = [re.sub(r"(?<!`)([*|])(?!`)", r"\\\1", line) if ">>>" not in line else line for line in lines]
+    for i, line in enumerate(lines):
+        lines[i] = re.sub(r"(?<=\w)_(?=\s|$|[).,;:])", r"\\_", line)
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", fill)
+    app.connect("autodoc-process-docstring", plain_docstring)
