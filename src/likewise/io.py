@@ -97,6 +97,29 @@ def decode(
     return _decode(io.BytesIO(data), name, most_pixels, side)
 
 
+def from_pillow(im: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
+    """A Pillow image by the same rules: any mode, upright, RGB, transparency over white."""
+    try:
+        with _quiet_pillow():
+            im.load()
+            return _upright(_rgb(im), _orientation(im))
+    except Exception as error:  # it may be lazy, and its file damaged
+        raise FileError(f"{getattr(im, 'filename', '') or 'Pillow image'}: {error or type(error).__name__}") from error
+
+
+def as_uint8(array: np.ndarray[Any, Any], *, where: str = "array") -> np.ndarray[Any, Any]:
+    """(h, w) or (h, w, 3) as uint8: taken as it is, or rounded from floats in [0, 1]."""
+    if array.ndim not in (2, 3) or array.size == 0 or (array.ndim == 3 and array.shape[2] != 3):
+        raise ShapeError(f"{where}: expected (h, w) or (h, w, 3), got shape {array.shape}")
+    if array.dtype == np.uint8:
+        return np.ascontiguousarray(array)
+    if not np.issubdtype(array.dtype, np.floating):
+        raise InputError(f"{where}: expected uint8, or floats in [0, 1], got {array.dtype}")
+    if not (array.min() >= 0 and array.max() <= 1):
+        raise InputError(f"{where}: expected floats in [0, 1], got {array.min():g} to {array.max():g}")
+    return np.ascontiguousarray(np.rint(array * 255).astype(np.uint8))
+
+
 def images(path: str | os.PathLike[str], *, recursive: bool = True) -> list[Path]:
     """The pictures in a folder, in natural order (2 before 10), told by their first bytes; hidden ones are left out."""
     root = Path(path)
@@ -516,22 +539,10 @@ def write_image(path: str | os.PathLike[str], array: np.ndarray[Any, Any], *, qu
     kind = _SUFFIXES.get(Path(path).suffix.lower())
     if kind is None:
         raise InputError(f"path: expected a name that ends in {', '.join(_SUFFIXES)}, got {os.fspath(path)!r}")
-    picture = Image.fromarray(_uint8(np.asarray(array)))
+    picture = Image.fromarray(as_uint8(np.asarray(array)))
     buffer = io.BytesIO()
     picture.save(buffer, kind, **({"quality": quality} if kind in ("JPEG", "WEBP") else {}))
     return write_bytes(path, buffer.getvalue())
-
-
-def _uint8(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if array.ndim not in (2, 3) or array.size == 0 or (array.ndim == 3 and array.shape[2] != 3):
-        raise ShapeError(f"array: expected (h, w) or (h, w, 3), got shape {array.shape}")
-    if array.dtype == np.uint8:
-        return np.ascontiguousarray(array)
-    if not np.issubdtype(array.dtype, np.floating):
-        raise InputError(f"array: expected uint8, or floats in [0, 1], got {array.dtype}")
-    if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
-        raise InputError(f"array: expected floats in [0, 1], got {array.min():g} to {array.max():g}")
-    return np.ascontiguousarray(np.rint(array.astype(np.float64) * 255).astype(np.uint8))
 
 
 def cache_folder() -> Path:

@@ -1,0 +1,188 @@
+"""Pictures to unit vectors: decoded in threads, prepared in one way, passed through a network in small chunks."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+
+from likewise.errors import InputError, LikewiseError
+from likewise.images import data
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Float32, UInt8
+    from torch import Tensor
+
+    from likewise.backbones import EfficientNetLite0
+    from likewise.images.data import Picture
+
+R = TypeVar("R")
+
+CHUNK = 4
+"""Pictures in one pass of the network, whatever the batch: larger passes leave the processor's cache and are slower."""
+
+LOCAL_BLOCK = 10
+"""The last map of stride 16: 112 channels, 14 × 14 cells for 224 px."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A picture that could not be read: its place in the input (folders counted file by file), its name, and why."""
+
+    index: int
+    name: str
+    reason: str
+
+
+class Embedder:
+    """Pictures in, unit rows out: rows are near where pictures look alike.
+
+    Takes file paths, folders, uint8 arrays (h, w, 3), Pillow images and tensors (3, h, w) in [0, 1], also mixed, also
+    from a generator. Pixels are rounded to 8 bits first, so a picture gives the same row in whichever form it comes
+    (a JPEG whose shortest side is 1024 px or more is decoded at a fraction of its size, and may differ slightly).
+    """
+
+    def __init__(self, network: EfficientNetLite0, *, name: str, dim: int, device: str | torch.device = "cpu") -> None:
+        self.network, self.name, self.dim, self.device = network, name, dim, device
+        self.skipped: tuple[Skipped, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Embedder({self.name}, {self.dim} dimensions)"
+
+    def embed(
+        self,
+        images: Picture | Iterable[Picture],
+        *,
+        batch_size: int = 32,
+        progress: bool = False,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> Float32[np.ndarray, "n dim"]:
+        """One row of length 1 for each picture, in order: (n, dim) float32.
+
+        With on_error="skip" a picture that cannot be read gives no row, and `.skipped` says which, by place and name.
+        """
+        _check(batch_size, on_error)
+        skipped: list[Skipped] = []
+        crops = self._crops(images, skipped if on_error == "skip" else None, lookahead=2 * batch_size)
+        rows = [self._forward(batch) for batch in _batches(_shown(crops, images, progress), batch_size)]
+        self.skipped = tuple(skipped)
+        return np.concatenate(rows) if rows else np.empty((0, self.dim), dtype=np.float32)
+
+    def local(
+        self, image: Picture, grid: int | tuple[int, int] | None = 7, *, block: int = LOCAL_BLOCK
+    ) -> Float32[np.ndarray, "n d"]:
+        """Unit descriptors of a picture's parts, row by row from the top left: a block's map averaged over a grid.
+
+        The whole picture is taken, its shortest side at 224 px. grid=7 is 7 × 7 parts; None keeps the map's own cells.
+        """
+        import torch
+
+        with torch.inference_mode():
+            maps = self.network.features(self._tensor([data.whole(data.picture(image))]), block)
+            if grid is not None:
+                maps = torch.nn.functional.adaptive_avg_pool2d(maps, _grid(grid))
+            rows = torch.nn.functional.normalize(maps[0].flatten(1).T, dim=1)
+        return np.ascontiguousarray(rows.cpu().numpy())
+
+    def _crops(
+        self, images: Picture | Iterable[Picture], skipped: list[Skipped] | None, *, lookahead: int
+    ) -> Iterator[UInt8[np.ndarray, "224 224 3"] | None]:
+        """Prepared pictures in order, None for a skipped one; those to come are decoded in threads meanwhile."""
+        for index, item, future in _ahead(data.pictures(images), lookahead):
+            try:
+                yield future.result()
+            except LikewiseError as error:
+                if skipped is None:
+                    raise
+                skipped.append(Skipped(index, data.name_of(item) or f"image {index}", str(error)))
+                yield None
+
+    def _forward(self, crops: list[UInt8[np.ndarray, "224 224 3"]]) -> Float32[np.ndarray, "n dim"]:
+        import torch
+
+        with torch.inference_mode():
+            parts = [self.network.features(x) for x in torch.split(self._tensor(crops), CHUNK)]
+            rows: Float32[np.ndarray, "n dim"] = torch.nn.functional.normalize(torch.cat(parts), dim=1).cpu().numpy()
+        return rows
+
+    def _tensor(self, arrays: list[UInt8[np.ndarray, "h w 3"]]) -> Tensor:
+        """(b, 3, h, w) in [0, 1]; the arrays already lie in memory as channels-last wants it."""
+        import torch
+
+        stacked = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
+        return stacked.to(self.device).to(torch.float32).div_(255.0)
+
+
+def default(*, device: str = "cpu") -> Embedder:
+    """The embedder that needs no training: EfficientNet-Lite0 with ImageNet weights, 1280 dimensions."""
+    return Embedder(_network(device), name="efficientnet-lite0-imagenet", dim=1280, device=device)
+
+
+@functools.cache
+def _network(device: str) -> EfficientNetLite0:
+    from likewise.backbones import EfficientNetLite0
+
+    return EfficientNetLite0.pretrained().fold().to(device)
+
+
+def _check(batch_size: int, on_error: str) -> None:
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise InputError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
+    if on_error not in ("raise", "skip"):
+        raise InputError(f'on_error: expected "raise" or "skip", got {on_error!r}')
+
+
+def _grid(grid: int | tuple[int, int]) -> tuple[int, int]:
+    rows, columns = grid if isinstance(grid, tuple) and len(grid) == 2 else (grid, grid)
+    if not (isinstance(rows, int) and isinstance(columns, int) and rows >= 1 and columns >= 1):
+        raise InputError(f"grid: expected a whole number ≥ 1, two of them, or None, got {grid!r}")
+    return rows, columns
+
+
+def _prepared(item: Picture, index: int) -> UInt8[np.ndarray, "224 224 3"]:
+    return data.crop(data.picture(item, where=f"image {index}"))
+
+
+def _ahead(items: Iterable[Picture], lookahead: int) -> Iterator[tuple[int, Picture, Future[np.ndarray[Any, Any]]]]:
+    """Each item with its preparation under way, in order, at most `lookahead` of them in memory."""
+    waiting: deque[tuple[int, Picture, Future[np.ndarray[Any, Any]]]] = deque()
+    pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="likewise-decode")
+    try:
+        for index, item in enumerate(items):
+            waiting.append((index, item, pool.submit(_prepared, item, index)))
+            if len(waiting) >= lookahead:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _batches(crops: Iterable[np.ndarray[Any, Any] | None], size: int) -> Iterator[list[np.ndarray[Any, Any]]]:
+    batch: list[np.ndarray[Any, Any]] = []
+    for one in crops:
+        if one is not None:
+            batch.append(one)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _shown(crops: Iterator[R], images: object, progress: bool) -> Iterator[R]:
+    """The same pictures, counted on a bar on stderr where `progress`."""
+    if not progress:
+        yield from crops
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(crops, "embedding", total=data.count(images), console=Console(stderr=True))
