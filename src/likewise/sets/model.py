@@ -1,0 +1,515 @@
+"""WassersteinLMNN: a metric learned so that sets of one class lie close and others far; a scikit-learn classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+
+from likewise.core import linalg, transport
+from likewise.core.transport import Index, Pack
+from likewise.engine.config import check
+from likewise.errors import ConfigError, InputError, NotFittedError, ShapeError
+from likewise.sets import multilevel as ml
+from likewise.types import Array, Signature
+
+RULES = ("gallery", "energy", "global", "mean")
+AUTO_RHO = 0.1
+"""ρ0 and ρt of the normalised objective when they are "auto"; chosen on training parts only, see docs/sets.md."""
+
+
+@dataclass(eq=False, repr=False)
+class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ignore[misc]
+    """Nearest-neighbour classification of sets under a learned smoothed Wasserstein distance [MLML Eq. 9–16].
+
+    C = (p − q)ᵀ (M0 + Mt) (p − q): one shared metric M0 and one Mt a level, learned so that the `k_targets` nearest
+    sets of the same class come closer than any other class by a margin of 1. Every class needs two members.
+
+    X is a sequence of Signature, (points, weights) or (m, d) arrays, or one 2-D array whose rows are one-point sets.
+    The level of a set is what `fit(levels=)` says, else its `Signature.level`, else its class.
+
+    After fit: `M0_` (d, d) and `Mt_` (a dict, level → (d, d)), in the units of the input, so that
+    `distances(X, metric=M0_ + Mt_[t], gamma=gamma_)` is the learned distance; `scale_`, the length by which points
+    were divided (the regulariser sees scale_² M); `classes_`, `levels_`, `gamma_`; `rule_`, the rule in use (chosen if
+    "auto"); `history_`, a record an iteration: round, objective (plans re-solved), active triplets, step, seconds.
+    """
+
+    # ── learning ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def fit(self, X: Any, y: Any, levels: Sequence[Hashable] | None = None) -> WassersteinLMNN:
+        """Learn M0 and every Mt from sets X with labels y; `levels` says under which metric each set is compared."""
+        check(self)
+        if self.value == "sharp":
+            raise ConfigError("value: 'sharp' cannot be trained, its gradient is not the plan's; use 'kl'")
+        sets = read_sets(X)
+        labels = _labels(y, len(sets))
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        _check_classes(self.classes_, codes)
+        names = _levels(sets, labels, levels)
+        self.levels_ = _distinct(names)
+        which = _positions(names, self.levels_)
+        self.n_features_in_ = sets[0].dim
+        raw = transport.pack(sets)
+        self.scale_ = _scale(raw) if self.normalize else 1.0
+        learned = self._learn(raw, codes, which)
+        self._keep(raw, codes, which, learned)
+        self.history_: list[ml.Record] = learned.history
+        self.rule_ = self._choose_rule(raw, codes, which) if self.rule == "auto" else self.rule
+        return self
+
+    def _learn(self, raw: Pack, y: Index, level: Index) -> Learned:
+        unit = _scaled(raw, 1 / self.scale_)
+        self.gamma_ = transport.auto_gamma(unit) if self.gamma == "auto" else float(self.gamma)
+        return learn(self, unit, y, level, len(self.levels_) if self.multilevel else 0, self.gamma_)
+
+    def _keep(self, raw: Pack, y: Index, level: Index, learned: Learned) -> None:
+        """Put what was learned where predict looks for it, in the units of the input."""
+        self.M0_ = learned.blocks[0] / self.scale_**2
+        parts = learned.blocks[1:] / self.scale_**2
+        self.Mt_: dict[Hashable, Array] = dict(zip(self.levels_, parts, strict=False))
+        self._raw, self._codes, self._level = raw, y.astype(np.int64), level
+        self._targets = S = learned.targets
+        self._reach = self._pair_values(raw, raw, S[:, 0], S[:, 1], level[S[:, 0]], "gallery")
+
+    def _choose_rule(self, raw: Pack, y: Index, level: Index) -> str:
+        """The rule with the best accuracy over inner stratified folds, each fold fitted once; the first on a tie."""
+        folds = inner_folds(y, self.seed)
+        if not folds:
+            return "gallery"
+        hits = dict.fromkeys(RULES, 0)
+        for held in folds:
+            kept = np.setdiff1d(np.arange(len(y)), held)
+            twin = type(self)(**{**self.get_params(), "rule": "gallery"})
+            twin.__dict__.update({k: getattr(self, k) for k in ("classes_", "levels_", "scale_", "n_features_in_")})
+            part = ml.subset(raw, kept)
+            twin._keep(part, y[kept], level[kept], twin._learn(part, y[kept], level[kept]))
+            for rule in RULES:
+                found = twin._decide(ml.subset(raw, held), level[held] * 0 - 1, rule)
+                hits[rule] += int((found == y[held]).sum())
+        return max(RULES, key=lambda rule: hits[rule])
+
+    # ── distances ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def metric(self, level: Hashable = None, *, rule: str | None = None) -> Array:
+        """The matrix under which sets of a level are compared; without a level, M0 or the mean over levels by rule."""
+        self._fitted()
+        return self._metric(self._level_code(level, rule), rule)
+
+    def _metric(self, code: int, rule: str | None = None) -> Array:
+        """M0 + Mt for a level's code; −1 stands for no level: M0 + mean Mt, or M0 under rule="global"."""
+        rule = rule or self.rule_
+        if not self.Mt_ or rule == "global":
+            return np.asarray(self.M0_)
+        if rule == "mean" or code < 0:
+            return np.asarray(self.M0_ + np.mean(list(self.Mt_.values()), axis=0))
+        return np.asarray(self.M0_ + self.Mt_[self.levels_[code]])
+
+    def pairwise(self, X: Any, Y: Any = None, levels: Sequence[Hashable] | None = None) -> Array:
+        """Learned distances (n, m) of sets X to sets Y (default: the training sets).
+
+        A column is measured under the metric of its set's level: `levels` (one a set of Y), else `Signature.level`,
+        else no level, which means M0 + mean Mt. With rule_ "global" or "mean" every column is measured alike.
+        """
+        self._fitted()
+        P = transport.pack(self._read(X, "X"))
+        if Y is None:
+            return self._matrix(P, self._raw, self._level if levels is None else self._codes_of(levels, len(self._raw)))
+        sets = self._read(Y, "Y")
+        named = [s.level for s in sets] if levels is None else levels
+        return self._matrix(P, transport.pack(sets), self._codes_of(named, len(sets)))
+
+    def pair_distance(self, pairs: Iterable[Any], levels: Sequence[Hashable] | Hashable = None) -> Array:
+        """Learned distance of each (p, q); `levels` is one level for all or one a pair, else what the signatures say.
+
+        A known level is measured under its own metric (unless rule_ is "global" or "mean"), none under M0 + mean Mt.
+        """
+        self._fitted()
+        listed = [_pair(item, k) for k, item in enumerate(pairs)]
+        if not listed:
+            return np.empty(0)
+        sets = self._read([side for pair in listed for side in pair], "pairs")
+        left, right = np.arange(0, len(sets), 2), np.arange(1, len(sets), 2)
+        named = _pair_levels(sets, len(listed), levels)
+        both = transport.pack(sets)
+        return self._pair_values(both, both, left, right, self._codes_of(named, len(listed)))
+
+    def transport_plan(self, p: Any, q: Any, level: Hashable = None) -> Array:
+        """The plan F (m, n) between two sets under the learned metric; rows and columns of weight zero are zero."""
+        self._fitted()
+        sets = self._read([p, q], "p, q")
+        named = _pair_levels(sets, 1, None if level is None else [level])
+        root = linalg.factor(self._metric(int(self._codes_of(named, 1)[0])))
+        X, Y = (transport.pack([s]).project(root) for s in sets)
+        zero = np.zeros(1, dtype=np.int64)
+        found = transport.solve_pairs(X, Y, zero, zero, self.gamma_, tol=self.tol, plans=True)
+        F = np.zeros((len(sets[0]), len(sets[1])))
+        F[np.ix_(sets[0].weights > 0, sets[1].weights > 0)] = found.plan(0)
+        return F
+
+    def objective(self, X: Any, y: Any, levels: Sequence[Hashable] | None = None) -> float:
+        """J of the learned metrics on labelled sets, with their own targets and impostors, hinge not smoothed."""
+        self._fitted()
+        sets = self._read(X, "X")
+        labels = _labels(y, len(sets))
+        classes, codes = np.unique(labels, return_inverse=True)
+        _check_classes(classes, codes)
+        names = _levels(sets, labels, levels)
+        code = self._codes_of(names, len(sets)) if self.Mt_ else np.zeros(len(sets), dtype=np.int64)
+        unit = _scaled(transport.pack(sets), 1 / self.scale_)
+        blocks = np.stack([self.M0_, *self.Mt_.values()]) * self.scale_**2
+        J, _ = problem(self, unit, codes.astype(np.int64), code, blocks, self.gamma_)
+        return J(blocks).objective
+
+    def _matrix(self, X: Pack, Y: Pack, codes: Index, rule: str | None = None) -> Array:
+        """Distances of all X to all Y, column j under the metric of codes[j]."""
+        i, j = (side.ravel() for side in np.meshgrid(np.arange(len(X)), np.arange(len(Y)), indexing="ij"))
+        return self._pair_values(X, Y, i, j, codes[j], rule).reshape(len(X), len(Y))
+
+    def _pair_values(self, X: Pack, Y: Pack, left: Index, right: Index, codes: Index, rule: str | None = None) -> Array:
+        rule = rule or getattr(self, "rule_", "gallery")
+        if not self.Mt_ or rule in ("global", "mean"):
+            codes = np.full(len(left), -1)
+        out = np.empty(len(left))
+        for code in np.unique(codes):
+            at = np.flatnonzero(codes == code)
+            root = linalg.factor(self._metric(int(code), rule))
+            out[at] = ml.distances(
+                X.project(root),
+                Y.project(root),
+                left[at],
+                right[at],
+                self.gamma_,
+                self.value,
+                tol=self.tol,
+                n_jobs=self.n_jobs,
+            )
+        return out
+
+    # ── prediction ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def predict(self, X: Any) -> Any:
+        """The label of each set by the rule of `rule_` (erratum 7: the paper gives no rule for test time).
+
+        gallery: nearest training sets, each under its own level's metric. energy: the label under which the set would
+        raise the objective least. global: nearest under M0. mean: nearest under M0 + mean Mt.
+        """
+        self._fitted()
+        sets = self._read(X, "X")
+        own = self._codes_of([s.level for s in sets], len(sets)) if self.rule_ == "energy" else np.full(len(sets), -1)
+        return self.classes_[self._decide(transport.pack(sets), own, self.rule_)]
+
+    def _decide(self, X: Pack, own: Index, rule: str) -> Index:
+        if rule == "energy":
+            return np.asarray(np.argmin(self._energies(X, own), axis=1), dtype=np.int64)
+        return vote(self._matrix(X, self._raw, self._level, rule), self._codes, self.n_neighbors, len(self.classes_))
+
+    def _energies(self, X: Pack, own: Index) -> Array:
+        """E (n, classes): by how much the objective grows when set x joins the training sets with label c.
+
+        E = (1−μ) Σ_j W_c(x, j) + μ/k Σ_jl φ(1 + W_c(x, j) − W_c(x, l))
+            + μ/k Σ_{S, y_i ≠ c} φ(1 + W_i(i, j) − W_i(i, x)):
+        its own targets j, its own k impostors l, and the targets of others that it would come between.
+        W_c is under the level of x where it is known, else under the commonest level of class c.
+        """
+        used = np.unique(np.concatenate([self._level, own[own >= 0]]))
+        D = {int(t): self._matrix(X, self._raw, np.full(len(self._raw), t)) for t in (used if self.Mt_ else [0])}
+        push = self.mu / self.k_impostors
+        between = self._between(D) * push
+        E = np.empty((len(X), len(self.classes_)))
+        home = [int(np.bincount(self._level[self._codes == c]).argmax()) for c in range(len(self.classes_))]
+        for x in range(len(X)):
+            for c in range(len(self.classes_)):
+                W = D[(int(own[x]) if own[x] >= 0 else home[c]) if self.Mt_ else 0][x]
+                E[x, c] = self._own_energy(W, self._codes == c, push) + between[x].sum() - between[x, c]
+        return E
+
+    def _own_energy(self, W: Array, same: Any, push: float) -> float:
+        near = np.sort(W[same])[: self.k_targets]
+        far = np.sort(W[~same])[: self.k_impostors]
+        invaded = np.maximum(ml.MARGIN + near[:, None] - far[None, :], 0).sum()
+        return float(((1 - self.mu) * near.sum() + push * invaded) * self.k_targets / len(near))
+
+    def _between(self, D: dict[int, Array]) -> Array:
+        """(n, classes): Σ φ(1 + W(i, j) − W(i, x)) over the targets (i, j) of each class."""
+        i = self._targets[:, 0]
+        t = self._level[i] if self.Mt_ else np.zeros(len(i), dtype=np.int64)
+        n = len(next(iter(D.values())))
+        out = np.zeros((n, len(self.classes_)))
+        for s in range(len(i)):
+            out[:, self._codes[i[s]]] += np.maximum(ml.MARGIN + self._reach[s] - D[int(t[s])][:, i[s]], 0)
+        return out
+
+    # ── what comes in ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _fitted(self) -> None:
+        if not hasattr(self, "M0_"):
+            raise NotFittedError("this WassersteinLMNN is not fitted yet; call fit(X, y) first")
+
+    def _read(self, X: Any, where: str) -> list[Signature]:
+        sets = read_sets(X, where)
+        for k, s in enumerate(sets):
+            if s.dim != self.n_features_in_:
+                raise ShapeError(
+                    f"X has {s.dim} features, but WassersteinLMNN is expecting {self.n_features_in_} features as input"
+                    f" ({where}[{k}])"
+                )
+        return sets
+
+    def _level_code(self, level: Hashable, rule: str | None = None) -> int:
+        if level is None or not self.Mt_:
+            return -1
+        if level in self.Mt_:
+            return list(self.Mt_).index(level)
+        if (rule or self.rule_) in ("global", "mean"):
+            return -1
+        known = ", ".join(map(repr, list(self.Mt_)[:8]))
+        raise InputError(
+            f"level {level!r} was not seen in training (seen: {known}); "
+            "give a seen one, or fit with rule='global' or 'mean'"
+        )
+
+    def _codes_of(self, levels: Sequence[Hashable], n: int) -> Index:
+        if len(levels) != n:
+            raise ShapeError(f"levels: expected {n}, one a set or pair, got {len(levels)}")
+        return np.array([self._level_code(_plain(t)) for t in levels], dtype=np.int64)
+
+
+# ── learning, outside of the estimator ────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What learning gives: blocks (1 + T, d, d) in scaled units, S, and the history."""
+
+    blocks: Array
+    targets: Index
+    history: list[ml.Record]
+
+
+def learn(k: ml.LMNNKnobs, sets: Pack, y: Index, level: Index, levels: int, gamma: float) -> Learned:
+    """Rounds of: find the impostors under the metric so far, then minimise J with the chosen solver."""
+    blocks = ml.start(sets.dim, levels, k.init)
+    solver = k.solver if k.solver != "auto" else ("fista" if levels else "lbfgs")
+    history: list[ml.Record] = []
+    S: Index | None = None
+    before: Index | None = None
+    for turn in range(k.rounds):
+        J, (S, R) = problem(k, sets, y, level, blocks, gamma, S, width=0.0 if solver == "paper" else ml.HUBER)
+        if before is not None and np.array_equal(R, before):
+            break
+        before = R
+        for moved, record in ml.SOLVERS[solver](J, blocks, k.max_iter):
+            blocks = moved
+            history.append({"round": turn, "iteration": len(history), "triplets": len(R), **record})
+        if k.verbose and history:
+            last = history[-1]
+            print(f"round {turn}: J = {last['objective']:.5g}, {last['active']} of {len(R)} triplets active")
+    return Learned(blocks, S if S is not None else np.empty((0, 2), dtype=np.int64), history)
+
+
+def problem(
+    k: ml.LMNNKnobs,
+    sets: Pack,
+    y: Index,
+    level: Index,
+    blocks: Array,
+    gamma: float,
+    S: Index | None = None,
+    width: float = 0.0,
+) -> tuple[ml.Objective, tuple[Index, Index]]:
+    """J with S at M = I and R at the blocks given; S and R themselves."""
+    levels = len(blocks) - 1
+    level = level if levels else np.zeros_like(level)
+    value: transport.Value = k.value
+
+    def under(root: Array | None) -> Callable[[Index, Index], Array]:
+        Z = sets if root is None else sets.project(root)
+        return lambda i, j: ml.distances(Z, Z, i, j, gamma, value, tol=k.tol, n_jobs=k.n_jobs)
+
+    if S is None:
+        S = ml.targets(y, k.k_targets, under(None))
+    means = _means(sets)
+    found = []
+    for t in np.unique(level):
+        root = linalg.factor(ml.metric(blocks, int(t)))
+        found.append(ml.impostors(y, k.k_impostors, means @ root, under(root), np.flatnonzero(level == t)))
+    R = ml.triplets(S, np.concatenate(found))
+    rho0, rhot = _rhos(k, levels)
+    c = ml.Coefficients.of(rho0, rhot, k.mu, len(S), len(R), sets.dim, k.normalize)
+    pairs = ml.pairs_of(S, R, level, own=value == "divergence")
+    J = ml.Objective(sets, pairs, levels, c, gamma, value=value, width=width, tol=k.tol, n_jobs=k.n_jobs)
+    return J, (S, R)
+
+
+def _rhos(k: ml.LMNNKnobs, levels: int) -> tuple[float, float]:
+    """ρ0 and ρt; "auto" is AUTO_RHO when normalised, else the paper's 1 and 1/C."""
+    auto0, autot = (AUTO_RHO, AUTO_RHO) if k.normalize else (1.0, 1.0 / max(levels, 1))
+    return (auto0 if k.rho0 == "auto" else float(k.rho0)), (autot if k.rhot == "auto" else float(k.rhot))
+
+
+def _means(X: Pack) -> Array:
+    return np.asarray(np.add.reduceat(X.points * X.weights[:, None], X.offsets[:-1], axis=0))
+
+
+def _scaled(X: Pack, by: float) -> Pack:
+    return Pack(X.points * by, X.weights, X.offsets)
+
+
+def _scale(X: Pack) -> float:
+    """√(median squared ground distance) of the points, so that margin 1 means the same on every collection."""
+    median = transport.auto_gamma(X, fraction=1.0)
+    return float(np.sqrt(median)) if median > 1e-12 else 1.0
+
+
+def vote(D: Array, y: Index, k: int, classes: int) -> Index:
+    """The commonest class among the k nearest; of equals, the one whose nearest member is nearest."""
+    k = min(k, D.shape[1])
+    near = np.argsort(D, axis=1, kind="stable")[:, :k]
+    ballots = np.zeros((len(D), classes))
+    for r in range(k):
+        ballots[np.arange(len(D)), y[near[:, r]]] += 1 + (k - r) * 1e-6 / k
+    return np.asarray(ballots.argmax(axis=1), dtype=np.int64)
+
+
+def inner_folds(y: Index, seed: int, most: int = 5) -> list[Index]:
+    """Disjoint held-out parts, stratified, that leave every class two members; [] if no class has three."""
+    sizes = np.bincount(y)
+    usable = sizes[sizes >= 3]
+    if len(usable) == 0:
+        return []
+    count = int(np.clip(usable.min(), 3, most))
+    rng = np.random.default_rng(seed)
+    fold = np.full(len(y), -1)
+    for c in np.flatnonzero(sizes >= 3):
+        members = rng.permutation(np.flatnonzero(y == c))
+        fold[members] = (np.arange(len(members)) + c) % count
+    return [np.flatnonzero(fold == f) for f in range(count) if (fold == f).any()]
+
+
+# ── reading what the user gave ────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_sets(X: Any, where: str = "X") -> list[Signature]:
+    """X as signatures: Signature, (points, weights), (m, d) arrays; the rows of one 2-D array are one-point sets."""
+    if hasattr(X, "toarray"):
+        raise InputError(f"{where} is sparse; give X.toarray()")
+    if hasattr(X, "to_numpy"):
+        X = X.to_numpy()
+    if isinstance(X, np.ndarray) and X.dtype != object:
+        if X.ndim == 1:
+            raise ShapeError(
+                f"{where}: expected sets or a 2-D array, got a 1-D array. Reshape your data: X.reshape(-1, 1)"
+            )
+        if np.iscomplexobj(X):
+            raise InputError(f"{where}: Complex data not supported")
+        X = list(X)
+    try:
+        items = list(X)
+    except TypeError:
+        raise InputError(f"{where}: expected a sequence of sets, got {type(X).__name__}") from None
+    if not items:
+        raise ShapeError(f"{where}: Found array with 0 sample(s); expected at least one set")
+    sets = [_signature(item, f"{where}[{k}]") for k, item in enumerate(items)]
+    for k, s in enumerate(sets):
+        if s.dim != sets[0].dim:
+            raise ShapeError(f"{where}[{k}] has {s.dim} dimensions where {where}[0] has {sets[0].dim}")
+    return sets
+
+
+def _signature(item: Any, where: str) -> Signature:
+    if isinstance(item, Signature):
+        return item
+    if isinstance(item, tuple) and len(item) == 2:
+        return Signature(item[0], item[1], where=where)
+    return Signature(item, where=where)
+
+
+def _labels(y: Any, n: int) -> Any:
+    if y is None:
+        raise InputError("requires y to be passed, but the target y is None: one label a set")
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels.ravel()
+    if labels.ndim != 1:
+        raise ShapeError(f"y: expected one label a set, ({n},), got shape {labels.shape}")
+    if len(labels) != n:
+        raise ShapeError(f"y: expected {n} labels, one a set, got {len(labels)}")
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            raise InputError("y contains NaN or infinity; give a label a set")
+        if (labels != np.round(labels)).any():
+            raise InputError("Unknown label type: continuous; y must hold class labels, not measurements")
+    if labels.dtype == object and len({type(v) for v in labels}) > 1:
+        raise InputError("y: labels are of several types; give all of one type (all text, or all integers)")
+    return labels
+
+
+def _check_classes(classes: Any, codes: Index) -> None:
+    if len(classes) < 2:
+        raise InputError(f"y: expected at least two classes, got 1 class ({_plain(classes[0])!r})")
+    sizes = np.bincount(codes)
+    if sizes.min() < 2:
+        lone = [repr(_plain(classes[c])) for c in np.flatnonzero(sizes < 2)]
+        raise InputError(
+            f"y: class {', '.join(lone[:5])} has one member; each class needs two to learn from: "
+            "add one or leave the class out"
+        )
+
+
+def _levels(sets: list[Signature], labels: Any, levels: Sequence[Hashable] | None) -> list[Hashable]:
+    """The level of each set: as given, else as its signature says (if all do), else its class."""
+    if levels is not None:
+        if len(levels) != len(sets):
+            raise ShapeError(f"levels: expected {len(sets)}, one a set, got {len(levels)}")
+        if any(t is None for t in levels):
+            raise InputError("levels: None is not a level; name the level of every set")
+        return [_plain(t) for t in levels]
+    own = [_plain(s.level) for s in sets]
+    if all(t is not None for t in own):
+        return own
+    return [_plain(c) for c in labels]
+
+
+def _plain(value: Any) -> Hashable:
+    """A NumPy scalar as the Python value it stands for, so that 1 and np.int64(1) are one level."""
+    plain: Hashable = value.item() if isinstance(value, np.generic) else value
+    return plain
+
+
+def _distinct(names: list[Hashable]) -> list[Hashable]:
+    """Each level once, sorted where they can be, else in order of appearance."""
+    once = list(dict.fromkeys(names))
+    try:
+        return sorted(once)  # type: ignore[type-var]
+    except TypeError:
+        return once
+
+
+def _positions(names: list[Hashable], once: list[Hashable]) -> Index:
+    at = {name: k for k, name in enumerate(once)}
+    return np.array([at[name] for name in names], dtype=np.int64)
+
+
+def _pair(item: Any, k: int) -> tuple[Any, Any]:
+    try:
+        p, q = item
+    except (TypeError, ValueError):
+        raise InputError(f"pairs[{k}]: expected two sets (p, q), got {type(item).__name__}") from None
+    return p, q
+
+
+def _pair_levels(sets: list[Signature], n: int, levels: Any) -> list[Hashable]:
+    if levels is None:
+        return [_common(sets[2 * k], sets[2 * k + 1], k) for k in range(n)]
+    if isinstance(levels, str) or not isinstance(levels, Iterable):
+        return [levels] * n
+    return list(levels)
+
+
+def _common(p: Signature, q: Signature, k: int) -> Hashable:
+    if p.level is not None and q.level is not None and p.level != q.level:
+        raise InputError(f"pairs[{k}]: the two sets are of levels {p.level!r} and {q.level!r}; say which with levels=")
+    return p.level if p.level is not None else q.level

@@ -1,0 +1,541 @@
+"""Multi-level metric learning, equation by equation: knobs, neighbours, objective, gradient, projection, solvers.
+
+The unknowns are one array of blocks (1 + T, d, d): blocks[0] is M0, shared by all; blocks[1 + t] is Mt, the part of
+level t. Signature i is compared under M0 + M_ℓ(i) [MLML Eq. 10]. The global model [MLML Eq. 9] has T = 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from likewise.core import linalg, transport
+from likewise.core.transport import Index, Pack, Solutions
+from likewise.engine.config import knob
+from likewise.errors import InputError
+from likewise.types import Array
+
+MARGIN = 1.0
+"""The margin of the hinge. ν in the paper's R′ [MLML Eq. 15] is this same 1 (erratum 6)."""
+
+HUBER = 0.2
+"""Width over which the solvers that need a smooth objective round the corner of the hinge."""
+
+SMALL = 0.01
+"""Mt starts at 0.01 I: the paper's Mt = I would start every level at 2 I (erratum 4)."""
+
+CHUNK = 200_000
+"""Pairs solved in one call where only values are kept, so that memory stays bounded."""
+
+Record = dict[str, Any]
+
+
+@dataclass(eq=False, repr=False)
+class LMNNKnobs:
+    """The knobs of WassersteinLMNN, declared apart so that the command line reads them without scikit-learn."""
+
+    multilevel: bool = knob(True, "one metric a level on top of the shared one; False learns the shared one alone")
+    gamma: float | str = knob("auto", "smoothing of the plan, in units of the learned cost", above=0, choices=("auto",))
+    value: Literal["kl", "paper", "divergence", "sharp"] = knob("kl", "which number of the plan is the distance")
+    k_targets: int = knob(3, "nearest sets of the same class that are pulled closer", low=1)
+    k_impostors: int = knob(10, "nearest sets of other classes that are pushed away", low=1)
+    mu: float = knob(0.5, "weight of pushing against pulling", low=0, high=1)
+    rho0: float | str = knob("auto", "how strongly M0 is held to the identity", low=0, choices=("auto",))
+    rhot: float | str = knob("auto", "how strongly each Mt is held to zero", low=0, choices=("auto",))
+    normalize: bool = knob(True, "means instead of the paper's sums, points scaled to median squared distance 1")
+    init: Literal["identity", "paper"] = knob("identity", "start at Mt = 0.01 I, or at I as printed")
+    solver: Literal["auto", "lbfgs", "fista", "paper"] = knob("auto", "auto: lbfgs for the global model, else fista")
+    rule: Literal["gallery", "energy", "global", "mean", "auto"] = knob("gallery", "which metric decides at test time")
+    max_iter: int = knob(30, "iterations a round", low=0)
+    rounds: int = knob(4, "rounds; each finds the impostors again under the metric so far", low=1)
+    tol: float = knob(1e-6, "marginal error at which a transport problem is solved", above=0, high=0.1)
+    n_neighbors: int = knob(1, "neighbours that vote", low=1)
+    n_jobs: int = knob(1, "threads that solve transport problems; -1 is all cores", low=-1)
+    seed: int = knob(0, "seed of the inner folds of rule='auto'", low=0)
+    verbose: bool = knob(False, "print a line a round")
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The numbers in front of the four parts of J; `pull` and `push` are already divided by |S| and |R| if wanted."""
+
+    hold: float
+    """in front of ‖M0 − I‖²"""
+    levels: float
+    """in front of each ‖Mt‖²"""
+    pull: float
+    push: float
+
+    @staticmethod
+    def of(rho0: float, rhot: float, mu: float, targets: int, triplets: int, dim: int, normalize: bool) -> Coefficients:
+        """Means and ρ/d when normalised; else the raw sums of the paper [MLML Eq. 13]."""
+        if not normalize:
+            return Coefficients(rho0, rhot, 1 - mu, mu)
+        return Coefficients(rho0 / dim, rhot / dim, (1 - mu) / max(targets, 1), mu / max(triplets, 1))
+
+
+def ramp(z: Array, width: float = 0.0) -> tuple[Array, Array]:
+    """φ(z) and φ′(z) of the hinge [z]₊; with width > 0 of its Huber form z²/2w on (0, w), z − w/2 above."""
+    if width <= 0:
+        return np.maximum(z, 0.0), (z > 0).astype(np.float64)
+    inside = np.clip(z, 0.0, width)
+    return inside**2 / (2 * width) + np.maximum(z - width, 0.0), inside / width
+
+
+# ── neighbours: S and R ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def distances(
+    X: Pack,
+    Y: Pack,
+    left: Index,
+    right: Index,
+    gamma: float,
+    value: transport.Value = "kl",
+    *,
+    tol: float = 1e-6,
+    n_jobs: int = 1,
+) -> Array:
+    """Smoothed distances of the pairs (X[left], Y[right]) in packed coordinates, in bounded memory."""
+    plain: transport.Value = "kl" if value == "divergence" else value
+    out = np.empty(len(left))
+    for lo in range(0, len(left), CHUNK):
+        part = slice(lo, lo + CHUNK)
+        out[part] = transport.solve_pairs(
+            X, Y, left[part], right[part], gamma, value=plain, tol=tol, n_jobs=n_jobs
+        ).value
+    if value != "divergence":
+        return out
+    own = [_selves(Z, used, gamma, tol, n_jobs) for Z, used in ((X, left), (Y, right))]
+    return out - (own[0][left] + own[1][right]) / 2
+
+
+def _selves(X: Pack, used: Index, gamma: float, tol: float, n_jobs: int) -> Array:
+    """kl(P, P) of the sets that are used, 0 elsewhere."""
+    out, which = np.zeros(len(X)), np.unique(used)
+    out[which] = transport.solve_pairs(X, X, which, which, gamma, value="kl", tol=tol, n_jobs=n_jobs).value
+    return out
+
+
+def targets(y: Index, k: int, distance: Callable[[Index, Index], Array]) -> Index:
+    """S (s, 2): for each signature i its k nearest j of the same class, in ascending distance."""
+    found = []
+    for c in np.unique(y):
+        members = np.flatnonzero(y == c)
+        i, j = (side.ravel() for side in np.meshgrid(members, members, indexing="ij"))
+        upper = i < j
+        flat = np.full(len(i), np.inf)
+        flat[upper] = distance(i[upper], j[upper])
+        D = flat.reshape(len(members), -1)
+        D = np.minimum(D, D.T)
+        take = min(k, len(members) - 1)
+        nearest = np.argsort(D, axis=1, kind="stable")[:, :take]
+        found.append(np.stack([np.repeat(members, take), members[nearest].ravel()], axis=1))
+    S = np.concatenate(found)
+    return S[np.argsort(S[:, 0], kind="stable")].astype(np.int64)
+
+
+def impostors(y: Index, k: int, means: Array, distance: Callable[[Index, Index], Array], rows: Index) -> Index:
+    """(n, 2): for each signature i in `rows` its k nearest of other classes.
+
+    Only the sets whose means lie nearest are solved (at least 50, at least 5 k): a mean is a lower bound of the
+    distance under value="kl", and with fewer than that many candidates the answer is exact.
+    """
+    pool = max(50, 5 * k)
+    D = linalg.squared_distances(means[rows], means)
+    D[y[rows][:, None] == y[None, :]] = np.inf
+    count = min(pool, int((np.inf > D).sum(axis=1).min()))
+    if count == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    near = np.argpartition(D, count - 1, axis=1)[:, :count]
+    near.sort(axis=1)
+    W = distance(np.repeat(rows, count), near.ravel()).reshape(len(rows), count)
+    take = min(k, count)
+    chosen = np.take_along_axis(near, np.argsort(W, axis=1, kind="stable")[:, :take], axis=1)
+    return np.stack([np.repeat(rows, take), chosen.ravel()], axis=1).astype(np.int64)
+
+
+def triplets(S: Index, I: Index) -> Index:
+    """R (r, 3): every target pair (i, j) with every impostor k of i."""
+    order = np.argsort(I[:, 0], kind="stable")
+    anchors, partners = I[order, 0], I[order, 1]
+    first = np.searchsorted(anchors, S[:, 0], side="left")
+    count = np.searchsorted(anchors, S[:, 0], side="right") - first
+    pair = np.repeat(np.arange(len(S)), count)
+    within = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
+    return np.column_stack([S[pair], partners[first[pair] + within]]).astype(np.int64)
+
+
+# ── the objective ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Every (i, j, level) whose distance J needs, once each; S and R are positions in this list.
+
+    `own_left` and `own_right` are the positions of (i, i, level) and (j, j, level) when value="divergence" needs them.
+    """
+
+    left: Index
+    right: Index
+    level: Index
+    targets: Index
+    near: Index
+    far: Index
+    own_left: Index | None = None
+    own_right: Index | None = None
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+
+def pairs_of(S: Index, R: Index, level: Index, *, own: bool = False) -> Pairs:
+    """Gather the distinct (i, j, ℓ(i)) of S and R; i and j are put in order, since W is symmetric."""
+    n = len(level)
+    i = np.concatenate([S[:, 0], R[:, 0], R[:, 0]])
+    j = np.concatenate([S[:, 1], R[:, 1], R[:, 2]])
+    key = (level[i] * n + np.minimum(i, j)) * n + np.maximum(i, j)
+    distinct, where = np.unique(key, return_inverse=True)
+    where = where.astype(np.int64)
+    t, lo, hi = distinct // (n * n), distinct // n % n, distinct % n
+    cut = np.cumsum([len(S), len(R)])
+    parts = (where[: cut[0]], where[cut[0] : cut[1]], where[cut[1] :])
+    if not own:
+        return Pairs(lo, hi, t, *parts)
+    selves, at = np.unique(np.concatenate([t * n + lo, t * n + hi]), return_inverse=True)
+    at = at.astype(np.int64) + len(distinct)
+    a, b = np.concatenate([lo, selves % n]), np.concatenate([hi, selves % n])
+    return Pairs(a, b, np.concatenate([t, selves // n]), *parts, at[: len(lo)], at[len(lo) :])
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """The pairs of one level, over only the sets that they touch."""
+
+    level: int
+    sets: Pack
+    left: Index
+    right: Index
+    at: Index
+    """positions in Pairs"""
+
+
+def subset(X: Pack, which: Index) -> Pack:
+    """The sets `which` of X, in that order."""
+    sizes = X.sizes[which]
+    ends = np.cumsum(sizes)
+    rows = np.arange(int(ends[-1])) + np.repeat(X.offsets[which] - (ends - sizes), sizes)
+    return Pack(np.ascontiguousarray(X.points[rows]), X.weights[rows], np.concatenate([[0], ends]).astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """J at some metrics: `objective` with the hinge, `smooth` with its Huber form, their gradient, active triplets."""
+
+    objective: float
+    smooth: float
+    gradient: Array
+    active: int
+
+
+class Objective:
+    """J(M0, M1 … MT) with every plan F re-solved at each call, from a warm start [MLML Eq. 9, 12–14].
+
+    J = hold ‖M0 − I‖² + levels Σ_t ‖Mt‖² + pull Σ_S W_ℓ(i)(i, j) + push Σ_R φ(1 + W_ℓ(i)(i, j) − W_ℓ(i)(i, k)).
+    The sums of level t run over the signatures of level t only (erratum 1: the literal Eq. 13 makes all Mt equal).
+    """
+
+    def __init__(
+        self,
+        sets: Pack,
+        pairs: Pairs,
+        levels: int,
+        coefficients: Coefficients,
+        gamma: float,
+        *,
+        value: transport.Value = "kl",
+        width: float = 0.0,
+        tol: float = 1e-6,
+        n_jobs: int = 1,
+    ) -> None:
+        if value == "sharp":
+            raise InputError(
+                "value='sharp' cannot be trained: its gradient is not the plan's; use 'kl' and read sharp later"
+            )
+        self.pairs, self.levels, self.coefficients = pairs, levels, coefficients
+        self.gamma, self.width, self.tol, self.n_jobs = gamma, width, tol, n_jobs
+        self.value: transport.Value = "kl" if value == "divergence" else value
+        self.dim = sets.dim
+        self.bundles = [_bundle(sets, pairs, int(t)) for t in np.unique(pairs.level)]
+        self.solved: list[Solutions | None] = [None] * len(self.bundles)
+
+    def __call__(self, blocks: Array) -> Evaluation:
+        """J and its gradient in every block."""
+        roots = [linalg.factor(metric(blocks, b.level)) for b in self.bundles]
+        return self._finish(blocks, self.solve(roots))
+
+    def at_factors(self, factors: Array) -> Evaluation:
+        """J at M = L Lᵀ for factors (1 + T, d, d), with the gradient in L: ∂J/∂L = 2 (∂J/∂M) L."""
+        roots = [np.hstack([factors[0], factors[1 + b.level]]) if self.levels else factors[0] for b in self.bundles]
+        found = self._finish(factors @ factors.transpose(0, 2, 1), self.solve(roots))
+        return Evaluation(found.objective, found.smooth, 2 * found.gradient @ factors, found.active)
+
+    def solve(self, roots: list[Array]) -> Array:
+        """W of every pair, with the metric of bundle b given as a root L of L Lᵀ; the plans stay for the gradient."""
+        W = np.empty(len(self.pairs))
+        for k, (b, L) in enumerate(zip(self.bundles, roots, strict=True)):
+            Z = b.sets.project(L)
+            self.solved[k] = found = transport.solve_pairs(
+                Z,
+                Z,
+                b.left,
+                b.right,
+                self.gamma,
+                value=self.value,
+                tol=self.tol,
+                plans=True,
+                start=self.solved[k],
+                n_jobs=self.n_jobs,
+            )
+            W[b.at] = found.value
+        return W
+
+    def frozen(self, blocks: Array) -> Array:
+        """W of every pair at new metrics with the plans of the last solve: ⟨C(M), F⟩ plus entropy [MLML Eq. 14]."""
+        W = np.empty(len(self.pairs))
+        for b, found in zip(self.bundles, self.solved, strict=True):
+            if found is None:
+                raise InputError("no plan to freeze: evaluate the objective once before")
+            W[b.at] = self._constants[b.at] + plan_costs(b, found, linalg.factor(metric(blocks, b.level)))
+        return W
+
+    def freeze(self, blocks: Array) -> Evaluation:
+        """Solve the plans at these metrics and keep the part of each value that does not depend on M."""
+        roots = [linalg.factor(metric(blocks, b.level)) for b in self.bundles]
+        W = self.solve(roots)
+        self._constants = W.copy()
+        for b, found, L in zip(self.bundles, self.solved, roots, strict=True):
+            if found is not None:
+                self._constants[b.at] -= plan_costs(b, found, L)
+        return self._finish(blocks, W)
+
+    def at_frozen(self, blocks: Array) -> Evaluation:
+        """J with the plans held: convex in the blocks, whatever the paper's text says (erratum 3) [MLML Eq. 14]."""
+        return self._finish(blocks, self.frozen(blocks))
+
+    def _finish(self, blocks: Array, raw: Array) -> Evaluation:
+        p, c = self.pairs, self.coefficients
+        W = raw if p.own_left is None else _divergence(raw, p)
+        z = MARGIN + W[p.near] - W[p.far]
+        (hinge, _), (smooth, slope) = ramp(z), ramp(z, self.width)
+        ridge, gradient = self._ridge(blocks)
+        fixed = ridge + c.pull * float(W[p.targets].sum())
+        weight = _pair_weights(p, c, slope, len(W))
+        gradient += self.pull_back(weight)
+        return Evaluation(
+            fixed + c.push * float(hinge.sum()), fixed + c.push * float(smooth.sum()), gradient, int((z > 0).sum())
+        )
+
+    def _ridge(self, blocks: Array) -> tuple[float, Array]:
+        """hold ‖M0 − I‖² + levels Σ ‖Mt‖² and its gradient."""
+        c, away = self.coefficients, blocks.copy()
+        away[0] -= np.eye(self.dim)
+        scale = np.full((len(blocks), 1, 1), c.levels)
+        scale[0] = c.hold
+        return float((scale * away**2).sum()), 2 * scale * away
+
+    def pull_back(self, weight: Array) -> Array:
+        """Σ_p weight_p G_p for M0 over all levels and for Mt over level t alone [MLML Eq. 15, without its outer sum].
+
+        Erratum 2: the printed ∇Mt sums over the index it is taken at; the outer sum belongs to ∇M0.
+        """
+        gradient = np.zeros((1 + self.levels, self.dim, self.dim))
+        for b, found in zip(self.bundles, self.solved, strict=True):
+            if found is None:
+                raise InputError("no plan to differentiate: evaluate the objective once before")
+            G = transport.scatter(b.sets, b.sets, b.left, b.right, found, weight[b.at])
+            gradient[0] += G
+            if self.levels:
+                gradient[1 + b.level] += G
+        return gradient
+
+
+def metric(blocks: Array, level: int) -> Array:
+    """M0 + Mt, the metric of a level [MLML Eq. 10]; M0 alone in the global model."""
+    return np.asarray(blocks[0] if len(blocks) == 1 else blocks[0] + blocks[1 + level])
+
+
+def plan_costs(b: Bundle, found: Solutions, L: Array) -> Array:
+    """⟨C, F⟩ of each pair of a bundle under the metric L Lᵀ, with the plans given."""
+    from scipy.sparse import csr_array
+
+    if found.plans is None:
+        raise InputError("plan_costs needs plans; solve with plans=True")
+    Z = b.sets.points @ L
+    m, n = found.sizes[:, 0], found.sizes[:, 1]
+    pair = np.repeat(np.arange(len(m)), m * n)
+    within = np.arange(len(found.plans)) - found.plan_offsets[pair]
+    row = found.f_offsets[pair] + within // n[pair]
+    column = b.sets.offsets[b.right][pair] + within % n[pair]
+    F = csr_array((found.plans, (row, column)), shape=(int(found.f_offsets[-1]), len(Z)))
+    owner = np.repeat(np.arange(len(m)), m)
+    source = Z[b.sets.offsets[b.left][owner] + np.arange(len(owner)) - found.f_offsets[owner]]
+    norms = np.einsum("ij,ij->i", Z, Z)
+    each = np.einsum("ij,ij->i", source, source) * (F @ np.ones(len(Z))) + F @ norms
+    each -= 2 * np.einsum("ij,ij->i", source, F @ Z)
+    return np.asarray(np.bincount(owner, each, minlength=len(m)), dtype=np.float64)
+
+
+def _bundle(sets: Pack, pairs: Pairs, level: int) -> Bundle:
+    at = np.flatnonzero(pairs.level == level)
+    used, local = np.unique(np.concatenate([pairs.left[at], pairs.right[at]]), return_inverse=True)
+    local = local.astype(np.int64)
+    return Bundle(level, subset(sets, used), local[: len(at)], local[len(at) :], at)
+
+
+def _divergence(raw: Array, p: Pairs) -> Array:
+    """kl(P, Q) − ½ kl(P, P) − ½ kl(Q, Q) for the real pairs, which come first in the list."""
+    if p.own_left is None or p.own_right is None:
+        return raw
+    return np.asarray(raw[: len(p.own_left)] - (raw[p.own_left] + raw[p.own_right]) / 2)
+
+
+def _pair_weights(p: Pairs, c: Coefficients, slope: Array, count: int) -> Array:
+    """∂J/∂W of every pair: pull for targets, ± push · φ′ for triplets, −½ of it for each self term."""
+    weight = c.pull * np.bincount(p.targets, minlength=count).astype(np.float64)
+    weight += c.push * (np.bincount(p.near, slope, minlength=count) - np.bincount(p.far, slope, minlength=count))
+    if p.own_left is None or p.own_right is None:
+        return weight
+    whole = np.concatenate([weight, np.zeros(len(p) - count)])
+    np.subtract.at(whole, p.own_left, weight / 2)
+    np.subtract.at(whole, p.own_right, weight / 2)
+    return whole
+
+
+def project(blocks: Array) -> Array:
+    """Each block to its nearest positive semi-definite matrix [MLML Eq. 16]."""
+    return np.stack([linalg.project_psd(M) for M in blocks])
+
+
+def start(dim: int, levels: int, init: str = "identity") -> Array:
+    """M0 = I and Mt = 0.01 I; init="paper" is Mt = I as printed, which means 2 I to begin with (erratum 4)."""
+    scale = 1.0 if init == "paper" else SMALL
+    return np.stack([np.eye(dim)] + [scale * np.eye(dim)] * levels)
+
+
+# ── solvers: each yields the blocks after an iteration, with a record of it ────────────────────────────────────────
+
+Steps = Iterator[tuple[Array, Record]]
+
+PLATEAU = 1e-5
+"""A solver stops when the smooth objective has fallen by less than this fraction of itself."""
+
+
+def lbfgs(J: Objective, blocks: Array, max_iter: int) -> Steps:
+    """L-BFGS on factors, M = L Lᵀ in each block, from the symmetric roots of the blocks given."""
+    from scipy.optimize import minimize
+
+    if max_iter == 0:
+        return
+    began = time.perf_counter()
+    shape, seen, path = blocks.shape, {}, []
+
+    def value(x: Array) -> tuple[float, Array]:
+        found = J.at_factors(x.reshape(shape))
+        seen[x.tobytes()] = found
+        return found.smooth, found.gradient.ravel()
+
+    def keep(x: Array) -> None:
+        found = seen.get(x.tobytes()) or J.at_factors(x.reshape(shape))
+        seen.clear()
+        L = x.reshape(shape)
+        path.append((L @ L.transpose(0, 2, 1), _record(found, began)))
+
+    first = np.stack([linalg.sqrt_psd(M) for M in blocks])
+    minimize(
+        value,
+        first.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        callback=keep,
+        options={"maxiter": max_iter, "ftol": PLATEAU / 10},
+    )
+    yield from path
+
+
+def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
+    """Accelerated projected gradient with backtracking; momentum restarts whenever the objective would rise."""
+    began = time.perf_counter()
+    x = y = blocks
+    at_x = at_y = J(x)
+    step, momentum = _first_step(x, at_x.gradient), 1.0
+    for _ in range(max_iter):
+        moved, found, step = _backtrack(J, y, at_y, step)
+        if found.smooth > at_x.smooth and momentum > 1:
+            y, at_y, momentum = x, at_x, 1.0
+            continue
+        if found.smooth >= at_x.smooth:
+            return
+        fallen = at_x.smooth - found.smooth
+        after = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        y = project(moved + (momentum - 1) / after * (moved - x))
+        x, at_x, momentum = moved, found, after
+        yield x, _record(found, began, step)
+        if fallen < PLATEAU * abs(found.smooth):
+            return
+        at_y = J(y) if momentum > 1 else at_x
+        step *= 1.5
+
+
+def alternation(J: Objective, blocks: Array, max_iter: int, inner: int = 10) -> Steps:
+    """Algorithm 1 as printed: solve every F, then projected subgradient steps on M with F frozen; and again.
+
+    A frozen F bounds an impostor's distance from above only, so the true objective need not fall (erratum 3).
+    λ and α of the printed algorithm occur in no equation (erratum 6); the step is ‖M‖ / (10 ‖∇‖ √k).
+    """
+    began, step = time.perf_counter(), 0.0
+    for outer in range(max_iter):
+        found = J.freeze(blocks)
+        if outer:
+            yield blocks, _record(found, began, step)
+        for k in range(inner):
+            gradient = J.at_frozen(blocks).gradient
+            step = float(_first_step(blocks, gradient) / np.sqrt(1 + k + outer * inner))
+            blocks = project(blocks - step * gradient)
+    if max_iter:
+        yield blocks, _record(J(blocks), began, step)
+
+
+def _first_step(x: Array, gradient: Array) -> float:
+    """A step that moves the blocks by a tenth of their norm."""
+    return 0.1 * float(np.linalg.norm(x)) / max(float(np.linalg.norm(gradient)), 1e-300)
+
+
+def _backtrack(J: Objective, y: Array, at_y: Evaluation, step: float) -> tuple[Array, Evaluation, float]:
+    """Halve the step until J lies below its quadratic model at y."""
+    for _ in range(40):
+        moved = project(y - step * at_y.gradient)
+        away = moved - y
+        found = J(moved)
+        model = at_y.smooth + float((at_y.gradient * away).sum()) + float((away**2).sum()) / (2 * step)
+        if found.smooth <= model + 1e-9 * abs(at_y.smooth):
+            break
+        step /= 2
+    return moved, found, step
+
+
+def _record(found: Evaluation, began: float, step: float = 0.0) -> Record:
+    return {
+        "objective": found.objective,
+        "smooth": found.smooth,
+        "active": found.active,
+        "step": float(step),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+SOLVERS: dict[str, Callable[[Objective, Array, int], Steps]] = {"lbfgs": lbfgs, "fista": fista, "paper": alternation}
