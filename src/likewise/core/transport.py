@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.core import linalg
+from likewise.core import _panels, linalg
+from likewise.core._panels import LARGE, PATIENT, QUICK, offsets
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array, Signature
 
@@ -110,50 +111,207 @@ def solve_pairs(
     *,
     value: Value = "kl",
     tol: float = 1e-6,
-    max_iter: int = 10_000,
+    max_iter: int = 2000,
     plans: bool = False,
     start: Solutions | None = None,
     n_jobs: int = 1,
 ) -> Solutions:
     """Solve pair k = (X[left[k]], Y[right[k]]) for every k, under the Euclidean cost of the packed coordinates.
 
-    F minimises ⟨C, F⟩ + γ KL(F ‖ a bᵀ) over plans with marginals a, b [MLML Eq. 4–7]; `value` says which number is returned.
+    F minimises ⟨C, F⟩ + γ KL(F ‖ a bᵀ) over plans with marginals a, b [MLML Eq. 4–7]; `value` says which number is
+    returned. What the quick policy leaves unconverged is solved again with a patient one; `converged` tells the truth.
     """
-    from scipy.special import logsumexp
+    left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
+    sizes = np.stack([X.sizes[left], Y.sizes[right]], axis=1)
+    F_at, f_at, g_at = (offsets(s) for s in (sizes[:, 0] * sizes[:, 1], sizes[:, 0], sizes[:, 1]))
+    count = len(left)
+    solved = Solutions(
+        value=np.zeros(count),
+        residual=np.full(count, np.inf),
+        iterations=np.zeros(count, dtype=np.int64),
+        tol=tol,
+        sizes=sizes,
+        plans=np.zeros(F_at[-1]) if plans else None,
+        plan_offsets=F_at,
+        f=np.zeros(f_at[-1]),
+        f_offsets=f_at,
+        g=np.zeros(g_at[-1]),
+        g_offsets=g_at,
+    )
+    if start is not None:
+        if not np.array_equal(start.sizes, sizes):
+            raise ShapeError("start: its pairs are not of the sizes of these pairs; leave it out")
+        solved.g[:] = start.g
+    large = sizes[:, 0] * sizes[:, 1] > LARGE
+    sharp = value == "sharp"
+    small = np.flatnonzero(~large)
+    _panels.solve_pairs(X, Y, left, right, small, solved, gamma, QUICK, sharp, start is not None, n_jobs)
+    again = small[~solved.converged[small]]
+    if len(again):
+        patient = (*PATIENT[:1], max_iter, *PATIENT[2:])
+        _panels.solve_pairs(X, Y, left, right, again, solved, gamma, patient, sharp, False, n_jobs)
+    for k in np.flatnonzero(large):
+        _solve_large(X, Y, int(left[k]), int(right[k]), int(k), solved, gamma, max_iter, sharp)
 
-    n = len(left)
-    m_, n_ = X.sizes[left], Y.sizes[right]
-    po, fo, go = (np.concatenate([[0], np.cumsum(s)]).astype(np.int64) for s in (m_ * n_, m_, n_))
-    out, f_all, g_all = np.zeros(po[-1]), np.zeros(fo[-1]), np.zeros(go[-1])
-    values, residual, iterations = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
-    for k in range(n):
-        i, j = X.rows(int(left[k])), Y.rows(int(right[k]))
-        a, b = X.weights[i], Y.weights[j]
-        C = linalg.squared_distances(X.points[i], Y.points[j])
-        la, lb, K = np.log(a), np.log(b), -C / gamma
-        f, g = np.zeros_like(a), np.zeros_like(b)
-        if start is not None:
-            g = start.g[start.g_offsets[k] : start.g_offsets[k + 1]] / gamma
-        for it in range(max_iter):
-            f = -logsumexp(K + (g + lb)[None, :], axis=1)
-            g = -logsumexp(K + (f + la)[:, None], axis=0)
-            if it % 5 == 4:
-                F = np.exp(K + (f + la)[:, None] + (g + lb)[None, :])
-                residual[k] = np.abs(F.sum(1) - a).sum()
-                if residual[k] <= tol:
-                    break
-        iterations[k] = it + 1
-        F = np.exp(K + (f + la)[:, None] + (g + lb)[None, :])
-        kl = gamma * (a @ f + b @ g)
-        sharp = float((C * F).sum())
-        values[k] = {"kl": kl, "sharp": sharp, "paper": kl + gamma * (a @ la + b @ lb)}[value]
-        out[po[k] : po[k + 1]], f_all[fo[k] : fo[k + 1]], g_all[go[k] : go[k + 1]] = F.ravel(), gamma * f, gamma * g
-    sizes = np.stack([m_, n_], axis=1)
-    return Solutions(values, residual, iterations, tol, sizes, out if plans else None, po, f_all, fo, g_all, go)
+    def selves() -> tuple[Array, Array]:
+        p, q = (_self_values(Z, k, gamma, tol, max_iter, n_jobs) for Z, k in ((X, left), (Y, right)))
+        return p, q
+
+    _shift(solved.value, value, gamma, lambda: (_entropies(X)[left], _entropies(Y)[right]), selves)
+    return solved
+
+
+def _entropies(X: Pack) -> Array:
+    """Σ a log a of each set."""
+    return np.asarray(np.add.reduceat(X.weights * np.log(X.weights), X.offsets[:-1]))
+
+
+def _self_values(X: Pack, index: Index, gamma: float, tol: float, max_iter: int, n_jobs: int) -> Array:
+    """kl(P, P) of the sets at `index`, each solved once."""
+    sets, back = np.unique(index, return_inverse=True)
+    return solve_pairs(X, X, sets, sets, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs).value[back]
+
+
+def _solve_large(
+    X: Pack, Y: Pack, i: int, j: int, k: int, solved: Solutions, gamma: float, max_iter: int, sharp: bool
+) -> None:
+    """Pair k by itself: the kernel's algorithm in plain numpy, for sets of hundreds of points and more."""
+    P, Q = X.rows(i), Y.rows(j)
+    a, b, C = X.weights[P], Y.weights[Q], linalg.squared_distances(X.points[P], Y.points[Q])
+    f, g, F, residual, steps = sinkhorn(C, a, b, gamma, tol=solved.tol, max_iter=max_iter)
+    solved.value[k] = float((C * F).sum()) if sharp else float(a @ f + b @ g)
+    solved.residual[k], solved.iterations[k] = residual, steps
+    solved.f[solved.f_offsets[k] : solved.f_offsets[k + 1]] = f
+    solved.g[solved.g_offsets[k] : solved.g_offsets[k + 1]] = g
+    if solved.plans is not None:
+        solved.plans[solved.plan_offsets[k] : solved.plan_offsets[k + 1]] = F.ravel()
+
+
+def sinkhorn(
+    C: Array, a: Array, b: Array, gamma: float, *, tol: float = 1e-6, max_iter: int = 2000
+) -> tuple[Array, Array, Array, float, int]:
+    """One smoothed problem in plain numpy, as the kernels solve it: (f, g, F, L1 marginal error, steps)."""
+    g = np.zeros(len(b))
+    f = C.min(axis=1)
+    g = (C - f[:, None]).min(axis=0)
+    slack = float(a @ (C - f[:, None] - g[None, :]) @ b)
+    current = gamma * 2.0 ** max(0, int(np.ceil(np.log2(max(slack / (PATIENT[2] * gamma), 1.0)))))
+    steps = 0
+    while True:
+        final = current <= gamma
+        K = np.exp((f[:, None] + g[None, :] - C) / current)
+        u, v, residual, made = _scale(K, a, b, tol if final else PATIENT[5], max_iter if final else 40)
+        steps += made
+        f, g = f + current * np.log(u / a), g + current * np.log(v / b)
+        if final:
+            return f, g, u[:, None] * K * v[None, :], residual, steps
+        current = max(current / 2.0, gamma)
+        f = (C - g[None, :]).min(axis=1)
+        g = (C - f[:, None]).min(axis=0)
+
+
+def _scale(K: Array, a: Array, b: Array, tol: float, most: int) -> tuple[Array, Array, float, int]:
+    """u, v with diag(u) K diag(v) of marginals a, b: Sinkhorn steps, and a Newton step after every forty-nine."""
+    from scipy.linalg import lstsq, solve
+
+    v = b.copy()
+    u, residual, made = a / (K @ v), np.inf, 0
+    while made < most:
+        v = b / np.maximum(K.T @ u, 1e-300)
+        s = K @ v
+        residual = float(np.abs(u * s - a).sum())
+        made += 1
+        if residual <= tol:
+            break
+        if made % 50 or len(a) > 4000:
+            u = a / np.maximum(s, 1e-300)
+            continue
+        F = u[:, None] * K * v[None, :]
+        S = np.diag(u * s) - (F / b[None, :]) @ F.T
+        try:
+            delta = solve(S[1:, 1:], (a - u * s)[1:], assume_a="pos")
+        except np.linalg.LinAlgError:
+            delta = lstsq(S[1:, 1:], (a - u * s)[1:])[0]
+        u[1:] *= np.exp(delta * min(1.0, 3.0 / max(float(np.abs(delta).max()), 1e-300)))
+    return u, v, residual, made
+
+
+@dataclass(frozen=True, eq=False)
+class AllPairs:
+    """Every set of X against every set of Y: value (N, M), residual (N, M) (L1 marginal error), iterations (N, M)."""
+
+    value: Array
+    residual: NDArray[np.float32]
+    iterations: NDArray[np.int32]
+    tol: float
+
+    @property
+    def converged(self) -> NDArray[np.bool_]:
+        """Which pairs reached the tolerance."""
+        return self.residual <= self.tol * (1 + 1e-6)
+
+
+def solve_all(
+    X: Pack,
+    Y: Pack | None = None,
+    gamma: float = 1.0,
+    *,
+    value: Value = "kl",
+    tol: float = 1e-6,
+    max_iter: int = 2000,
+    n_jobs: int = 1,
+) -> AllPairs:
+    """Solve all pairs of X × Y, or, with Y = None, of X × X by symmetry at half the cost.
+
+    Sets are sorted by size and laid out so that a BLAS product of stacked points is eight problems a panel as it stands.
+    """
+    other = X if Y is None else Y
+    if other.dim != X.dim:
+        raise ShapeError(f"Y: expected {X.dim} dimensions as X has, got {other.dim}")
+    out = AllPairs(
+        np.zeros((len(X), len(other))),
+        np.full((len(X), len(other)), np.inf, dtype=np.float32),
+        np.zeros((len(X), len(other)), dtype=np.int32),
+        tol,
+    )
+    _panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
+    missed = ~out.converged
+    i, j = np.nonzero(np.triu(missed) if Y is None else missed)
+    if len(i):
+        plain: Value = "sharp" if value == "sharp" else "kl"
+        again = solve_pairs(X, other, i, j, gamma, value=plain, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
+        _panels.place(out, i, j, again.value, again.residual, again.iterations, Y is None)
+
+    def selves() -> tuple[Array, Array]:
+        mine = _self_values(X, np.arange(len(X)), gamma, tol, max_iter, n_jobs)
+        yours = mine if Y is None else _self_values(Y, np.arange(len(Y)), gamma, tol, max_iter, n_jobs)
+        return mine[:, None], yours[None, :]
+
+    _shift(out.value, value, gamma, lambda: (_entropies(X)[:, None], _entropies(other)[None, :]), selves)
+    return out
+
+
+def _shift(
+    values: Array,
+    value: Value,
+    gamma: float,
+    entropies: Callable[[], tuple[Array, Array]],
+    selves: Callable[[], tuple[Array, Array]],
+) -> None:
+    """From kl to the value asked for, in place.
+
+    paper = kl + γ (Σ a log a + Σ b log b); divergence = kl − ½ kl(P, P) − ½ kl(Q, Q).
+    """
+    if value == "paper":
+        p, q = entropies()
+        values += gamma * (p + q)
+    elif value == "divergence":
+        p, q = selves()
+        values -= 0.5 * (p + q)
 
 
 def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
-    """Exact optimal transport, min ⟨C, F⟩ over plans with marginals a, b: the oracle of γ → 0. Returns (value, plan)."""
+    """Exact optimal transport, min ⟨C, F⟩ over plans with marginals a, b, the limit γ → 0: (value, plan)."""
     from scipy.optimize import linear_sum_assignment, linprog
     from scipy.sparse import eye_array, kron, vstack
 
@@ -173,7 +331,7 @@ def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
 
 
 def scatter(X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weights: Array) -> Array:
-    """Σ_k weights[k] · G_k with G = Σ_ij F_ij (p_i − q_j)(p_i − q_j)ᵀ, the gradient of a sum of values in M [MLML Eq. 15].
+    """Σ_k weights[k] · G_k, G = Σ_ij F_ij (p_i − q_j)(p_i − q_j)ᵀ: the gradient in M of a sum of values [MLML Eq. 15].
 
     As Zᵀ L Z with L the graph Laplacian of the weighted plans over the stacked points: never one d × d matrix a pair.
     X and Y are packed in the coordinates in which the gradient is wanted (usually unprojected), plans from `solved`.
