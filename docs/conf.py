@@ -32,7 +32,10 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
+autodoc_type_aliases = {
+    name: name for name in ("ArrayLike", "Array", "NDArray", "Index", "Labels", "FilePath", "Value")
+}
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 
@@ -73,7 +76,7 @@ def _listed(found: list[str], asked: str, page: str) -> str:
 
     if not found:
         logging.getLogger(__name__).warning("%s: nothing answers to %s", page, asked)
-    return "<br>".join(f"`{name}`" for name in found) or "none"
+    return "<br>".join(f"`{name.removeprefix('likewise.').removeprefix('tests/')}`" for name in found) or "none"
 
 
 def cites(asked: str) -> list[str]:
@@ -122,7 +125,8 @@ def commands() -> str:
     """A section a command, with its --help."""
     from likewise.cli import command
 
-    return "\n".join(_sections(command, click.Context(command, info_name="likewise"), 2))
+    context = click.Context(command, info_name="likewise", **command.context_settings)
+    return "\n".join(_sections(command, context, 2))
 
 
 def _sections(command: click.Command, context: click.Context, depth: int) -> list[str]:
@@ -132,7 +136,11 @@ def _sections(command: click.Command, context: click.Context, depth: int) -> lis
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
             if inner is not None:
-                lines += _sections(inner, click.Context(inner, parent=context, info_name=name), min(depth + 1, 4))
+                lines += _sections(
+                    inner,
+                    click.Context(inner, parent=context, info_name=name, **inner.context_settings),
+                    min(depth + 1, 4),
+                )
     return lines
 
 
@@ -143,6 +151,14 @@ def plain_docstring(app: Any, what: str, name: str, obj: Any, options: Any, line
         lines[i] = re.sub(r"(?<=\w)_(?=\s|$|[).,;:])", r"\\_", line)
 
 
+def short_aliases(app: Any, what: str, name: str, obj: Any, options: Any, arguments: str, returns: str) -> Any:
+    """Sphinx prints an alias inside a union as TypeAliasForwardRef('ArrayLike'); print ArrayLike."""
+    return tuple(
+        re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", words or "") or None for words in (arguments, returns)
+    )
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", short_aliases)
     app.connect("source-read", fill)
     app.connect("autodoc-process-docstring", plain_docstring)

@@ -14,7 +14,7 @@ import pytest
 from likewise import cli
 from likewise.errors import ConvergenceWarning, FileError, InputError
 
-HEAVY = ("numpy", "torch", "numba", "sklearn", "matplotlib", "cv2", "scipy", "skimage", "dask", "av")
+HEAVY = ("torch", "numba", "sklearn", "matplotlib", "cv2", "scipy", "skimage", "dask", "av")
 MOST_CPU_SECONDS = 0.35
 
 
