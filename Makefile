@@ -27,7 +27,7 @@ test-slow: $(VENV)/with-test  ## the tests that are too slow for every day
 	$(BIN)/python -m pytest -n $(JOBS) --slow -m slow
 
 examples: $(VENV)/with-demo  ## run every example
-	@set -e; for example in examples/*.py; do echo "== $$example"; $(BIN)/python "$$example"; done
+	@set -e; for example in $(sort $(wildcard examples/*.py)); do echo "== $$example"; $(BIN)/python "$$example"; done
 
 check: $(VENV)/with-check  ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .
