@@ -370,7 +370,7 @@ class TestTimeSeries:
             pytest.skip("aeon is not installed: its wheel carries JapaneseVowels")
         t = d.japanese_vowels()
         assert (len(t.train), len(t.test)) == (270, 370)
-        assert {s.dim for s in (*t.train, *t.test)} == {12}
-        assert (min(len(s) for s in t.train), max(len(s) for s in t.test)) == (7, 29)
-        assert np.unique(t.y_train, return_counts=True)[1].tolist() == [30] * 9
+        assert {s.dim for s in (*t.train.signatures, *t.test.signatures)} == {12}
+        assert (min(len(s) for s in t.train.signatures), max(len(s) for s in t.test.signatures)) == (7, 29)
+        assert np.unique(t.train.labels, return_counts=True)[1].tolist() == [30] * 9
         assert "aeon" not in sys.modules

@@ -24,6 +24,7 @@ from likewise.sets.features import motion_window as motion_window
 from likewise.sets.layouts import FilePath, Index, children, folder
 from likewise.sets.layouts import Kinship as Kinship
 from likewise.sets.layouts import ReId as ReId
+from likewise.sets.layouts import Sets as Sets
 from likewise.sets.layouts import Traffic as Traffic
 from likewise.sets.layouts import TrainTest as TrainTest
 from likewise.sets.layouts import ilids_vid as ilids_vid
@@ -183,17 +184,6 @@ def _sets_in(folder: Path) -> list[Path]:
         return child.is_dir() and any(p.is_file() and is_image(p) for p in sorted(child.iterdir()))
 
     return [c for c in children(folder) if c.suffix.lower() in VIDEO_NAMES or holds_pictures(c)]
-
-
-@dataclass(frozen=True, eq=False)
-class Sets:
-    """Signatures with their labels (n,), or labels None."""
-
-    signatures: tuple[Signature, ...]
-    labels: NDArray[Any] | None = None
-
-    def __len__(self) -> int:
-        return len(self.signatures)
 
 
 def save_npz(path: FilePath, signatures: Sequence[Signature], labels: Sequence[Any] | None = None) -> None:

@@ -20,6 +20,18 @@ Index = NDArray[np.int64]
 Split = tuple[Index, Index]
 FilePath = str | PathLike[str]
 
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Signatures with their labels (n,), or labels None."""
+
+    signatures: tuple[Signature, ...]
+    labels: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.signatures)
+
+
 RELATIONS = {"fs": "father-son", "fd": "father-dau", "ms": "mother-son", "md": "mother-dau"}
 
 
@@ -302,23 +314,17 @@ def _eval_mat(path: Path, key: str) -> list[list[int]]:
 
 @dataclass(frozen=True, eq=False)
 class TrainTest:
-    """Signatures with labels, in the official training and test part."""
+    """Labelled sets in the official training and test part."""
 
-    train: tuple[Signature, ...]
-    y_train: NDArray[Any]
-    test: tuple[Signature, ...]
-    y_test: NDArray[Any]
+    train: Sets
+    test: Sets
 
 
 def time_series(train: FilePath, test: FilePath) -> TrainTest:
     """Two .ts files as sets: each moment of a series is a point, with a coordinate a channel."""
-    (x_train, y_train), (x_test, y_test) = read_ts(train), read_ts(test)
-    return TrainTest(
-        tuple(Signature(x) for x in x_train),
-        np.asarray(y_train),
-        tuple(Signature(x) for x in x_test),
-        np.asarray(y_test),
-    )
+    parts = (read_ts(path) for path in (train, test))
+    first, second = (Sets(tuple(Signature(x) for x in series), np.asarray(labels)) for series, labels in parts)
+    return TrainTest(first, second)
 
 
 def japanese_vowels(folder: FilePath | None = None) -> TrainTest:
