@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -21,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import likewise as lw
-from likewise.engine import shards
+from likewise.engine import runs, shards
 from likewise.engine.shards import ShardStore
 
 
@@ -236,6 +238,38 @@ def test_a_dead_joblib_worker(tmp_path: Path, expected: dict[str, bytes]) -> Non
     assert contents(tmp_path / "out") == expected
 
 
+@pytest.mark.slow
+def test_a_broken_process_pool(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    with (
+        ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool,
+        pytest.raises(shards.ShardError, match=r"a worker process died.*of 12 shards are finished.*run again to go on"),
+    ):
+        run(partial(dies_on, bad=6), 12, tmp_path / "out", executor=pool)
+    assert 0 < len(ShardStore.open(tmp_path / "out").missing()) < 12
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        run(squares, 12, tmp_path / "out", executor=pool)
+    assert contents(tmp_path / "out") == expected
+
+
+def test_other_versions_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    run(squares, 2, tmp_path)
+    versions = runs.versions() | {"likewise": "9.9"}
+    monkeypatch.setattr(runs, "versions", lambda: versions)
+    with caplog.at_level(logging.WARNING):
+        run(squares, 2, tmp_path)
+    assert len(caplog.messages) == 1
+    assert "≠ 9.9" in caplog.messages[0]
+
+
+def test_a_file_system_without_locks(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", none)
+    run(squares, 2, tmp_path)
+    assert "no locks" in caplog.messages[0]
+
+
 def test_work_that_cannot_be_sent(tmp_path: Path) -> None:
     lock = threading.Lock()
     with pytest.raises(lw.InputError, match="work: cannot be sent"):
@@ -253,6 +287,26 @@ def test_ctrl_c_leaves_what_is_finished(tmp_path: Path, expected: dict[str, byte
     assert ShardStore.open(tmp_path / "out").missing() == list(range(4, 12))
     run(squares, 12, tmp_path / "out")
     assert contents(tmp_path / "out") == expected
+
+
+def test_a_real_ctrl_c(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    out, journal = tmp_path / "out", tmp_path / "journal"
+    journal.touch()
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(out), "2", str(journal)],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and len(list(out.glob("shard-*"))) < 2:
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGINT)
+    assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
+    store = ShardStore.open(out)
+    assert 2 <= 12 - len(store.missing()) < 12
+    assert store.verify() == {}
+    run(squares, 12, out)
+    assert contents(out) == expected
 
 
 def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
@@ -402,6 +456,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
             run(squares, 2, tmp_path / "out", n_jobs=jobs)  # type: ignore[arg-type]
     with pytest.raises(lw.InputError, match="key is not JSON"):
         shards.run(squares, 2, tmp_path / "out", key={"x": object()})
+    assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     with pytest.raises(lw.FileError, match="cannot be written to"):
         run(squares, 2, tmp_path / "file")
@@ -414,12 +469,3 @@ def test_open_refuses_what_is_no_store(tmp_path: Path) -> None:
         (tmp_path / "manifest.json").write_text(bad)
         with pytest.raises(lw.FileError, match=r"manifest\.json"):
             ShardStore.open(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_process_pool(tmp_path: Path, expected: dict[str, bytes]) -> None:
-    import multiprocessing
-
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
-        run(squares, 12, tmp_path / "out", executor=pool)
-    assert contents(tmp_path / "out") == expected

@@ -12,6 +12,7 @@ killed, and whenever, what is finished stays finished and the next `run` goes on
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import json
@@ -22,8 +23,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -77,27 +77,34 @@ def run(
     if isinstance(shards, int) and shards < 0:
         raise InputError(f"shards: expected a number ≥ 0, or a sequence, got {shards}")
     items = list(range(shards)) if isinstance(shards, int) else list(shards)
+    check_executor(executor, n_jobs)
     store = ShardStore(Path(out), _manifest(key, items))
     with locked(store.path):
         store._begin(resume)
         todo = store._unfinished()
         task = _Task(work, store.path.absolute(), store.digest)
-        failures: dict[int, _Outcome] = {}
         with (
             runs.progress(len(store), store.path.name, show=progress, done=len(store) - len(todo)) as advance,
             contextlib.closing(_outcomes(task, [(i, items[i]) for i in todo], executor, n_jobs)) as outcomes,
         ):
-            for outcome in outcomes:
-                advance()
-                if outcome.error is None and not store.file(outcome.index).exists():
-                    outcome = _unseen(outcome, store.path)
-                if outcome.error is not None:
-                    failures[outcome.index] = outcome
-                if len(failures) >= MOST_FAILURES:
-                    break
+            failures = _failures(outcomes, store, advance)
         if failures:
             raise _failed(store, failures)
     return store
+
+
+def check_executor(executor: Any, n_jobs: int) -> None:
+    """An InputError or MissingExtra if `run` could not take these, before anything is written."""
+    _jobs(n_jobs)
+    if executor is None or isinstance(executor, Executor):
+        return
+    address = isinstance(executor, str) and (executor == "dask" or "://" in executor)
+    if not address and not type(executor).__module__.startswith("distributed"):
+        raise InputError(
+            "executor: expected None, a concurrent.futures.Executor, a dask.distributed.Client, 'dask' or the address "
+            f"of a scheduler (tcp://…), got {executor!r}"
+        )
+    _distributed()
 
 
 class ShardStore:
@@ -173,10 +180,16 @@ class ShardStore:
                 raise InputError(
                     f"out: {self.path} was made by another job ({difference}); use another folder or resume=False"
                 )
+            changed = runs.differing(old.manifest["versions"], self.manifest["versions"])
+            if changed:
+                log.warning("%s was begun with other versions (%s) and is gone on with", self.path, changed)
             return
         if not resume:
             _remove(self.path.glob("shard-*.safetensors"))
         io.write_text(file, json.dumps(self.manifest, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
+
+    def _kept(self) -> str:
+        return f"{len(self) - len(self.missing())} of {len(self)} shards are finished and kept in {self.path}"
 
     def _described(self) -> dict[str, JSON]:
         return {**self.key, "shards": len(self), "list of shards": self.manifest["items"]}
@@ -239,8 +252,10 @@ def _lock(descriptor: int) -> bool:
         return True
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        log.warning("this file system has no locks (%s): take care that no other process uses the folder", error)
     return True
 
 
@@ -311,20 +326,15 @@ def _pool(executor: Any, n_jobs: int) -> Iterator[Executor | None]:
         yield executor
         return
     distributed = _distributed()
-    if isinstance(executor, distributed.Client):
-        yield executor.get_executor(pure=False)
-    elif executor == "dask":
+    if executor == "dask":
         cluster = distributed.LocalCluster(n_workers=n_jobs, threads_per_worker=1, dashboard_address=":0")
         with cluster, distributed.Client(cluster) as client:
             yield client.get_executor(pure=False)
-    elif isinstance(executor, str) and "://" in executor:
+    elif isinstance(executor, str):
         with _connected(distributed, executor) as client:
             yield client.get_executor(pure=False)
     else:
-        raise InputError(
-            "executor: expected None, a concurrent.futures.Executor, a dask.distributed.Client, 'dask' or the address "
-            f"of a scheduler (tcp://…), got {executor!r}"
-        )
+        yield executor.get_executor(pure=False)
 
 
 def _distributed() -> Any:
@@ -372,9 +382,11 @@ def _submit(pool: Executor, task: _Task, index: int, item: Shard) -> Future[_Out
 
 
 def _result(future: Future[_Outcome], index: int) -> _Outcome:
-    """A future's outcome; an executor's own failure (a worker that died again and again) is one, too."""
+    """A future's outcome; a shard that the executor gave up (Dask: its worker died again and again) has one, too."""
     try:
         return future.result()
+    except BrokenExecutor:
+        raise
     except Exception as error:
         return _Outcome(index, f"{type(error).__name__}: {error}", traceback.format_exc())
 
@@ -382,17 +394,29 @@ def _result(future: Future[_Outcome], index: int) -> _Outcome:
 def _joblib(task: _Task, todo: list[tuple[int, Shard]], n_jobs: int) -> _Outcomes:
     from joblib import Parallel, delayed
 
-    left = {i for i, _ in todo}
     parallel = Parallel(n_jobs=n_jobs, return_as="generator_unordered", pre_dispatch="2*n_jobs")
     try:
-        for outcome in parallel(delayed(task)(i, item) for i, item in todo):
-            left.discard(outcome.index)
-            yield outcome
-    except BrokenProcessPool as error:
-        unfinished = [i for i in sorted(left) if not (task.out / _file(i)).exists()]
-        yield from (_Outcome(i, f"a worker process died: {_first_line(error)}") for i in unfinished)
+        yield from parallel(delayed(task)(i, item) for i, item in todo)
     except pickle.PicklingError as error:
         raise InputError(f"work: cannot be sent to another process: {error}") from error
+
+
+def _failures(outcomes: Iterable[_Outcome], store: ShardStore, advance: Callable[[], None]) -> dict[int, _Outcome]:
+    """The outcomes that are failures; stops early where nearly everything fails."""
+    failures: dict[int, _Outcome] = {}
+    try:
+        for outcome in outcomes:
+            advance()
+            if outcome.error is None and not store.file(outcome.index).exists():
+                outcome = _unseen(outcome, store.path)
+            if outcome.error is not None:
+                failures[outcome.index] = outcome
+            if len(failures) >= MOST_FAILURES:
+                break
+    except BrokenExecutor as error:
+        why = f"a worker process died, killed or out of memory ({_first_line(error)})"
+        raise ShardError(f"{why}; {store._kept()}: run again to go on", {}) from error
+    return failures
 
 
 def _unseen(outcome: _Outcome, out: Path) -> _Outcome:
@@ -406,10 +430,8 @@ def _failed(store: ShardStore, failures: Mapping[int, _Outcome]) -> ShardError:
     """One sentence on what failed, first of all the lowest shard; the worker's own trace goes along as a note."""
     first = min(failures)
     who = f"shard {first}" if len(failures) == 1 else f"{len(failures)} shards failed, the first is shard {first}"
-    finished = len(store) - len(store.missing())
     error = ShardError(
-        f"{who}: {failures[first].error}; {finished} of {len(store)} shards are finished and kept in {store.path}: "
-        "mend the cause and run again",
+        f"{who}: {failures[first].error}; {store._kept()}: mend the cause and run again",
         {i: str(outcome.error) for i, outcome in sorted(failures.items())},
     )
     if failures[first].trace:
@@ -432,7 +454,7 @@ def _manifest(key: Mapping[str, JSON], items: Sequence[Shard]) -> dict[str, Any]
 
 
 def _well_formed(manifest: Mapping[str, Any]) -> bool:
-    kinds = {"key": dict, "shards": int, "items": str, "digest": str}
+    kinds = {"key": dict, "shards": int, "items": str, "digest": str, "versions": dict}
     return all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()) and manifest["shards"] >= 0
 
 

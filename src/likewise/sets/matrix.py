@@ -63,6 +63,7 @@ def distance_matrix(
     """
     began = time.monotonic()
     _check(gamma, value, tol, max_iter, block, dtype)
+    shards.check_executor(executor, n_jobs)
     left, right = _pack(X, "X"), None if Y is None else _pack(Y, "Y")
     if right is not None and right.dim != left.dim:
         raise ShapeError(f"Y has {right.dim} dimensions where X has {left.dim}")
