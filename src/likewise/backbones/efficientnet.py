@@ -3,7 +3,7 @@
 The lite variants differ from EfficientNet-B0 in three ways: ReLU6 for swish, no squeeze-and-excitation, stem and head
 of fixed width. The weights were trained in TensorFlow, which fixes the rest: padding "SAME", one pixel more at the far
 side where a stride-2 convolution meets an even size; batch normalisation with ε = 1e-3; pixels as (v − 127) / 128 of v
-in 0 … 255. `tests/backbones/test_efficientnet_real.py` measures these choices against their alternatives on photos.
+in 0 … 255. `tests/backbones/test_efficientnet.py` measures these choices against their alternatives on photos.
 """
 
 from __future__ import annotations
