@@ -181,7 +181,7 @@ def _ranking(
     lonely = np.flatnonzero(~matches.any(axis=1))
     if len(lonely):
         raise InputError(
-            f"query {lonely[0]} (identity {queries[lonely[0]]!r}) has no true match in the gallery; "
+            f"query {lonely[0]} (identity {queries[lonely[0]]}) has no true match in the gallery; "
             f"leave it out ({len(lonely)} such)"
         )
     return matrix, matches, kept

@@ -181,7 +181,7 @@ def object_split(labels: NDArray[Any], train_objects: int, rng: np.random.Genera
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
         if not 1 <= train_objects < len(own):
-            raise InputError(f"train_objects: class {label!r} has {len(own)} sets, so 1 to {len(own) - 1} can train")
+            raise InputError(f"train_objects: class {label} has {len(own)} sets, so 1 to {len(own) - 1} can train")
         train.append(rng.choice(own, train_objects, replace=False))
     chosen = np.sort(np.concatenate(train))
     return chosen, np.setdiff1d(np.arange(len(labels)), chosen)

@@ -1,0 +1,321 @@
+"""Protocols: who sees what is checked by a method that only watches; figures by worlds with known answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from likewise.errors import InputError, ShapeError
+from likewise.sets import baselines as b
+from likewise.sets import data as d
+from likewise.sets import protocols as p
+from likewise.types import Signature
+from worlds import layouts
+from worlds.vectors import planted_sets
+
+
+class Watcher(b.Unlearned):
+    """Measures like Euclid, and notes what every fit and every score was given. Notes outlive the copies."""
+
+    def __init__(self, notes, pairs=False):
+        super().__init__("euclid")
+        self.notes, self.learns_from_pairs = notes, pairs
+
+    def __deepcopy__(self, memo):
+        return Watcher(self.notes, self.learns_from_pairs)
+
+    def fit(self, X, y, levels=None):
+        self.notes.append(("fit", list(X), list(y), levels))
+        return super().fit(X, y)
+
+    def fit_pairs(self, pairs, same, levels=None):
+        self.notes.append(("fit_pairs", list(pairs), list(same), levels))
+        return super().fit([q for pair in pairs for q in pair], [0] * (2 * len(pairs)))
+
+    def pair_distance(self, pairs, levels=None):
+        self.notes.append(("score", list(pairs), levels))
+        return super().pair_distance(pairs)
+
+
+class Reversed(b.Unlearned):
+    """Takes near for far."""
+
+    def pair_distance(self, pairs, levels=None):
+        return -super().pair_distance(pairs)
+
+
+@pytest.fixture(scope="module")
+def kin(tmp_path_factory):
+    return d.kinfacew(layouts.kinfacew(tmp_path_factory.mktemp("kin"), families=20))
+
+
+def numbered(n):
+    """Features that are the number of the image, so that a watcher can tell which image a set is."""
+    return [Signature([[float(i)]]) for i in range(n)]
+
+
+def number(s):
+    return int(s.points[0, 0])
+
+
+class TestKinship:
+    def test_training_never_shows_a_test_image_nor_an_official_negative(self, kin):
+        notes = []
+        p.kinship(kin, Watcher(notes), numbered(len(kin.paths)), pca=None, unit=False)
+        assert [note[0] for note in notes] == ["fit", "score"] * 5
+        scored = []
+        for fit, score in zip(notes[::2], notes[1::2], strict=True):
+            seen = {number(s) for s in fit[1]}
+            shown = [(number(a), number(c)) for a, c in score[1]]
+            assert len(seen) == 4 * 16 * 2
+            assert not seen & {i for pair in shown for i in pair}
+            assert fit[2] == [kin.families[number(s)] for s in fit[1]]
+            assert fit[3] == [kin.relations[number(s)] for s in fit[1]]
+            assert score[2] == [kin.relations[i] for i, _ in shown]
+            scored += shown
+        assert sorted(scored) == sorted(map(tuple, kin.pairs.tolist()))
+
+    @pytest.mark.parametrize("negatives", [1, 3])
+    def test_pair_methods_get_negatives_from_the_training_folds(self, kin, negatives):
+        notes = []
+        p.kinship(kin, Watcher(notes, pairs=True), numbered(len(kin.paths)), pca=None, unit=False, negatives=negatives)
+        for fit, score in zip(notes[::2], notes[1::2], strict=True):
+            assert fit[0] == "fit_pairs"
+            shown = {number(s) for pair in score[1] for s in pair}
+            assert len(fit[1]) == 64 * (1 + negatives)
+            assert sum(fit[2]) == 64
+            for (parent, child), same, level in zip(fit[1], fit[2], fit[3], strict=True):
+                i, j = number(parent), number(child)
+                assert not {i, j} & shown
+                assert (kin.families[i] == kin.families[j]) == same
+                assert kin.relations[i] == kin.relations[j] == level
+                assert kin.paths[i].stem.endswith("_1")
+                assert kin.paths[j].stem.endswith("_2")
+
+    def test_one_model_a_relation(self, kin):
+        notes = []
+        p.kinship(kin, Watcher(notes), numbered(len(kin.paths)), pca=None, unit=False, together=False)
+        assert len(notes) == 2 * 5 * 4
+        for fit, score in zip(notes[::2], notes[1::2], strict=True):
+            assert len(set(fit[3])) == 1
+            assert set(score[2]) == set(fit[3])
+
+    def test_axes_come_from_the_training_folds_alone(self, kin):
+        """Test images moved far away leave what the method is fitted on untouched."""
+        rng = np.random.default_rng(0)
+        features = rng.normal(size=(len(kin.paths), 6))
+        moved = features.copy()
+        moved[np.unique(kin.pairs[kin.folds == 1])] += 1000 * rng.normal(size=6)
+        fits = []
+        for f in (features, moved):
+            notes = []
+            p.kinship(kin, Watcher(notes), f, pca=3)
+            fits.append(np.stack([s.points for s in notes[0][1]]))
+        assert fits[0] == pytest.approx(fits[1])
+        assert fits[0].shape[2] == 3
+        assert np.linalg.norm(fits[0], axis=2) == pytest.approx(1)
+
+    def test_perfect_features_score_one_and_reversed_zero(self, kin):
+        families = sorted(set(kin.families))
+        codes = np.array([[families.index(f)] for f in kin.families], dtype=float)
+        result = p.kinship(kin, b.Unlearned("euclid"), codes, pca=None, unit=False)
+        assert set(result.figures) == {"fs", "fd", "ms", "md", "mean"}
+        assert all(values == (1.0,) * 5 for values in result.figures.values())
+        assert result.rocs["fs"].auc == 1
+        assert p.kinship(kin, Reversed("euclid"), codes, pca=None, unit=False).figures["fd"] == (0.0,) * 5
+
+    def test_an_image_that_a_fold_shows_is_not_trained_on_even_if_another_fold_owns_it(self):
+        paths = tuple(Path(f"fs_{n:03d}_{w}.jpg") for n in (1, 2, 3) for w in (1, 2))
+        families = ("fs_001", "fs_001", "fs_002", "fs_002", "fs_003", "fs_003")
+        pairs = np.array([[0, 1], [2, 3], [4, 5], [0, 3]])
+        crossing = d.Kinship(paths, families, ("fs",) * 6, pairs, np.array([1, 1, 1, 0], bool), np.array([1, 2, 3, 1]))
+        assert p.training_pairs(crossing, 1).tolist() == [2]
+        assert p.training_pairs(crossing, 2).tolist() == [0, 2]
+
+    def test_figures_against_a_naive_computation(self, kin):
+        features = np.random.default_rng(1).normal(size=(len(kin.paths), 3))
+        result = p.kinship(kin, b.Unlearned("euclid"), features, pca=None, unit=False)
+        rows = (kin.pair_relations == "ms") & (kin.folds == 4)
+        distance = [((features[i] - features[j]) ** 2).sum() for i, j in kin.pairs[rows]]
+        assert result.figures["ms"][3] == pytest.approx(1 - p.eer(distance, kin.kin[rows]))
+        means = [np.mean([result.figures[r][f] for r in ("fs", "fd", "ms", "md")]) for f in range(5)]
+        assert result.figures["mean"] == pytest.approx(means)
+
+    def test_paper_form_has_two_points(self, kin):
+        notes = []
+        rng = np.random.default_rng(0)
+        two = (rng.normal(size=(len(kin.paths), 9)), rng.normal(size=(len(kin.paths), 5)))
+        p.kinship(kin, Watcher(notes), two, pca=4)
+        assert {s.points.shape for s in notes[0][1]} == {(2, 4)}
+        with pytest.raises(ShapeError, match="coordinates"):
+            p.kinship(kin, Watcher(notes), two, pca=None)
+
+    def test_learned_set_metric_and_pair_metric_run(self, kin):
+        from likewise.sets.model import WassersteinLMNN
+
+        blocks = [Signature(d.block_lbp(path, (2, 2))) for path in kin.paths]
+        learned = p.kinship(kin, WassersteinLMNN(max_iter=3), blocks, pca=5)
+        pairs = p.kinship(kin, b.OfVectors(b.KISSME(), b.flat_vectors), blocks, pca=5)
+        again = p.kinship(kin, b.OfVectors(b.KISSME(), b.flat_vectors), blocks, pca=5)
+        for result in (learned, pairs):
+            assert all(0 <= v <= 1 for v in result.figures["mean"])
+        assert pairs.figures == again.figures
+
+    def test_refusals(self, kin):
+        with pytest.raises(ShapeError, match="features: expected 160"):
+            p.kinship(kin, b.Unlearned(), numbered(3))
+
+    @pytest.mark.slow
+    def test_real_faces(self, data):
+        """Block-LBP, PCA, unit length, Euclid: seen fs .784 fd .700 ms .702 md .680; KISSME is well above."""
+        real = d.kinfacew(data / "kinfacew2")
+        rows = np.stack([d.block_lbp(path).ravel() for path in real.paths])
+        plain = p.kinship(real, b.OfVectors(b.Euclid()), rows, pca=200)
+        for relation, seen in {"fs": 0.784, "fd": 0.700, "ms": 0.702, "md": 0.680}.items():
+            assert plain.mean(relation) == pytest.approx(seen, abs=0.02)
+        learned = p.kinship(real, b.OfVectors(b.KISSME()), rows)
+        assert learned.mean("mean") > plain.mean("mean") + 0.03
+
+
+class TestClassification:
+    def test_split_by_object(self):
+        labels = np.repeat(["a", "b"], 4)
+        train, test = p.object_split(labels, 3, np.random.default_rng(0))
+        assert sorted(np.concatenate([train, test])) == list(range(8))
+        assert np.unique(labels[train], return_counts=True)[1].tolist() == [3, 3]
+        with pytest.raises(InputError, match="class a has 4 sets, so 1 to 3"):
+            p.object_split(labels, 4, np.random.default_rng(0))
+
+    def test_image_sets_in_an_easy_world(self):
+        X, y = planted_sets(0, each=6, noise=0.2)
+        result = p.image_sets(d.Sets(tuple(X), y), b.Unlearned("euclid"), resamples=4, pca=3)
+        assert result.figures["accuracy"] == (1.0,) * 4
+        assert (result.mean("accuracy"), result.se("accuracy")) == (1, 0)
+
+    def test_resamples_differ_and_repeat_with_the_seed(self):
+        X, y = planted_sets(0, each=6, noise=3)
+        runs = [p.image_sets(d.Sets(tuple(X), y), b.Unlearned("euclid"), seed=s, resamples=6) for s in (0, 0, 1)]
+        assert runs[0].figures == runs[1].figures
+        assert runs[0].figures != runs[2].figures
+        assert len(set(runs[0].figures["accuracy"])) > 1
+
+    def test_learning_beats_not_learning(self):
+        X, y = planted_sets(0, each=12, noise=2)
+        sets = d.Sets(tuple(X), y)
+        plain = p.image_sets(sets, b.Unlearned("euclid"), train_objects=9, resamples=3)
+        learned = p.image_sets(sets, b.OfVectors(b.KISSME()), train_objects=9, resamples=3)
+        assert learned.mean("accuracy") > plain.mean("accuracy") + 0.1
+
+    def test_folders_end_to_end(self, tmp_path):
+        found = d.collection(layouts.views(tmp_path))
+        sets = d.Sets(tuple(found.signatures(d.describe_with(d.grey_pixels), k=2)), np.asarray(found.labels))
+        result = p.image_sets(sets, b.Unlearned("sinkhorn"), train_objects=2, resamples=2, pca=5)
+        assert result.figures["accuracy"] == (1.0, 1.0)
+
+    def test_official_split(self):
+        X, y = planted_sets(0, each=6, noise=0.2)
+        Z, w = planted_sets(5, each=2, noise=0.2)
+        result = p.classification(d.Sets(tuple(X), y), d.Sets(tuple(Z), w), b.Unlearned("emd"))
+        assert result.figures == {"accuracy": (1.0,)}
+        assert result.to_dict()["figures"]["accuracy"] == {"folds": [1.0], "mean": 1.0, "se": None}
+        with pytest.raises(InputError, match="no labels"):
+            p.classification(d.Sets(tuple(X)), d.Sets(tuple(Z), w), b.Unlearned("emd"))
+
+    def test_traffic_on_the_official_splits(self, tmp_path):
+        videos = d.ucsd_traffic(layouts.traffic(tmp_path, ("light", "light", "heavy", "heavy", "light", "light")))
+        sets = videos.signatures(k=3)
+        result = p.traffic(videos, b.Unlearned("euclid"), sets, pca=None)
+        expected = []
+        for train, test in videos.splits:
+            means = b.mean_vectors(sets)
+            nearest = [train[((means[train] - means[i]) ** 2).sum(axis=1).argmin()] for i in test]
+            expected.append(np.mean([videos.labels[i] == videos.labels[j] for i, j in zip(test, nearest, strict=True)]))
+        assert result.figures["accuracy"] == pytest.approx(expected)
+
+    def test_japanese_vowels_unlearned(self):
+        from importlib.util import find_spec
+
+        if find_spec("aeon") is None:
+            pytest.skip("aeon is not installed: its wheel carries JapaneseVowels")
+        vowels = d.japanese_vowels()
+        assert p.classification(vowels.train, vowels.test, b.Unlearned("euclid")).mean("accuracy") > 0.85
+
+
+class TestReId:
+    @staticmethod
+    def people(n=12, noise=0.1, splits=(), extra=0):
+        """Person i lies at e_i in both cameras, but for noise."""
+        rng = np.random.default_rng(0)
+        names = tuple(f"p{i}" for i in range(n))
+        place = np.eye(n + extra)
+        draw = lambda i: Signature(place[i] + noise * rng.normal(size=(3, n + extra)))  # noqa: E731
+        sides = [draw(i) for i in range(n)], [draw(i) for i in range(n)], [draw(n + i) for i in range(extra)]
+        return d.ReId(names, ((),) * n, ((),) * n, ((),) * extra, splits), sides
+
+    def test_perfect_and_hopeless(self):
+        dataset, sides = self.people()
+        result = p.reid(dataset, b.Unlearned("euclid"), sides, pca=None)
+        assert result.figures["rank 1"] == (1.0,) * 5
+        assert result.figures["PUR"] == pytest.approx((1.0,) * 5)
+        assert result.cmc == pytest.approx(np.ones(6))
+        dataset, sides = self.people(noise=30)
+        assert p.reid(dataset, b.Unlearned("euclid"), sides, pca=None).mean("rank 1") < 0.5
+
+    def test_official_splits_come_first(self):
+        splits = tuple((np.array([0, 1, 2, 3, 4, 5]), np.array([6, 7, 8, 9, 10, 11])) for _ in range(10))
+        dataset, sides = self.people(splits=splits)
+        notes = []
+        result = p.reid(dataset, Watcher(notes), sides, pca=None, splits=3)
+        assert result.folds == "official splits"
+        assert [note[2] for note in notes] == [[f"p{i}" for i in range(6)] * 2] * 3
+        with pytest.raises(InputError, match="10 official splits"):
+            p.reid(dataset, b.Unlearned(), sides, splits=11)
+
+    def test_halves_are_disjoint_and_differ(self):
+        dataset, _ = self.people()
+        halves = list(p._halves(dataset, 5, 0))
+        for train, test in halves:
+            assert sorted([*train, *test]) == list(range(12))
+            assert len(train) == 6
+        assert len({tuple(train) for train, _ in halves}) == 5
+
+    def test_distractors_lengthen_the_gallery(self):
+        dataset, sides = self.people(extra=4)
+        assert len(p.reid(dataset, b.Unlearned("euclid"), sides, pca=None).cmc) == 6
+        assert len(p.reid(dataset, b.Unlearned("euclid"), sides, pca=None, distractors=True).cmc) == 10
+
+    def test_cameras_as_levels_and_pairs(self):
+        dataset, sides = self.people()
+        notes = []
+        p.reid(dataset, Watcher(notes), sides, pca=4, splits=1, cameras_as_levels=True)
+        assert notes[0][3] == ["A"] * 6 + ["B"] * 6
+        assert [s.level for s in notes[0][1]] == notes[0][3]
+        notes.clear()
+        p.reid(dataset, Watcher(notes, pairs=True), sides, pca=None, splits=1, negatives=2)
+        _, pairs, same, _ = notes[0]
+        assert (len(pairs), sum(same)) == (18, 6)
+        nearest = [(a.points.mean(0).argmax(), c.points.mean(0).argmax()) for a, c in pairs]
+        assert [i == j for i, j in nearest] == same
+
+    def test_from_files_with_lomo_rows(self, tmp_path):
+        dataset = d.prid2011(layouts.prid(tmp_path))
+        paths = [path for t in (*dataset.a, *dataset.b, *dataset.extra) for path in t]
+        describe = d.lookup(paths, np.random.default_rng(0).normal(size=(len(paths), 5)))
+        result = p.reid(dataset, b.Unlearned("sinkhorn"), dataset.signatures(describe, k=2), splits=2, distractors=True)
+        assert len(result.cmc) == 4
+        assert result.cmc[-1] == pytest.approx(1)
+
+    def test_too_few_people(self):
+        dataset, sides = self.people(n=3)
+        with pytest.raises(InputError, match="at least 4 people"):
+            p.reid(dataset, b.Unlearned(), sides)
+
+
+class TestResult:
+    def test_prints_and_dumps(self):
+        result = p.Result("toy", "folds", {"a": (0.5, 1.0), "b": (1.0, 1.0)})
+        assert repr(result) == "toy over 2 folds: a 0.750 ± 0.250, b 1.000 ± 0.000"
+        assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["figures"]["a"]["folds"] == [0.5, 1.0]
