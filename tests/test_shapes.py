@@ -1,0 +1,133 @@
+"""The shapes that public signatures promise (jaxtyping) are those that go in and come out, checked by beartype."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import beartype
+import jaxtyping
+import numpy as np
+import pytest
+import torch
+from jaxtyping import TypeCheckError, jaxtyped
+from PIL import Image
+
+MODULES = ("likewise.io", "likewise.images.data", "likewise.core.batched", "likewise.backbones.efficientnet")
+SHAPED = re.compile(r"\b(Float|UInt8|Int|Bool|Shaped)\[")
+# numpy's ints are numbers where the annotation says float
+CHECKER = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
+
+
+def shaped() -> dict[str, Callable[..., Any]]:
+    """Every public function and method whose annotations have a shape."""
+    found = {}
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for holder in (module, *(c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == name)):
+            for f in vars(holder).values():
+                own = inspect.isfunction(f) and f.__module__ == name and not f.__name__.startswith("_")
+                if own and any(SHAPED.search(str(a)) for a in f.__annotations__.values()):
+                    found[f"{name.removeprefix('likewise.')}.{f.__qualname__}"] = f
+    return found
+
+
+def typed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with its annotations resolved and checked at every call."""
+    names = {n: getattr(jaxtyping, n) for n in ("Float", "UInt8", "Int", "Bool")}
+    names |= {"Tensor": torch.Tensor, "Image": Image, "Picture": Any}
+    copy = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__annotations__ = typing.get_type_hints(function, localns=names)
+    return jaxtyped(typechecker=CHECKER)(copy)
+
+
+@functools.cache
+def photo() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 255, size=(40, 60, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def png(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shapes") / "photo.png"
+    Image.fromarray(photo()).save(path)
+    return path
+
+
+def network() -> Any:
+    from likewise.backbones.efficientnet import EfficientNetLite0
+
+    return EfficientNetLite0(classes=7)
+
+
+def batch(*shape: int) -> torch.Tensor:
+    return torch.linspace(0, 1, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
+
+
+CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
+    "io.read": lambda f, png: f(png),
+    "io.read_array": lambda f, png: f(png),
+    "io.decode": lambda f, png: f(png.read_bytes()),
+    "io.from_pillow": lambda f, png: f(Image.open(BytesIO(png.read_bytes()))),
+    "io.frames": None,
+    "images.data.picture": lambda f, png: f(photo()),
+    "images.data.crop": lambda f, png: f(photo()),
+    "images.data.whole": lambda f, png: f(photo()),
+    "images.data.thumbnail": lambda f, png: f(photo(), 20),
+    "core.batched.log_sinkhorn": lambda f, png: f(batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3),
+    "core.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
+    "backbones.efficientnet.EfficientNetLite0.forward": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
+    "backbones.efficientnet.EfficientNetLite0.features": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
+}
+
+
+def test_every_promise_of_a_shape_is_called_here() -> None:
+    promises = {n for n, f in shaped().items() if SHAPED.search(str(f.__annotations__.get("return")))}
+    assert promises <= set(CALLS), "add a call to CALLS for each function that promises a shape"
+    assert set(CALLS) <= set(shaped()), "CALLS has functions that are gone"
+
+
+@pytest.mark.parametrize("name", sorted(n for n, call in CALLS.items() if call))
+def test_shapes_are_as_promised(name: str, png: Path) -> None:
+    CALLS[name](typed(shaped()[name]), png)
+
+
+def test_frames_come_one_by_one_in_their_shape(tmp_path: Path) -> None:
+    import av
+
+    from likewise.io import frames
+
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=5, options={"strict": "experimental"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for shade in (10, 200):
+            picture = np.full((48, 64, 3), shade, dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    found = list(frames(path))
+    assert len(found) == 2
+    assert all(isinstance(frame, jaxtyping.UInt8[np.ndarray, "48 64 3"]) for frame in found)
+
+
+def test_a_wrong_shape_is_found() -> None:
+    """The check itself can fail: in the argument, in the result, and between the two."""
+    crop = typed(shaped()["images.data.crop"])
+    with pytest.raises(TypeCheckError):
+        crop(photo()[:, :, 0])
+
+    def wrong(x: jaxtyping.Float[torch.Tensor, "b d"]) -> jaxtyping.Float[torch.Tensor, "b d"]:
+        return x.T
+
+    with pytest.raises(TypeCheckError):
+        typed(wrong)(batch(2, 3))
