@@ -1,0 +1,315 @@
+"""The embedder: every kind of input gives one and the same row; order, skipping, determinism, speed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import likewise as lw
+from likewise import io
+from likewise.errors import FileError, InputError, ShapeError
+from likewise.images import data as reading
+from likewise.images import model as module
+
+
+def scene(seed: int, height: int = 90, width: int = 120) -> np.ndarray:
+    """Coloured noise at several scales: pictures that an embedder can tell apart."""
+    rng = np.random.default_rng(seed)
+    layers = [rng.integers(0, 256, (n, n, 3), dtype=np.uint8) for n in (3, 9, 27)]
+    grown = [np.asarray(Image.fromarray(a).resize((width, height), Image.Resampling.BICUBIC), float) for a in layers]
+    return np.mean(grown, axis=0).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def embedder() -> lw.images.Embedder:
+    return lw.images.default()
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("album")
+    for i in (1, 2, 10, 3):
+        io.write_image(folder / f"p{i}.png", scene(i))
+    return folder
+
+
+def test_rows_are_unit_float32_in_the_order_given(embedder: lw.images.Embedder, album: Path) -> None:
+    rows = embedder.embed(album)
+    assert rows.shape == (4, embedder.dim) == (4, 1280)
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+    names = ["p1.png", "p2.png", "p3.png", "p10.png"]
+    for name, row in zip(names, rows, strict=True):
+        np.testing.assert_allclose(embedder.embed(album / name)[0], row, atol=1e-5)
+    assert np.linalg.norm(rows[0] - rows[1]) > 0.1
+
+
+def test_the_row_is_the_backbones_own(embedder: lw.images.Embedder) -> None:
+    """crop → (b, 3, 224, 224) / 255 → features → unit length, with the network as it comes from its file."""
+    from likewise.backbones import EfficientNetLite0
+
+    array = scene(0)
+    x = torch.from_numpy(reading.crop(array).copy()).permute(2, 0, 1)[None] / 255
+    with torch.no_grad():
+        y = EfficientNetLite0.pretrained().features(x)[0].numpy()
+    np.testing.assert_allclose(embedder.embed([array])[0], y / np.linalg.norm(y), atol=1e-5)
+
+
+def test_every_kind_of_input_gives_the_same_bytes(embedder: lw.images.Embedder, album: Path) -> None:
+    path = album / "p1.png"
+    array = io.read_array(path)
+    with Image.open(path) as im:
+        forms = [path, str(path), array, array / 255.0, im, lw.read(path), torch.from_numpy(array).permute(2, 0, 1)]
+        rows = [embedder.embed([form])[0] for form in forms]
+        mixed = embedder.embed(forms)
+    for row in rows[1:]:
+        assert row.tobytes() == rows[0].tobytes()
+    np.testing.assert_allclose(mixed, np.stack(rows), atol=1e-5)
+
+
+def test_grey_arrays_batches_generators_and_folders_inside_lists(embedder: lw.images.Embedder, album: Path) -> None:
+    grey = scene(5)[:, :, 0]
+    same = embedder.embed([grey, np.repeat(grey[:, :, None], 3, axis=2)])
+    np.testing.assert_allclose(same[0], same[1], atol=1e-5)
+    batch = np.stack([scene(1), scene(2)])
+    want = embedder.embed(list(batch))
+    np.testing.assert_allclose(embedder.embed(batch), want, atol=1e-5)
+    np.testing.assert_allclose(embedder.embed(torch.from_numpy(batch).permute(0, 3, 1, 2)), want, atol=1e-5)
+    np.testing.assert_allclose(embedder.embed(scene(i) for i in (1, 2)), want, atol=1e-5)
+    np.testing.assert_allclose(
+        embedder.embed(np.array([str(album / "p1.png"), str(album / "p2.png")])), want, atol=1e-5
+    )
+    assert embedder.embed([album, scene(1)]).shape == (5, 1280)
+    assert embedder.embed([]).shape == (0, 1280)
+
+
+def test_exif_turns_the_picture(embedder: lw.images.Embedder, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(scene(1)).save(tmp_path / "x.png", exif=exif.tobytes())
+    rows = embedder.embed([tmp_path / "x.png", np.ascontiguousarray(np.rot90(scene(1), -1)), scene(1)])
+    np.testing.assert_allclose(rows[0], rows[1], atol=1e-5)
+    assert np.linalg.norm(rows[0] - rows[2]) > 0.05
+
+
+def test_rows_do_not_depend_on_the_batch_and_repeat_exactly(embedder: lw.images.Embedder) -> None:
+    arrays = [scene(i) for i in range(11)]
+    rows = embedder.embed(arrays, batch_size=32)
+    for size in (1, 3, 5):
+        np.testing.assert_allclose(embedder.embed(arrays, batch_size=size), rows, atol=1e-5)
+    np.testing.assert_allclose(embedder.embed(arrays[::-1])[::-1], rows, atol=1e-5)
+    assert embedder.embed(arrays).tobytes() == rows.tobytes()
+
+
+def test_unreadable_pictures_raise_or_are_skipped_by_name(embedder: lw.images.Embedder, tmp_path: Path) -> None:
+    io.write_image(tmp_path / "a.png", scene(1))
+    (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:500])
+    items = [tmp_path / "a.png", tmp_path / "b.png", tmp_path / "none.jpg", np.zeros((2, 2, 7), np.uint8), scene(2)]
+    with pytest.raises(FileError, match=r"b\.png"):
+        embedder.embed(items)
+    rows = embedder.embed(items, on_error="skip", progress=True, batch_size=1)
+    assert rows.shape == (2, 1280)
+    assert [(s.index, Path(s.name).name) for s in embedder.skipped] == [(1, "b.png"), (2, "none.jpg"), (3, "image 3")]
+    assert "no such file" in embedder.skipped[1].reason
+    np.testing.assert_allclose(rows, embedder.embed([items[0], items[4]]), atol=1e-5)
+    assert embedder.skipped == ()
+    assert embedder.embed(tmp_path, on_error="skip").shape == (1, 1280)
+
+
+def test_progress_goes_to_stderr(embedder: lw.images.Embedder, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    embedder.embed(album, progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "100%" in err
+
+
+def test_wrong_arguments_are_named(embedder: lw.images.Embedder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="batch_size"):
+        embedder.embed([scene(1)], batch_size=0)
+    with pytest.raises(InputError, match="on_error"):
+        embedder.embed([scene(1)], on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="images: expected paths"):
+        embedder.embed(7)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="image 1: expected a path"):
+        embedder.embed([scene(1), None])  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"image 0: expected floats in \[0, 1\], got 0 to 255"):
+        embedder.embed([torch.linspace(0, 255, 48).reshape(3, 4, 4)])
+    with pytest.raises(ShapeError, match=r"image 0: expected a tensor \(3, h, w\)"):
+        embedder.embed([torch.zeros(4, 4, 3)])
+    with pytest.raises(InputError, match="int64"):
+        embedder.embed([np.zeros((4, 4, 3), int)])
+    with pytest.raises(FileError, match="no picture in this folder"):
+        embedder.embed(tmp_path)
+    for grid in (0, (1, 2, 3), 1.5):
+        with pytest.raises(InputError, match="grid"):
+            embedder.local(scene(1), grid)  # type: ignore[arg-type]
+
+
+def test_pictures_are_decoded_off_the_main_thread_and_only_so_far_ahead(
+    embedder: lw.images.Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, handed, most = set(), 0, 0
+    prepared = module._prepared
+    forwarded = 0
+
+    def noted(item: object, index: int) -> np.ndarray:
+        threads.add(threading.current_thread().name)
+        return prepared(item, index)
+
+    def source() -> Iterator[np.ndarray]:
+        nonlocal handed, most
+        for i in range(20):
+            handed += 1
+            most = max(most, handed - forwarded)
+            yield scene(i, 30, 30)
+
+    def forward(batch: list[np.ndarray]) -> np.ndarray:
+        nonlocal forwarded
+        forwarded += len(batch)
+        return np.zeros((len(batch), 1280), np.float32)
+
+    monkeypatch.setattr(module, "_prepared", noted)
+    monkeypatch.setattr(embedder, "_forward", forward)
+    assert embedder.embed(source(), batch_size=2).shape == (20, 1280)
+    assert threads
+    assert all(name.startswith("likewise-decode") for name in threads)
+    assert most <= 4 + 2, "no more than the lookahead and a batch are in memory"
+
+
+# ------------------------------------------------------------------------------------------------------- preparation
+
+
+def test_crop_is_resize_to_256_then_centre_224() -> None:
+    """Against the two steps done one after the other, on sizes where both land on whole pixels."""
+    for height, width in [(512, 512), (256, 400), (512, 768)]:
+        array = scene(3, height, width)
+        k = 256 / min(height, width)
+        size = (round(width * k), round(height * k))
+        two = np.asarray(Image.fromarray(array).resize(size, Image.Resampling.BICUBIC), int)
+        top, left = (size[1] - 224) // 2, (size[0] - 224) // 2
+        assert np.abs(reading.crop(array) - two[top : top + 224, left : left + 224]).max() <= 1
+
+
+def test_resizing_is_antialiased() -> None:
+    """A chessboard of single pixels, four times too fine to be seen, becomes grey and not a pattern."""
+    fine = np.repeat(((np.indices((1024, 1024)).sum(axis=0) % 2) * 255).astype(np.uint8)[:, :, None], 3, axis=2)
+    assert reading.crop(fine).std() < 3
+
+
+@given(height=st.integers(1, 400), width=st.integers(1, 400))
+def test_any_size_can_be_prepared(height: int, width: int) -> None:
+    array = np.full((height, width, 3), 77, np.uint8)
+    assert reading.crop(array).shape == (224, 224, 3)
+    whole = reading.whole(array)
+    assert min(whole.shape[:2]) == 224
+    assert max(whole.shape[:2]) <= 672
+    assert max(whole.shape[:2]) % 32 == 0
+    for made in (reading.crop(array), whole, reading.thumbnail(array, 50)):
+        assert (made == 77).all()
+    assert max(reading.thumbnail(array, 50).shape[:2]) <= 50
+
+
+def test_a_large_jpeg_decoded_small_nearly_keeps_its_row(embedder: lw.images.Embedder, tmp_path: Path) -> None:
+    import skimage.data
+
+    cat, coffee = Image.fromarray(skimage.data.chelsea()), skimage.data.coffee()
+    large = cat.resize((4 * cat.width, 4 * cat.height), Image.Resampling.LANCZOS)
+    io.write_image(tmp_path / "large.jpg", np.asarray(large))
+    assert reading.picture(tmp_path / "large.jpg").shape == (600, 902, 3)
+    rows = embedder.embed([tmp_path / "large.jpg", io.read_array(tmp_path / "large.jpg"), coffee])
+    assert np.linalg.norm(rows[0] - rows[1]) < 0.05 * np.linalg.norm(rows[0] - rows[2])
+
+
+# --------------------------------------------------------------------------------------------------------- local
+
+
+def test_local_descriptors_are_the_map_averaged_over_a_grid(embedder: lw.images.Embedder) -> None:
+    array = scene(1, 224, 448)
+    cells = embedder.local(array, None)
+    assert cells.shape == (14 * 28, 112)
+    x = torch.from_numpy(array.copy()).permute(2, 0, 1)[None] / 255
+    with torch.no_grad():
+        maps = embedder.network.features(x, 10)[0].numpy()
+    want = maps.reshape(112, 2, 7, 4, 7).mean(axis=(2, 4)).reshape(112, 8).T
+    np.testing.assert_allclose(
+        embedder.local(array, (2, 4)), want / np.linalg.norm(want, axis=1, keepdims=True), atol=1e-5
+    )
+    parts = embedder.local(array)
+    assert parts.shape == (49, 112)
+    assert parts.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(parts, axis=1), 1, atol=1e-6)
+    assert embedder.local(array, 3, block=4).shape == (9, 40)
+
+
+def test_local_descriptors_stand_where_things_are(embedder: lw.images.Embedder) -> None:
+    """A mirrored picture has its parts mirrored: the left column is nearer to the mirror's right than to its left."""
+    array = scene(4, 224, 224)
+    array[:, :112] //= 4
+    a = embedder.local(array, 4).reshape(4, 4, -1)
+    b = embedder.local(np.ascontiguousarray(array[:, ::-1]), 4).reshape(4, 4, -1)
+    assert np.linalg.norm(a[:, 0] - b[:, 3]) < np.linalg.norm(a[:, 0] - b[:, 0])
+
+
+# ------------------------------------------------------------------------------------------------------ the house
+
+
+def test_importing_the_level_imports_no_torch() -> None:
+    heavy = "('torch', 'PIL', 'sklearn', 'matplotlib', 'jaxtyping', 'cv2')"
+    code = f"import sys, likewise.images as i; i.default; i.compare; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_default_embedders_share_one_network() -> None:
+    a, b = lw.images.default(), lw.images.default()
+    assert a is not b
+    assert a.network is b.network
+    assert repr(a) == "Embedder(efficientnet-lite0-imagenet, 1280 dimensions)"
+
+
+def test_photographs_of_a_kind_are_near(embedder: lw.images.Embedder, data: Path) -> None:
+    """ETH-80: the nearest view of another object is of the same class far more often than chance (1 in 8)."""
+    folder = data / "eth80"
+    if not folder.is_dir():
+        pytest.skip("needs eth80 in LIKEWISE_DATA")
+    objects = [(k, o) for k in sorted(folder.iterdir()) if k.is_dir() for o in sorted(k.iterdir())[:4] if o.is_dir()]
+    files = [io.images(o)[10] for _, o in objects]
+    rows = embedder.embed(files)
+    D = np.linalg.norm(rows[:, None] - rows[None], axis=2)
+    np.fill_diagonal(D, np.inf)
+    kinds = np.array([k.name for k, _ in objects])
+    assert len(kinds) == 32
+    assert (kinds[D.argmin(axis=1)] == kinds).mean() > 0.7
+
+
+@pytest.mark.slow
+def test_embedding_decoded_pictures_runs_at_the_backbones_speed(embedder: lw.images.Embedder) -> None:
+    """≥ 0.9 of the bare forward in processor time, best of five in turn, from decoded 256 × 256 pictures."""
+    arrays = [scene(i, 256, 256) for i in range(32)]
+    x = torch.from_numpy(np.stack([reading.crop(a) for a in arrays])).permute(0, 3, 1, 2).float() / 255
+
+    def bare() -> None:
+        with torch.inference_mode():
+            for part in torch.split(x, module.CHUNK):
+                embedder.network.features(part)
+
+    times: dict[str, list[float]] = {"bare": [], "embed": []}
+    for _ in range(6):
+        for name, run in (("bare", bare), ("embed", lambda: embedder.embed(arrays))):
+            start = time.process_time()
+            run()
+            times[name].append(time.process_time() - start)
+    ratio = min(times["bare"]) / min(times["embed"])
+    print(f"embed runs at {ratio:.3f} of the bare forward ({32 / min(times['embed']):.1f} pictures per CPU-second)")
+    assert ratio >= 0.9
