@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -188,3 +189,18 @@ def test_completion_needs_a_shell_it_knows() -> None:
     run = likewise("completion", "tcsh")
     assert run.returncode == 2
     assert "tcsh" in run.stderr
+
+
+def test_ctrl_c_is_one_line_and_130() -> None:
+    code = (
+        "import sys, time; from likewise import cli\n"
+        "def wait(line): print('ready', flush=True); time.sleep(60)\n"
+        "cli._run = wait; sys.exit(cli.main([]))"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    assert run.stdout.readline() == "ready\n"
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=20)
+    assert run.returncode == 130
+    assert err == "likewise: interrupted\n"
