@@ -136,7 +136,8 @@ def test_usage_errors_name_the_help() -> None:
     assert run.stderr.startswith("likewise: No such option")
     assert "likewise doctor --help" in run.stderr
     assert len(run.stderr.splitlines()) == 1
-    assert likewise("nothing").returncode == 2
+    assert likewise("nothing").stderr == "likewise: no such command 'nothing' (likewise --help)\n"
+    assert "did you mean 'doctor'?" in likewise("docter").stderr
 
 
 def test_no_words_at_all_shows_the_help() -> None:
