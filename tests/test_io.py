@@ -158,6 +158,16 @@ def test_sixteen_bit_rgb_png_is_scaled() -> None:
     assert io.decode(png(1, 1, 16, 2, b"\0" + b"\xff" * 6)).tolist() == [[[255, 255, 255]]]
 
 
+def test_deep_integers(tmp_path: Path) -> None:
+    every = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    np.testing.assert_array_equal(io._grey8(every), np.rint(every / 257))
+    wide = np.array([[-5, 0, 65535, 2**30, 2**31 - 1]], np.int32)
+    Image.fromarray(wide).save(tmp_path / "wide.tif")
+    assert io.read_array(tmp_path / "wide.tif")[0, :, 0].tolist() == [0, 0, 0, 128, 255]
+    Image.fromarray(wide[:, :3].copy()).save(tmp_path / "narrow.tif")
+    assert io.read_array(tmp_path / "narrow.tif")[0, :, 0].tolist() == [0, 0, 255]
+
+
 def test_float_tiff(tmp_path: Path) -> None:
     unit = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
     Image.fromarray(unit).save(tmp_path / "unit.tif")
@@ -280,6 +290,21 @@ def bombs() -> dict[str, bytes]:
         "WEBP": b"RIFF" + struct.pack("<I", 4 + len(vp8x)) + b"WEBP" + vp8x,
         "JPEG": jpeg + b"\xff\xda\0\x0c\x03\x01\0\x02\0\x03\0\0\x3f\0\xff\xd9",
     }
+
+
+@pytest.mark.parametrize("argument", ["most_pixels", "side"])
+@pytest.mark.parametrize("value", [0, -1, 2.5])
+def test_limits_that_are_no_limits_are_named(tmp_path: Path, argument: str, value: object) -> None:
+    path = save(tmp_path / "x.jpg", gradient(), "JPEG")
+    with pytest.raises(InputError, match=f"{argument}: expected a whole number"):
+        io.read_array(path, **{argument: value})
+
+
+def test_a_tall_transparent_picture_is_mixed_in_every_band(tmp_path: Path) -> None:
+    rgba = np.random.default_rng(0).integers(0, 256, (600, 5, 4), dtype=np.uint8)
+    got = io.read_array(save(tmp_path / "x.png", rgba, "PNG"))
+    alpha = rgba[:, :, 3:] / 255
+    assert np.abs(got - (rgba[:, :, :3] * alpha + 255 * (1 - alpha))).max() <= 0.5 + 1e-9
 
 
 @pytest.mark.parametrize("kind", list(bombs()))

@@ -80,9 +80,10 @@ def read_array(
 ) -> UInt8[np.ndarray, "h w 3"]:
     """The picture at `path` as uint8 (h, w, 3), upright, RGB.
 
-    Transparency is laid over white, CMYK made RGB, 16-bit scaled to 8, EXIF orientation applied, the first frame taken
-    of many; colour profiles are not applied. With `side`, a JPEG may come at 1/2, 1/4 or 1/8 of its size as long as its
-    shortest side stays ≥ `side`: several times faster when it is to be made small anyway.
+    Transparency is laid over white, CMYK made RGB, 16 bits scaled to 8 (grey is rounded, of colour the decoder keeps
+    the high byte), EXIF orientation applied, the first frame taken of many; colour profiles are not applied. With
+    `side`, a JPEG may come at 1/2, 1/4 or 1/8 of its size as long as its shortest side stays ≥ `side`: several times
+    faster when it is to be made small anyway.
     """
     with _regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > MOST_BYTES:
@@ -201,6 +202,8 @@ def _sniff(head: bytes) -> str | None:
 
 
 def _decode(stream: IO[bytes], name: str, most_pixels: int, side: int | None) -> UInt8[np.ndarray, "h w 3"]:
+    for argument, value in (("most_pixels", most_pixels), ("side", side)):
+        _whole(argument, value)
     head = stream.read(32)
     stream.seek(0)
     kind = _sniff(head)
@@ -241,6 +244,11 @@ def _pixels(im: Image.Image, kind: str, name: str, most_pixels: int, side: int |
         im, info = ImageChops.invert(im), im
         im.info = info.info
     return _upright(_rgb(im), _orientation(im))
+
+
+def _whole(argument: str, value: object) -> None:
+    if value is not None and not (isinstance(value, int) and value >= 1):
+        raise InputError(f"{argument}: expected a whole number ≥ 1, got {value!r}")
 
 
 def _count(size: tuple[int, int], name: str, most_pixels: int) -> None:
@@ -297,11 +305,12 @@ def _rgb(im: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
 
 def _grey8(values: np.ndarray[Any, Any]) -> UInt8[np.ndarray, "h w"]:
     """Deep grey as 8 bits: integers from 16 (or 31) bits, floats from [0, 1] or else from their own range."""
-    v = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
     if np.issubdtype(values.dtype, np.integer):
-        top = 65535.0 if v.size == 0 or v.max() <= 65535 else float(2**31 - 1)
-        v /= top
+        if values.dtype == np.uint16 or values.max() <= 65535:
+            return np.asarray((np.clip(values, 0, 65535).astype(np.uint32) + 128) // 257, dtype=np.uint8)
+        v = values.astype(np.float64) / (2**31 - 1)
     else:
+        v = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
         finite = v[np.isfinite(v)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
         if low < 0 or high > 1:
@@ -312,9 +321,12 @@ def _grey8(values: np.ndarray[Any, Any]) -> UInt8[np.ndarray, "h w"]:
 
 def _over_white(rgba: UInt8[np.ndarray, "h w 4"]) -> UInt8[np.ndarray, "h w 3"]:
     """c α + 255 (1 − α), rounded."""
-    alpha = rgba[:, :, 3:].astype(np.uint32)
-    mixed = (rgba[:, :, :3] * alpha + 255 * (255 - alpha) + 127) // 255
-    return mixed.astype(np.uint8)
+    mixed = np.empty((*rgba.shape[:2], 3), dtype=np.uint8)
+    for top in range(0, len(rgba), 256):  # by bands: a large picture would need eight times its own memory
+        band = rgba[top : top + 256]
+        alpha = band[:, :, 3:].astype(np.uint32)
+        mixed[top : top + 256] = (band[:, :, :3] * alpha + 255 * (255 - alpha) + 127) // 255
+    return mixed
 
 
 class _QuietPillow:
@@ -355,9 +367,8 @@ def frames(
     path: str | os.PathLike[str], *, every: int = 1, most: int | None = None, most_pixels: int = MOST_PIXELS
 ) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
     """Frames 0, every, 2·every … of a video as uint8 (h, w, 3), at most `most`, turned as a player turns them."""
-    for argument, value in (("every", every), ("most", most)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise InputError(f"{argument}: expected a whole number ≥ 1, got {value!r}")
+    for argument, value in (("every", every), ("most", most), ("most_pixels", most_pixels)):
+        _whole(argument, value)
     try:
         import av
     except ImportError:

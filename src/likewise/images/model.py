@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from likewise.backbones import EfficientNetLite0
     from likewise.images.data import Picture
+
+    UnderWay: TypeAlias = tuple[int, Picture, Future[np.ndarray[Any, Any]]]
 
 R = TypeVar("R")
 
@@ -71,7 +74,8 @@ class Embedder:
         _check(batch_size, on_error)
         skipped: list[Skipped] = []
         crops = self._crops(images, skipped if on_error == "skip" else None, lookahead=2 * batch_size)
-        rows = [self._forward(batch) for batch in _batches(_shown(crops, images, progress), batch_size)]
+        with closing(crops):
+            rows = [self._forward(batch) for batch in _batches(_shown(crops, images, progress), batch_size)]
         self.skipped = tuple(skipped)
         return np.concatenate(rows) if rows else np.empty((0, self.dim), dtype=np.float32)
 
@@ -93,16 +97,17 @@ class Embedder:
 
     def _crops(
         self, images: Picture | Iterable[Picture], skipped: list[Skipped] | None, *, lookahead: int
-    ) -> Iterator[UInt8[np.ndarray, "224 224 3"] | None]:
+    ) -> Generator[UInt8[np.ndarray, "224 224 3"] | None]:
         """Prepared pictures in order, None for a skipped one; those to come are decoded in threads meanwhile."""
-        for index, item, future in _ahead(data.pictures(images), lookahead):
-            try:
-                yield future.result()
-            except LikewiseError as error:
-                if skipped is None:
-                    raise
-                skipped.append(Skipped(index, data.name_of(item) or f"image {index}", str(error)))
-                yield None
+        with closing(_ahead(data.pictures(images), lookahead)) as under_way:
+            for index, item, future in under_way:
+                try:
+                    yield future.result()
+                except LikewiseError as error:
+                    if skipped is None:
+                        raise
+                    skipped.append(Skipped(index, data.name_of(item) or f"image {index}", str(error)))
+                    yield None
 
     def _forward(self, crops: list[UInt8[np.ndarray, "224 224 3"]]) -> Float32[np.ndarray, "n dim"]:
         import torch
@@ -150,9 +155,9 @@ def _prepared(item: Picture, index: int) -> UInt8[np.ndarray, "224 224 3"]:
     return data.crop(data.picture(item, where=f"image {index}"))
 
 
-def _ahead(items: Iterable[Picture], lookahead: int) -> Iterator[tuple[int, Picture, Future[np.ndarray[Any, Any]]]]:
+def _ahead(items: Iterable[Picture], lookahead: int) -> Generator[UnderWay]:
     """Each item with its preparation under way, in order, at most `lookahead` of them in memory."""
-    waiting: deque[tuple[int, Picture, Future[np.ndarray[Any, Any]]]] = deque()
+    waiting: deque[UnderWay] = deque()
     pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="likewise-decode")
     try:
         for index, item in enumerate(items):
