@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -235,6 +237,12 @@ class TestOnSignatures:
         p, q = Signature([[0.0], [1.0]], [1, 3]), Signature([[0.0], [1.0]], [3, 1])
         method = b.Unlearned("emd").fit([p, q], [0, 1])
         assert method.pair_distance([(p, q), (p, p)]) == pytest.approx([0.5, 0])
+
+    def test_emd_without_pot_is_the_same(self, monkeypatch):
+        X, y = planted_sets(0, each=2, dim=3)
+        expected = b.Unlearned("emd").fit(X, y).pairwise(X[:3], X)
+        monkeypatch.setitem(sys.modules, "ot", None)
+        assert b.Unlearned("emd").fit(X, y).pairwise(X[:3], X) == pytest.approx(expected)
 
     def test_emd_and_sinkhorn_against_pot(self):
         ot = pytest.importorskip("ot")

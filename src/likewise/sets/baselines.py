@@ -239,16 +239,12 @@ class MFA(Metric):
 
     def _graphs(self, x: Array, codes: Index) -> tuple[Array, Array]:
         D = linalg.squared_distances(x, x)
-        np.fill_diagonal(D, np.inf)
         intrinsic, penalty = np.zeros_like(D), np.zeros_like(D)
-        same = codes[:, None] == codes[None, :]
-        for i in range(len(x)):
-            own = np.flatnonzero(same[i] & (np.arange(len(x)) != i))
-            intrinsic[i, own[np.argsort(D[i, own], kind="stable")[: self.k_same]]] = 1
+        intrinsic[targets(x, codes, self.k_same)] = 1
         for c in range(int(codes.max()) + 1):
-            inside, outside = np.nonzero((codes == c)[:, None] & ~same)
-            nearest = np.argsort(D[inside, outside], kind="stable")[: self.k_other]
-            penalty[inside[nearest], outside[nearest]] = 1
+            inside, outside = np.flatnonzero(codes == c), np.flatnonzero(codes != c)
+            nearest = np.argsort(D[np.ix_(inside, outside)], axis=None, kind="stable")[: self.k_other]
+            penalty[inside[nearest // len(outside)], outside[nearest % len(outside)]] = 1
         return np.maximum(intrinsic, intrinsic.T), np.maximum(penalty, penalty.T)
 
 
@@ -551,10 +547,16 @@ class Unlearned:
         P, Q = transport.pack(X), transport.pack(Y)
         if self.kind == "sinkhorn":
             return transport.solve_pairs(P, Q, left, right, self.gamma_, value=self.value, tol=self.tol).value
-        return np.array([_emd(P, Q, int(i), int(j)) for i, j in zip(left, right, strict=True)])
+        exact = _exact_solver()
+        rows = ((P.rows(int(i)), Q.rows(int(j))) for i, j in zip(left, right, strict=True))
+        costs = ((linalg.squared_distances(P.points[a], Q.points[b]), P.weights[a], Q.weights[b]) for a, b in rows)
+        return np.array([exact(*each) for each in costs])
 
 
-def _emd(P: transport.Pack, Q: transport.Pack, i: int, j: int) -> float:
-    a, b = P.rows(i), Q.rows(j)
-    C = linalg.squared_distances(P.points[a], Q.points[b])
-    return transport.exact(C, P.weights[a], Q.weights[b])[0]
+def _exact_solver() -> Callable[[Array, Array, Array], float]:
+    """The value of exact transport: by POT's network simplex where POT is installed (faster), else core.transport's."""
+    try:
+        from ot import emd2
+    except ImportError:
+        return lambda C, a, b: transport.exact(C, a, b)[0]
+    return lambda C, a, b: float(emd2(a, b / b.sum() * a.sum(), C, numItermax=1_000_000))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,17 @@ def _clusters(points: Array, k: int, seed: int) -> Index:
     if len(distinct) <= k:
         return np.argsort(np.argsort(first))[labels.ravel()].astype(np.int64)
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    with threadpool_limits(limits=1):
+    with _threads().limit(limits=1):
         return np.asarray(KMeans(k, n_init=4, random_state=seed).fit(points).labels_, dtype=np.int64)
+
+
+@cache
+def _threads() -> Any:
+    """The thread pools of the libraries under k-means; looked up once, since that takes as long as k-means."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _nearest_member(points: Array, members: NDArray[np.bool_], centre: Array) -> int:
