@@ -110,6 +110,8 @@ def test_written_bytes_are_the_encoded_bytes(tmp_path: Path) -> None:
     arrays, head = {"b": np.arange(3), "a": np.eye(2), "c": np.zeros((0, 4)), "d": np.array(True)}, {"x": [1, "y"]}
     checkpoint.write(tmp_path / "x", arrays, head)
     assert (tmp_path / "x").read_bytes() == checkpoint.encode(arrays, head)
+    (tmp_path / "y").touch()
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "y").stat().st_mode
 
 
 def test_views_are_stored_as_they_look() -> None:

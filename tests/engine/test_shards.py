@@ -345,6 +345,16 @@ def test_a_worker_that_outlives_its_job_writes_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+def test_a_task_that_is_sent_twice_is_done_once(tmp_path: Path) -> None:
+    """Dask sends a finished task again when its worker dies before the answer is fetched."""
+    journal = tmp_path / "journal"
+    store = run(squares, 0, tmp_path / "out")
+    task = shards._Task(partial(slow_squares, seconds=0, journal=str(journal)), tmp_path / "out", store.digest)
+    assert task(3, 3).error is None
+    assert task(3, 3).error is None
+    assert len(journal.read_text().splitlines()) == 1
+
+
 CHILD = """
 import os, sys, time
 import numpy as np

@@ -98,22 +98,18 @@ def encode(arrays: Mapping[str, Any], header: Mapping[str, JSON]) -> bytes:
     """Arrays and a JSON header as safetensors bytes: equal contents, equal bytes."""
     import safetensors.numpy
 
-    plain, note = _contents(arrays, header)
-    return bytes(safetensors.numpy.save(plain, metadata=note))
+    plain = {name: _plain(name, arrays[name]) for name in sorted(arrays)}
+    text = canonical(header, "header")
+    # One metadata entry only: safetensors writes several in no fixed order.
+    note = json.dumps({"header": json.loads(text), "sha256": _checksum(plain, text)}, sort_keys=True)
+    if len(note) > MOST_HEADER // 2:
+        raise InputError(f"header: {len(note)} bytes of JSON is too much; put what is large into arrays")
+    return bytes(safetensors.numpy.save(plain, metadata={"likewise": note}))
 
 
 def write(path: str | Path, arrays: Mapping[str, Any], header: Mapping[str, JSON]) -> None:
-    """What `encode` gives, written to a file atomically and without a second copy of the arrays in memory."""
-    import safetensors.numpy
-
-    plain, note = _contents(arrays, header)
-    try:
-        with io.atomic(path) as temporary:
-            safetensors.numpy.save_file(plain, temporary, metadata=note)
-    except FileError:
-        raise
-    except (OSError, safetensors.SafetensorError) as error:
-        raise FileError(f"{path} cannot be written: {_line(error)}") from error
+    """What `encode` gives, written to a file atomically (safetensors' own writer leaves nameless files when killed)."""
+    io.write_bytes(path, encode(arrays, header))
 
 
 def decode(data: bytes, where: str | Path) -> tuple[Arrays, dict[str, JSON]]:
@@ -160,16 +156,6 @@ def canonical(value: JSON, where: str) -> str:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_scalar)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON: {_line(error)}") from None
-
-
-def _contents(arrays: Mapping[str, Any], header: Mapping[str, JSON]) -> tuple[Arrays, dict[str, str]]:
-    """What safetensors takes: plain arrays, and metadata of one entry, as it writes several in no fixed order."""
-    plain = {name: _plain(name, arrays[name]) for name in sorted(arrays)}
-    text = canonical(header, "header")
-    note = json.dumps({"header": json.loads(text), "sha256": _checksum(plain, text)}, sort_keys=True)
-    if len(note) > MOST_HEADER // 2:
-        raise InputError(f"header: {len(note)} bytes of JSON is too much; put what is large into arrays")
-    return plain, {"likewise": note}
 
 
 def _scalar(value: Any) -> Any:

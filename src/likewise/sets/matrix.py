@@ -31,6 +31,7 @@ from likewise.core import linalg, transport
 from likewise.core.transport import AllPairs, Pack, Value
 from likewise.engine import checkpoint, runs, shards
 from likewise.errors import ConvergenceWarning, FileError, InputError, ShapeError
+from likewise.sets.compare import Gamma, check_gamma, signatures
 from likewise.types import Array
 
 FORMAT = 1
@@ -43,7 +44,7 @@ def distance_matrix(
     Y: Any = None,
     *,
     out: str | Path,
-    gamma: float | Literal["auto"] = "auto",
+    gamma: Gamma = "auto",
     metric: ArrayLike | None = None,
     value: Value = "kl",
     tol: float = 1e-6,
@@ -369,11 +370,10 @@ def _place(file: Path, value: NDArray[Any], row: int, column: int, *, mirror: bo
 
 
 def _check(gamma: Any, value: Any, tol: Any, max_iter: Any, block: Any, dtype: Any) -> None:
+    check_gamma(gamma)
     if value not in get_args(Value):
         raise InputError(f"value: expected one of {', '.join(get_args(Value))}, got {value!r}")
-    if not (isinstance(gamma, str) and gamma == "auto") and not (_real(gamma) and 0 < gamma < math.inf):
-        raise InputError(f"gamma: expected a number > 0 or 'auto', got {gamma!r}")
-    if not (_real(tol) and 0 < tol < math.inf):
+    if not (isinstance(tol, int | float | np.number) and 0 < tol < math.inf):
         raise InputError(f"tol: expected a number > 0, got {tol!r}")
     for name, count in (("max_iter", max_iter), ("block", block)):
         if not isinstance(count, (int, np.integer)) or count < 1:
@@ -382,17 +382,11 @@ def _check(gamma: Any, value: Any, tol: Any, max_iter: Any, block: Any, dtype: A
         raise InputError(f"dtype: expected 'float64' or 'float32', got {dtype!r}")
 
 
-def _real(number: Any) -> bool:
-    return isinstance(number, (int, float, np.number)) and not isinstance(number, bool)
-
-
 def _pack(X: Any, where: str) -> Pack:
     """Signatures in any of the forms that `distances` takes, stacked; a Pack is taken as it is."""
     if isinstance(X, Pack):
         return X
-    from likewise.sets.model import read_sets
-
-    return transport.pack(read_sets(X, where))
+    return transport.pack(signatures(X, where=where))
 
 
 def _digest(sets: Pack) -> str:
