@@ -126,10 +126,10 @@ class TestNpz:
             assert (a.level, a.names) == (b.level, b.names)
 
     def test_one_array_a_signature(self, tmp_path):
-        np.savez(tmp_path / "s.npz", first=np.zeros((2, 3)), second=np.ones((4, 3)))
+        np.savez(tmp_path / "s.npz", s2=np.zeros((2, 3)), s10=np.ones((4, 3)))
         read = d.load_npz(tmp_path / "s.npz")
         assert [len(s) for s in read.signatures] == [2, 4]
-        assert read.labels.tolist() == ["first", "second"]
+        assert read.labels.tolist() == ["s2", "s10"]
 
     @pytest.mark.parametrize(
         ("arrays", "message"),

@@ -314,6 +314,29 @@ class TestReId:
             p.reid(dataset, b.Unlearned(), sides)
 
 
+class TestWhatStaysOutside:
+    def test_axes_of_signatures_come_from_the_training_part_alone(self):
+        X, _ = planted_sets(0, each=4, dim=6)
+        train = np.arange(10)
+        far = [Signature(s.points * [1, 1, 1, 1, 1, 100], s.weights) for s in X]
+        expected = p.projected(X, train, 3, True)
+        moved = p.projected([*X[:10], *far[10:]], train, 3, True)
+        for i in train:
+            assert moved[i].points == pytest.approx(expected[i].points)
+        assert moved[11].points != pytest.approx(expected[11].points)
+        assert np.array_equal(moved[0].weights, X[0].weights)
+
+    def test_the_method_handed_in_is_never_fitted_itself(self, kin):
+        X, y = planted_sets(0, each=4)
+        people, sides = TestReId.people()
+        for method in (b.Unlearned("euclid"), b.OfVectors(b.KISSME())):
+            p.kinship(kin, method, np.random.default_rng(0).normal(size=(len(kin.paths), 3)), pca=None)
+            p.image_sets(d.Sets(tuple(X), y), method, train_objects=2, resamples=1)
+            p.reid(people, method, sides, splits=1)
+            assert not {"gamma_", "gallery_"} & set(vars(method))
+            assert not hasattr(getattr(method, "model", None), "metric_")
+
+
 class TestResult:
     def test_prints_and_dumps(self):
         result = p.Result("toy", "folds", {"a": (0.5, 1.0), "b": (1.0, 1.0)})

@@ -241,7 +241,7 @@ def load_npz(path: FilePath) -> Sets:
     if not arrays:
         raise FileError(f"{path}: no arrays in this file")
     if "offsets" not in arrays:
-        keys = sorted(arrays)
+        keys = list(arrays)
         return Sets(tuple(Signature(arrays[key], where=f"{path}: {key}") for key in keys), np.asarray(keys))
     return _unpacked(path, arrays)
 
