@@ -48,7 +48,12 @@ class Stranger(Toy):
     """Never registered."""
 
 
+class Bare:
+    """Registered, but without a state."""
+
+
 checkpoint.register("tests.Toy", f"{__name__}:Toy")
+checkpoint.register("tests.Bare", f"{__name__}:Bare")
 TOY = Toy(np.eye(3) * 2, [1.0, np.nan], "größer")
 
 
@@ -249,6 +254,8 @@ def test_dtypes_that_cannot_be_held(tmp_path: Path) -> None:
 def test_only_registered_classes_are_saved(tmp_path: Path) -> None:
     with pytest.raises(lw.InputError, match=r"Stranger cannot be saved.*register"):
         lw.save(Stranger(np.eye(2), [0.0]), tmp_path / "x")
+    with pytest.raises(lw.InputError, match=r"tests\.Bare has no state\(\)"):
+        lw.save(Bare(), tmp_path / "x")  # type: ignore[arg-type]
 
 
 def test_register_refuses() -> None:

@@ -305,6 +305,30 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
     assert sorted(p.name for p in out.iterdir()) == [".lock", "distances.json", "distances.npy", "inputs.safetensors"]
 
 
+MEMORY = """
+import resource, sys
+import numpy as np
+from likewise.sets.matrix import distance_matrix
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+P = np.random.default_rng(0).normal(size=(4000, 1))
+distance_matrix(P[:256], out=sys.argv[1] + "/small", block=128, gamma=0.1)
+before = peak()
+D = distance_matrix(P, out=sys.argv[1] + "/large", block=128, gamma=0.1)
+print(peak() - before, D.values.nbytes)
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_a_block_and_not_of_the_matrix(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=True)
+    grown, matrix_bytes = map(int, done.stdout.split())
+    assert matrix_bytes == 128_000_000
+    assert grown < 0.15 * matrix_bytes
+
+
 def test_killed_while_assembling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def died(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt

@@ -70,6 +70,8 @@ def register(name: str, home: str) -> None:
 def save(model: Storable, path: str | Path) -> None:
     """Write a model to one file; nothing is left half-written."""
     name = _name(type(model))
+    if not isinstance(model, Storable):
+        raise InputError(f"model: {name} has no state() and from_state(), so it cannot be saved")
     arrays, header = model.state()
     arrays = {key: np.asarray(value) for key, value in arrays.items()}
     bad = _not_finite(arrays, type(model))
