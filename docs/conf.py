@@ -76,13 +76,21 @@ def _listed(found: list[str], asked: str, page: str) -> str:
 
     if not found:
         logging.getLogger(__name__).warning("%s: nothing answers to %s", page, asked)
-    return "<br>".join(f"`{name.removeprefix('likewise.').removeprefix('tests/')}`" for name in found) or "none"
+    return "<br>".join(_short(name) for name in found) or "none"
+
+
+def _short(name: str) -> str:
+    """A function without the package's name; a test as the sentence that its name is, and its file."""
+    file, _, test = name.partition("::")
+    if test:
+        return f"{test.removeprefix('test_').replace('_', ' ')} (`{file.removeprefix('tests/')}`)"
+    return f"`{name.removeprefix('likewise.').removeprefix('tests/')}`"
 
 
 def cites(asked: str) -> list[str]:
     """The functions whose docstrings cite one of the equations (or "Algorithm") of a paper."""
     paper, *wanted = asked.split()
-    return [name for name, text in _docstrings() if set(wanted) & _cited(paper, text)]
+    return [name for name, text in _docstrings() if "._" not in name and set(wanted) & _cited(paper, text)]
 
 
 def _cited(paper: str, text: str) -> set[str]:
@@ -110,14 +118,18 @@ def _inside(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
             yield from _inside(child, name)
 
 
-def tests(word: str) -> list[str]:
-    """The test file of that path, or the tests whose names have that word."""
+def tests(words: str) -> list[str]:
+    """For each word: the test file of that path, or the tests whose names have that word."""
+    return list(dict.fromkeys(name for word in words.split() for name in _tests(word)))
+
+
+def _tests(word: str) -> list[str]:
     if word.endswith(".py"):
         return [f"tests/{word}"] if (ROOT / "tests" / word).exists() else []
     found = []
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        names = re.findall(rf"def (test_\w*{word}(?!\d)\w*)", file.read_text(encoding="utf-8"))
-        found += [f"{file.relative_to(ROOT)}::{name}" for name in names]
+        names = re.findall(rf"def (\w*{word}(?!\d)\w*)\(", file.read_text(encoding="utf-8"))
+        found += [f"{file.relative_to(ROOT)}::{name}" for name in names if name.startswith("test_")]
     return found
 
 
