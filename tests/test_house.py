@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
-def script(name: str) -> ModuleType:
-    """A module of benchmarks/, which is not a package."""
-    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", ROOT / "benchmarks" / f"{name}.py")
+def script(name: str, folder: str = "benchmarks") -> ModuleType:
+    """A module of a folder that is not a package."""
+    spec = importlib.util.spec_from_file_location(f"{folder}_{name}", ROOT / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -172,3 +172,33 @@ def test_a_record_names_no_host() -> None:
     words = script("record").machine()
     assert "cores" in words
     assert not platform.node() or platform.node() not in words
+
+
+# -------------------------------------------------------------------------------------------------------- the papers
+
+
+def test_citations_are_read() -> None:
+    cited = script("conf", "docs")._cited
+    assert cited("MLML", "x [MLML Eq. 4–7, 11]; y [MLML Eq. 15, without its sum]") == {"4", "5", "6", "7", "11", "15"}
+    assert cited("LIFE", "x [MLML Eq. 4]") == set()
+    assert cited("MLML", "Algorithm 1 as printed") == {"Algorithm"}
+
+
+@pytest.mark.parametrize("equation", [*map(str, range(4, 18)), "Algorithm"])
+def test_every_equation_of_mlml_is_cited_by_a_function(equation: str) -> None:
+    assert script("conf", "docs").cites(f"MLML {equation}")
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+def test_every_erratum_of_mlml_is_pinned_by_a_test(number: int) -> None:
+    assert script("conf", "docs").tests(f"erratum_{number}")
+    assert f"| {number} |" in (ROOT / "docs" / "errata.md").read_text(encoding="utf-8")
+
+
+def test_every_test_that_the_papers_name_exists() -> None:
+    conf = script("conf", "docs")
+    for page in ("papers.md", "errata.md"):
+        for words in conf.TESTS.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
+            for word in words.split():
+                assert conf.tests(word), f"{page}: no test answers to {word!r}"
+    assert conf.tests("no_such_word_anywhere_" + "at_all") == []
