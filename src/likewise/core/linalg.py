@@ -62,7 +62,7 @@ def squared_distances(P: Array, Q: Array) -> Array:
     centre = P.mean(axis=0)
     P, Q = P - centre, Q - centre
     C = np.einsum("id,id->i", P, P)[:, None] + np.einsum("jd,jd->j", Q, Q)[None, :] - 2.0 * (P @ Q.T)
-    return np.maximum(C, 0.0, out=C)
+    return np.asarray(np.maximum(C, 0.0, out=C))
 
 
 def mahalanobis(P: Array, Q: Array, M: Array | None = None) -> Array:

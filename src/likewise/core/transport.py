@@ -245,6 +245,11 @@ class AllPairs:
     iterations: NDArray[np.int32]
     tol: float
 
+    @classmethod
+    def empty(cls, n: int, m: int, tol: float) -> AllPairs:
+        """Room for n × m results, none of them converged yet."""
+        return cls(np.zeros((n, m)), np.full((n, m), np.inf, np.float32), np.zeros((n, m), np.int32), tol)
+
     @property
     def converged(self) -> NDArray[np.bool_]:
         """Which pairs reached the tolerance."""
@@ -263,18 +268,22 @@ def solve_all(
 ) -> AllPairs:
     """Solve all pairs of X × Y, or, with Y = None, of X × X by symmetry at half the cost.
 
-    Sets are sorted by size and laid out so that a BLAS product of stacked points is eight problems a panel as it stands.
+    Sets are sorted by size, laid out so that a BLAS product of stacked points is eight problems a panel as it stands.
     """
     other = X if Y is None else Y
     if other.dim != X.dim:
         raise ShapeError(f"Y: expected {X.dim} dimensions as X has, got {other.dim}")
-    out = AllPairs(
-        np.zeros((len(X), len(other))),
-        np.full((len(X), len(other)), np.inf, dtype=np.float32),
-        np.zeros((len(X), len(other)), dtype=np.int32),
-        tol,
-    )
+    out = AllPairs.empty(len(X), len(other), tol)
     _panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
+    finish(X, Y, out, value, gamma, tol, max_iter, n_jobs)
+    return out
+
+
+def finish(
+    X: Pack, Y: Pack | None, out: AllPairs, value: Value, gamma: float, tol: float, max_iter: int, n_jobs: int = 1
+) -> None:
+    """Solve again what has not converged, then turn kl values into the value asked for; self-terms once a set."""
+    other = X if Y is None else Y
     missed = ~out.converged
     i, j = np.nonzero(np.triu(missed) if Y is None else missed)
     if len(i):
@@ -288,7 +297,6 @@ def solve_all(
         return mine[:, None], yours[None, :]
 
     _shift(out.value, value, gamma, lambda: (_entropies(X)[:, None], _entropies(other)[None, :]), selves)
-    return out
 
 
 def _shift(
