@@ -12,6 +12,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -102,11 +103,14 @@ def _cited(paper: str, text: str) -> set[str]:
     return found | ({"Algorithm"} if re.search(r"\bAlgorithm 1\b", text) else set())
 
 
-def _docstrings() -> Iterator[tuple[str, str]]:
+@cache
+def _docstrings() -> list[tuple[str, str]]:
     """Every class and function of the library that has a docstring, by its dotted name."""
+    found = []
     for file in sorted((ROOT / "src" / "likewise").rglob("*.py")):
         module = ".".join(file.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
-        yield from _inside(ast.parse(file.read_text(encoding="utf-8")), module)
+        found += _inside(ast.parse(file.read_text(encoding="utf-8")), module)
+    return found
 
 
 def _inside(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
