@@ -11,13 +11,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from likewise.core import linalg, transport
 from likewise.core.transport import Index, Pack
-from likewise.engine.config import check
+from likewise.engine.config import build, check
 from likewise.errors import ConfigError, InputError, NotFittedError, ShapeError
 from likewise.sets import multilevel as ml
 from likewise.types import Array, Signature
 
 RULES = ("gallery", "energy", "global", "mean")
-AUTO_RHO = 0.1
+AUTO_RHO = 0.3
 """ρ0 and ρt of the normalised objective when they are "auto"; chosen on training parts only, see docs/sets.md."""
 
 
@@ -78,18 +78,42 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         """The rule with the best accuracy over inner stratified folds, each fold fitted once; the first on a tie."""
         folds = inner_folds(y, self.seed)
         if not folds:
-            return "gallery"
+            return self._choose_rule_by_pairs(raw, y, level)
         hits = dict.fromkeys(RULES, 0)
         for held in folds:
-            kept = np.setdiff1d(np.arange(len(y)), held)
-            twin = type(self)(**{**self.get_params(), "rule": "gallery"})
-            twin.__dict__.update({k: getattr(self, k) for k in ("classes_", "levels_", "scale_", "n_features_in_")})
-            part = ml.subset(raw, kept)
-            twin._keep(part, y[kept], level[kept], twin._learn(part, y[kept], level[kept]))
+            twin, rest = self._without(held, raw, y, level), ml.subset(raw, held)
             for rule in RULES:
-                found = twin._decide(ml.subset(raw, held), level[held] * 0 - 1, rule)
-                hits[rule] += int((found == y[held]).sum())
+                hits[rule] += int((twin._decide(rest, np.full(len(held), -1), rule) == y[held]).sum())
         return max(RULES, key=lambda rule: hits[rule])
+
+    def _choose_rule_by_pairs(self, raw: Pack, y: Index, level: Index) -> str:
+        """Where no class has a member to spare: whole classes are held out, and pairs of one level ranked by distance.
+
+        The rule with the greatest area under the ROC curve of same against different; levels that are classes cannot
+        be held out and leave the choice between "global" and "mean".
+        """
+        shared = len(np.unique(np.stack([y, level]), axis=1).T) > len(self.levels_)
+        rules = ("gallery", "global", "mean") if shared else ("global", "mean")
+        areas = dict.fromkeys(rules, 0.0)
+        for held in class_folds(y, level, self.seed):
+            twin, rest = self._without(held, raw, y, level), ml.subset(raw, held)
+            i, j = np.triu_indices(len(held), 1)
+            alike = (level[held][i] == level[held][j]) if shared else np.ones(len(i), dtype=bool)
+            i, j = i[alike].astype(np.int64), j[alike].astype(np.int64)
+            same = y[held][i] == y[held][j]
+            for rule in rules:
+                areas[rule] += area(twin._pair_values(rest, rest, i, j, level[held][i], rule), same)
+        return max(rules, key=lambda rule: areas[rule])
+
+    def _without(self, held: Index, raw: Pack, y: Index, level: Index) -> WassersteinLMNN:
+        """A twin that has learned from all sets but those held out."""
+        twin = type(self)(**{**self.get_params(), "rule": "gallery"})
+        for name in ("classes_", "levels_", "scale_", "n_features_in_"):
+            setattr(twin, name, getattr(self, name))
+        kept = np.setdiff1d(np.arange(len(y)), held)
+        part = ml.subset(raw, kept)
+        twin._keep(part, y[kept], level[kept], twin._learn(part, y[kept], level[kept]))
+        return twin
 
     # ── distances ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -242,6 +266,56 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
             out[:, self._codes[i[s]]] += np.maximum(ml.MARGIN + self._reach[s] - D[int(t[s])][:, i[s]], 0)
         return out
 
+    # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arrays and the JSON header from which `from_state` makes an equal model: for lw.save, without pickle."""
+        self._fitted()
+        parts = np.stack(list(self.Mt_.values())) if self.Mt_ else np.empty((0, *self.M0_.shape))
+        arrays = {
+            "M0": self.M0_,
+            "Mt": parts,
+            "points": self._raw.points,
+            "weights": self._raw.weights,
+            "offsets": self._raw.offsets,
+            "codes": self._codes,
+            "level": self._level,
+            "targets": self._targets,
+            "reach": self._reach,
+        }
+        header = {
+            "knobs": self.get_params(),
+            "classes": {"dtype": self.classes_.dtype.str, "values": [_written(_plain(c), "y") for c in self.classes_]},
+            "levels": [_written(t, "levels") for t in self.levels_],
+            "scale": self.scale_,
+            "gamma": self.gamma_,
+            "rule": self.rule_,
+            "history": self.history_,
+        }
+        return arrays, header
+
+    @classmethod
+    def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> WassersteinLMNN:
+        """The model that `state` described; what does not fit together is an InputError."""
+        model = build(cls, header["knobs"])
+        model.classes_ = _read_classes(header["classes"])
+        model.levels_ = [_unwritten(t) for t in header["levels"]]
+        model.scale_, model.gamma_ = (_positive(header[k], k) for k in ("scale", "gamma"))
+        model.rule_, model.history_ = _known_rule(header["rule"]), list(header["history"])
+        model.M0_ = linalg.psd(arrays["M0"], where="M0")
+        model.n_features_in_ = d = len(model.M0_)
+        parts = [linalg.psd(M, dim=d, where="Mt") for M in arrays["Mt"]]
+        if len(parts) not in (0, len(model.levels_)):
+            raise ShapeError(f"Mt: expected {len(model.levels_)} matrices, one a level, got {len(parts)}")
+        model.Mt_ = dict(zip(model.levels_, parts, strict=False))
+        model._raw = _read_pack(arrays, d)
+        n = len(model._raw)
+        model._codes = _indices(arrays["codes"], (n,), len(model.classes_), "codes")
+        model._level = _indices(arrays["level"], (n,), len(model.levels_), "level")
+        model._targets = _indices(arrays["targets"], (len(arrays["reach"]), 2), n, "targets")
+        model._reach = np.asarray(arrays["reach"], dtype=np.float64)
+        return model
+
     # ── what comes in ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _fitted(self) -> None:
@@ -389,6 +463,30 @@ def inner_folds(y: Index, seed: int, most: int = 5) -> list[Index]:
     return [np.flatnonzero(fold == f) for f in range(count) if (fold == f).any()]
 
 
+def class_folds(y: Index, level: Index, seed: int, count: int = 3) -> list[Index]:
+    """Disjoint held-out parts made of whole classes, spread over the levels; [] for fewer than four classes."""
+    classes, first = np.unique(y, return_index=True)
+    if len(classes) < 4:
+        return []
+    count = min(count, len(classes) // 2)
+    shuffled = np.random.default_rng(seed).permutation(len(classes))
+    order = shuffled[np.argsort(level[first][shuffled], kind="stable")]
+    fold = np.empty(len(classes), dtype=np.int64)
+    fold[order] = np.arange(len(classes)) % count
+    return [np.flatnonzero(np.isin(y, classes[fold == f])) for f in range(count)]
+
+
+def area(distances: Array, same: Any) -> float:
+    """The area under the ROC curve: how often a same pair is closer than a different one; ½ if one kind is missing."""
+    from scipy.stats import rankdata
+
+    n = int(same.sum())
+    if n == 0 or n == len(same):
+        return 0.5
+    ranks = rankdata(-distances)
+    return float((ranks[same].sum() - n * (n + 1) / 2) / (n * (len(same) - n)))
+
+
 # ── reading what the user gave ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -513,3 +611,67 @@ def _common(p: Signature, q: Signature, k: int) -> Hashable:
     if p.level is not None and q.level is not None and p.level != q.level:
         raise InputError(f"pairs[{k}]: the two sets are of levels {p.level!r} and {q.level!r}; say which with levels=")
     return p.level if p.level is not None else q.level
+
+
+# ── what stands in a file ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _written(value: Any, where: str) -> Any:
+    """A label as JSON: text, a number, a truth value; a tuple as {"tuple": […]}."""
+    if isinstance(value, tuple):
+        return {"tuple": [_written(v, where) for v in value]}
+    if isinstance(value, str | int | float | bool):
+        return value
+    raise InputError(f"{where}: a label of type {type(value).__name__} cannot be saved; use text or numbers as labels")
+
+
+def _unwritten(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        return tuple(_unwritten(v) for v in value["tuple"])
+    plain: Hashable = value
+    return plain
+
+
+def _read_classes(said: dict[str, Any]) -> Any:
+    kind = np.dtype(str(said["dtype"]))
+    if kind.kind not in "biufUO":
+        raise InputError(f"classes: expected numbers or text, got dtype {kind}")
+    out = np.empty(len(said["values"]), dtype=kind)
+    out[:] = [_unwritten(v) for v in said["values"]]
+    return out
+
+
+def _positive(value: Any, where: str) -> float:
+    number = float(value)
+    if not (np.isfinite(number) and number > 0):
+        raise InputError(f"{where}: expected a number > 0, got {value!r}")
+    return number
+
+
+def _known_rule(rule: Any) -> str:
+    if rule not in RULES:
+        raise InputError(f"rule: expected one of {', '.join(RULES)}, got {rule!r}")
+    return str(rule)
+
+
+def _read_pack(arrays: dict[str, Any], dim: int) -> Pack:
+    points, weights = (np.ascontiguousarray(arrays[k], dtype=np.float64) for k in ("points", "weights"))
+    offsets = np.ascontiguousarray(arrays["offsets"], dtype=np.int64)
+    fits = points.ndim == 2 and points.shape[1] == dim and weights.shape == (len(points),)
+    if not fits or offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(points):
+        raise ShapeError("points, weights and offsets do not fit together")
+    if (np.diff(offsets) < 1).any() or not (weights > 0).all() or not np.isfinite(points).all():
+        raise InputError("the stored sets are damaged: an empty set, a weight ≤ 0 or a point that is not finite")
+    sums = np.add.reduceat(weights, offsets[:-1])
+    if np.abs(sums - 1).max() > 1e-6:
+        raise InputError("the stored sets are damaged: the weights of a set do not sum to 1")
+    return Pack(points, weights, offsets)
+
+
+def _indices(array: Any, shape: tuple[int, ...], below: int, where: str) -> Index:
+    found = np.asarray(array)
+    if found.shape != shape or found.dtype.kind not in "iu":
+        raise ShapeError(f"{where}: expected integers of shape {shape}, got {found.dtype} of shape {found.shape}")
+    if found.size and (found.min() < 0 or found.max() >= below):
+        raise InputError(f"{where}: expected 0 to {below - 1}, got {found.min()} to {found.max()}")
+    return found.astype(np.int64)
