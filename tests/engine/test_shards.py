@@ -293,7 +293,7 @@ def test_a_real_ctrl_c(tmp_path: Path, expected: dict[str, bytes]) -> None:
     out, journal = tmp_path / "out", tmp_path / "journal"
     journal.touch()
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(out), "2", str(journal)],
+        [sys.executable, "-c", CHILD, str(out), "2", str(journal), "0.25"],
         start_new_session=True,
         stderr=subprocess.PIPE,
         text=True,
@@ -360,12 +360,12 @@ import os, sys, time
 import numpy as np
 from likewise.engine import shards
 
-out, n_jobs, journal = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+out, n_jobs, journal, seconds = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 
 def work(i):
     with open(journal, "a") as stream:
         stream.write(f"{i}\\n")
-    time.sleep(0.02)
+    time.sleep(seconds)
     return {"x": np.random.default_rng(i).normal(size=(5, i % 3)), "i": np.array([i, i * i])}
 
 shards.run(work, 12, out, n_jobs=n_jobs, key={"what": "squares"})
@@ -376,14 +376,14 @@ shards.run(work, 12, out, n_jobs=n_jobs, key={"what": "squares"})
 def test_killed_at_any_moment_and_resumed(tmp_path: Path, expected: dict[str, bytes], n_jobs: int) -> None:
     out, journal = tmp_path / "out", tmp_path / "journal"
     journal.touch()
-    arguments = [sys.executable, "-c", CHILD, str(out), str(n_jobs), str(journal)]
+    arguments = [sys.executable, "-c", CHILD, str(out), str(n_jobs), str(journal), "0.05"]
     moments = random.Random(n_jobs)
     for kills in range(1, 100):
         begun = journal.stat().st_size
         process = subprocess.Popen(arguments, start_new_session=True)
         while process.poll() is None and journal.stat().st_size == begun:
             time.sleep(0.002)
-        time.sleep(moments.uniform(0, 0.06))
+        time.sleep(moments.uniform(0, 0.1))
         # Every second time joblib's workers outlive their parent for a while.
         os.killpg(process.pid, signal.SIGKILL) if kills % 2 else os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -410,10 +410,10 @@ class TestDask:
             distributed.Client(cluster) as client,
         ):
             kept: list[str] = []
-            killer = threading.Thread(target=_kill_a_worker, args=(out, journal, kept))
+            killer = threading.Thread(target=_kill_a_worker, args=(out, journal, kept), daemon=True)
             killer.start()
             run(work, 12, out, executor=client)
-            killer.join()
+            killer.join(timeout=30)
             assert client.submit(int, "3").result() == 3  # not ours to close
             lines = [line.split()[0] for line in journal.read_text().splitlines()]
             run(squares, 12, tmp_path / "again", executor=cluster.scheduler_address)
