@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,22 @@ def test_rows_do_not_depend_on_the_batch_and_repeat_exactly(embedder: lw.images.
         np.testing.assert_allclose(embedder.embed(arrays, batch_size=size), rows, atol=1e-5)
     np.testing.assert_allclose(embedder.embed(arrays[::-1])[::-1], rows, atol=1e-5)
     assert embedder.embed(arrays).tobytes() == rows.tobytes()
+
+
+def test_rows_do_not_depend_on_the_number_of_threads_which_is_left_alone(embedder: lw.images.Embedder) -> None:
+    arrays = [scene(i) for i in range(9)]
+    before = torch.get_num_threads()
+    try:
+        rows = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            rows.append(embedder.embed(arrays).tobytes())
+            assert torch.get_num_threads() == threads
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(torch.get_num_threads).result() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert rows[0] == rows[1] == rows[2]
 
 
 def test_unreadable_pictures_raise_or_are_skipped_by_name(embedder: lw.images.Embedder, tmp_path: Path) -> None:

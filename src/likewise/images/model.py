@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -112,9 +112,18 @@ class Embedder:
     def _forward(self, crops: list[UInt8[np.ndarray, "224 224 3"]]) -> Float32[np.ndarray, "n dim"]:
         import torch
 
+        chunks = torch.split(self._tensor(crops), CHUNK)
+        parallel = torch.device(self.device).type == "cpu" and _openmp()
+        parts = _in_threads(self._features, chunks) if parallel else map(self._features, chunks)
+        return np.concatenate(list(parts))
+
+    def _features(self, x: Tensor) -> Float32[np.ndarray, "n dim"]:
+        import torch
+
         with torch.inference_mode():
-            parts = [self.network.features(x) for x in torch.split(self._tensor(crops), CHUNK)]
-            rows: Float32[np.ndarray, "n dim"] = torch.nn.functional.normalize(torch.cat(parts), dim=1).cpu().numpy()
+            rows: Float32[np.ndarray, "n dim"] = (
+                torch.nn.functional.normalize(self.network.features(x), dim=1).cpu().numpy()
+            )
         return rows
 
     def _tensor(self, arrays: list[UInt8[np.ndarray, "h w 3"]]) -> Tensor:
@@ -135,6 +144,32 @@ def _network(device: str) -> EfficientNetLite0:
     from likewise.backbones import EfficientNetLite0
 
     return EfficientNetLite0.pretrained().fold().to(device)
+
+
+@functools.cache
+def _openmp() -> bool:
+    """Whether torch can be told, thread by thread, how many threads an operation may use."""
+    import torch
+
+    return "OpenMP" in torch.__config__.parallel_info()
+
+
+def _in_threads(function: Callable[[Tensor], R], chunks: Sequence[Tensor]) -> list[R]:
+    """One chunk a thread and one thread a chunk: as many at a time as torch would have used inside each operation.
+
+    Two to five times faster than threads inside operations where cores are shared with others (threads that meet after
+    every small operation wait for each other), and the result no longer depends on their number.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return [function(x) for x in chunks]
+    try:
+        with ThreadPoolExecutor(threads, "likewise-embed", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(function, chunks))
+    finally:
+        torch.set_num_threads(threads)  # a thread's own setting is also the one that new threads start with
 
 
 def _check(batch_size: int, on_error: str) -> None:
