@@ -36,7 +36,7 @@ check: $(VENV)/with-check  ## ruff, mypy --strict, import-linter
 	$(BIN)/lint-imports
 
 bench: $(VENV)/with-bench  ## measure speed and quality anew, then fill the tables of README and docs
-	$(BIN)/python benchmarks/speed.py
+	for what in transport threads start profile memory; do $(BIN)/python benchmarks/speed.py $$what || exit 1; done
 	$(BIN)/python benchmarks/quality.py sets
 	$(BIN)/python benchmarks/tables.py
 

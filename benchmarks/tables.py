@@ -71,7 +71,8 @@ def table(result: dict[str, Any] | None) -> str:
     right = [all(_number(row.get(c)) or row.get(c) is None for row in result["rows"]) for c in columns]
     lines = [_line(columns), _line(["---:" if r else "---" for r in right])]
     lines += [_line([cell(row.get(c)) for c in columns]) for row in result["rows"]]
-    note = f"{result['note'].rstrip('.')}. " if result.get("note") else ""
+    note = result.get("note", "").rstrip(".")
+    note = f"{note[0].upper()}{note[1:]}. " if note else ""
     made = f"{note}`{result['command']}`, commit {result['commit']}, {result['date']}; {result['machine']}."
     return "\n".join(lines) + f"\n\n<sub>{made}</sub>\n"
 
