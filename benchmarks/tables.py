@@ -1,7 +1,8 @@
 """Fill the tables of README and docs from benchmarks/results/*.json.
 
-A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file of results. `--check` changes nothing
-and fails if a table is stale. A figure inside a page's own table is `<!-- figure:NAME:ROW:COLUMN -->…<!-- /figure -->`,
+A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file of results. A long one is turned by
+`<!-- table:NAME; rows: A; columns: B, C; cell: D -->`: a row for each A, a column for each B with C, D in the cells.
+`--check` changes nothing and fails if a table is stale. A figure inside a page's own table is `<!-- figure:NAME:ROW:COLUMN -->…<!-- /figure -->`,
 ROW being the value in the row's first column.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 from likewise.io import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = re.compile(r"(<!-- table:([\w-]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table:([\w-]+)((?:; [^;>]+)*) -->\n).*?(<!-- /table -->)", re.DOTALL)
 FIGURE = re.compile(r"(<!-- figure:([\w-]+):([^:>]+):([^:>]+) -->).*?(<!-- /figure -->)", re.DOTALL)
 ABSENT = "not measured yet"
 
@@ -50,7 +51,7 @@ def refresh(page: Path, results: Path, *, write: bool) -> bool:
 
 def fill(text: str, results: Path) -> str:
     """The text with every table and figure made anew."""
-    text = TABLE.sub(lambda m: m[1] + table(load(results, m[2])) + m[3], text)
+    text = TABLE.sub(lambda m: m[1] + table(turned(load(results, m[2]), m[3])) + m[4], text)
     return FIGURE.sub(lambda m: m[1] + figure(load(results, m[2]), m[3], m[4]) + m[5], text)
 
 
@@ -61,6 +62,22 @@ def load(results: Path, name: str) -> dict[str, Any] | None:
         return None
     loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return loaded
+
+
+def turned(result: dict[str, Any] | None, how: str) -> dict[str, Any] | None:
+    """The results with one row for each value of a column, and one column for each value of others."""
+    if result is None or not how:
+        return result
+    asked = dict(part.split(": ", 1) for part in how.strip("; ").split("; "))
+    down, across, inside = asked["rows"], asked["columns"].split(", "), asked["cell"]
+    grid: dict[str, dict[str, Any]] = {}
+    heads: dict[str, None] = {}
+    for row in result["rows"]:
+        head = ", ".join(cell(row[c]) for c in across)
+        heads[head] = None
+        grid.setdefault(row[down], {down: row[down]})[head] = row[inside]
+    note = f"{inside} by {' and '.join(across)}. {result['note']}"
+    return {**result, "columns": [down, *heads], "rows": list(grid.values()), "note": note}
 
 
 def table(result: dict[str, Any] | None) -> str:

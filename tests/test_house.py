@@ -142,6 +142,17 @@ def test_tables_are_filled_from_results_and_stale_ones_are_found(house: Path) ->
     assert tables.main(["--check"], house) == 1
 
 
+def test_a_long_table_can_be_turned(house: Path) -> None:
+    tables, write = script("tables"), script("record")
+    rows = [{"method": m, "γ": g, "rate": r} for m, g, r in (("a", 0.1, 1), ("b", 0.1, 2), ("a", 0.5, 3))]
+    write.record("speed", ["method", "γ", "rate"], rows, "c", folder=house / "benchmarks" / "results")
+    (house / "README.md").write_text("<!-- table:speed; rows: method; columns: γ; cell: rate -->\n<!-- /table -->\n")
+    tables.main([], house)
+    text = (house / "README.md").read_text()
+    assert "| method | 0.1 | 0.5 |\n| --- | ---: | ---: |\n| a | 1 | 3 |\n| b | 2 |  |\n" in text
+    assert tables.main(["--check"], house) == 0
+
+
 def test_a_figure_that_the_results_lack_is_an_error(house: Path) -> None:
     tables, write = script("tables"), script("record")
     write.record("speed", ["method"], [{"method": "x"}], "c", folder=house / "benchmarks" / "results")
