@@ -2,8 +2,8 @@
 
 A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file of results. A long one is turned by
 `<!-- table:NAME; rows: A; columns: B, C; cell: D -->`: a row for each A, a column for each B with C, D in the cells.
-`--check` changes nothing and fails if a table is stale. A figure inside a page's own table is `<!-- figure:NAME:ROW:COLUMN -->…<!-- /figure -->`,
-ROW being the value in the row's first column.
+A figure inside a page's own table is `<!-- figure:NAME:ROW:COLUMN -->…<!-- /figure -->`, ROW being the value in the
+row's first column. `--check` changes nothing and fails if a page is stale.
 """
 
 from __future__ import annotations
