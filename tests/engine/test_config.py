@@ -171,6 +171,7 @@ def test_help_says_default_and_bounds() -> None:
     text = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert "smoothing of the plan; number > 0 or 'auto' [default: auto]" in text
     assert "--normalize / --no-normalize" in text
+    assert "--rule gallery|energy|global whose metric is used [default: gallery]" in text
     assert "NUMBER|auto" in text
 
 

@@ -223,8 +223,7 @@ def options(cls: type, *names: str) -> Callable[[F], F]:
         if k.kinds == (bool,):
             flags = f"{k.flag}/--no-{k.flag[2:]}"
             return click.option(flags, k.name, default=k.default, help=k.help, show_default=True)
-        help = f"{k.help}; {k.domain}" + (f"  [default: {k.default}]" if k.default is not None else "")
-        return click.option(k.flag, k.name, type=KnobType(k), default=k.default, help=help)
+        return click.option(k.flag, k.name, type=KnobType(k), default=k.default, help=_help(k))
 
     def decorate(function: F) -> F:
         for k in reversed(_named(cls, names)):
@@ -232,6 +231,12 @@ def options(cls: type, *names: str) -> Callable[[F], F]:
         return function
 
     return decorate
+
+
+def _help(k: Knob) -> str:
+    """What a knob means, what it accepts unless the choices before it say that already, and its default."""
+    accepts = f"; {k.domain}" if set(k.kinds) - {str} else ""
+    return f"{k.help}{accepts}" + (f"  [default: {k.default}]" if k.default is not None else "")
 
 
 def _metavar(k: Knob) -> str:
