@@ -1,0 +1,198 @@
+"""`likewise sets fit`: learn a metric from labelled sets, and keep it with all that it needs to take pictures again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from likewise.cli.sets import Reading, reader_of
+from likewise.cli.sources import NamedSets, Reader
+from likewise.cli.terminal import check_writable, remark, result, write_json
+from likewise.engine.config import knobs, options
+from likewise.errors import InputError
+from likewise.sets.multilevel import LMNNKnobs
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from likewise.engine.runs import Run
+    from likewise.sets.pipeline import Pipeline
+    from likewise.types import Signature
+
+LEARNING = tuple(k.name for k in knobs(LMNNKnobs) if k.name not in ("seed", "verbose"))
+"""The knobs of WassersteinLMNN that are flags here; --seed is shared with k-means, rounds are always told."""
+
+MOST_QUERIES = 1000
+"""Leave-one-out accuracy asks at most this many sets (drawn by seed); the gallery is always whole."""
+
+
+@click.command()
+@click.argument("path", type=click.Path())
+@click.option("--out", default="model.safetensors", show_default=True, type=click.Path(), help="the file of the metric")
+@click.option(
+    "--pca", default=100, show_default=True, type=click.IntRange(0), help="learn on so many principal axes; 0: on all"
+)
+@click.option("--run", "run_folder", type=click.Path(), help="the run directory  [default: OUT without suffix, .run]")
+@click.option("--overwrite", is_flag=True, help="replace an earlier model and its run directory")
+@options(Reading)
+@options(LMNNKnobs, *LEARNING)
+@click.option("--json", "as_json", is_flag=True, help="print what stands in fit.json")
+def fit(path: str, out: str, pca: int, run_folder: str | None, overwrite: bool, as_json: bool, **given: Any) -> None:
+    """Learn a metric from the labelled sets at PATH: class/object/pictures, class/videos, or an .npz with labels.
+
+    Writes the metric (--out), fit.json and fit.png beside it, and a run directory with the configuration and history.
+    """
+    target = Path(out)
+    run = _begin(target, run_folder, overwrite, {"path": path, "pca": pca, **given})
+    reader = reader_of(given)
+    found = reader.many(path)
+    reader.tell()
+    labels = _labels(found, path)
+    pipeline, seconds = _learned(found, labels, pca, given, reader)
+    record = _record(pipeline, found, labels, seconds, reader, path)
+    _keep(pipeline, record, target, run)
+    result(_line(record, target), record, as_json)
+    remark(f"see {target.parent / 'fit.png'}; the run is in {run.path}")
+
+
+def _begin(target: Path, run_folder: str | None, overwrite: bool, config: dict[str, Any]) -> Run:
+    """The run directory, made before any work; an earlier one that came to its end is refused unless --overwrite."""
+    from likewise.engine.runs import Run
+
+    if target.suffix != ".safetensors":
+        raise InputError(f"out: expected a name that ends in .safetensors, got {str(target)!r}")
+    check_writable(target.parent)
+    folder = Path(run_folder) if run_folder else target.with_suffix(".run")
+    finished = [f for f in (target, folder / "result.json") if f.exists()]
+    if finished and not overwrite:
+        raise InputError(f"out: {finished[0]} is there already; use another --out, or --overwrite to replace it")
+    for name in ("config.json", "run.json", "metrics.jsonl", "result.json"):
+        (folder / name).unlink(missing_ok=True)
+    return Run.create(folder, config, seed=config["seed"])
+
+
+def _labels(found: NamedSets, path: str) -> NDArray[Any]:
+    if found.labels is None:
+        raise InputError(
+            f"path: the sets in {path} have no classes; expected class/object/pictures, class/videos, "
+            "or an .npz with labels"
+        )
+    return found.labels
+
+
+def _learned(
+    found: NamedSets, labels: NDArray[Any], pca: int, given: dict[str, Any], reader: Reader
+) -> tuple[Pipeline, float]:
+    """The fitted pipeline, and how long learning took; rounds are told on stderr to who watches."""
+    from likewise.sets.model import WassersteinLMNN
+    from likewise.sets.pipeline import Axes, Pipeline
+
+    axes = Axes.of(found.signatures, pca) if pca else None
+    sets = found.signatures if axes is None else [axes(s) for s in found.signatures]
+    chosen = {name: given[name] for name in LEARNING}
+    model = WassersteinLMNN(**chosen, seed=given["seed"], verbose=sys.stderr.isatty())
+    began = time.perf_counter()
+    with contextlib.redirect_stdout(sys.stderr):
+        model.fit(sets, labels)
+    seconds = time.perf_counter() - began
+    model.verbose = False
+    features = reader.features if found.described else None
+    return Pipeline(model, axes, features, reader.k, reader.every, reader.seed), seconds
+
+
+def _record(
+    pipeline: Pipeline, found: NamedSets, labels: NDArray[Any], seconds: float, reader: Reader, path: str
+) -> dict[str, Any]:
+    model = pipeline.model
+    sets = pipeline.project(found.signatures)
+    learned, unlearned, asked = leave_one_out(pipeline, sets, labels)
+    return {
+        "path": path,
+        "sets": len(found),
+        "classes": {str(c): int((labels == c).sum()) for c in model.classes_},
+        "features": pipeline.features,
+        "dimensions": {"described": pipeline.dim, "learned": int(model.n_features_in_)},
+        "gamma": model.gamma_,
+        "rule": model.rule_,
+        "objective": model.history_[-1]["objective"] if model.history_ else None,
+        "objective_at_start": model.history_[0]["objective"] if model.history_ else None,
+        "iterations": len(model.history_),
+        "leave_one_out": {
+            "learned": learned,
+            "unlearned": unlearned,
+            "queries": asked,
+            "of": "the training sets, which the learned metric has seen; `likewise sets evaluate` holds sets out",
+        },
+        "seconds": round(seconds, 3),
+        "knobs": {k: v for k, v in dataclasses.asdict(model).items() if k != "verbose"},
+        "left_out": reader.left_out(),
+    }
+
+
+def leave_one_out(pipeline: Pipeline, sets: list[Signature], labels: NDArray[Any]) -> tuple[float, float, int]:
+    """1-NN accuracy among the training sets, each set's own column left out: learned, unlearned, and of how many."""
+    import numpy as np
+
+    from likewise.sets.baselines import Unlearned
+    from likewise.sets.metrics import accuracy, one_nn
+
+    model = pipeline.model
+    rows = np.arange(len(sets))
+    if len(rows) > MOST_QUERIES:
+        rows = np.sort(np.random.default_rng(pipeline.seed).choice(rows, MOST_QUERIES, replace=False))
+    queries = [sets[i] for i in rows]
+    plain = Unlearned(value=model.value, tol=model.tol).fit(sets, labels.tolist())
+
+    def score(D: NDArray[np.float64]) -> float:
+        D = np.array(D)
+        D[np.arange(len(rows)), rows] = np.inf
+        return accuracy(labels[rows], one_nn(D, labels))
+
+    return score(model.pairwise(queries)), score(plain.pairwise(queries, sets)), len(rows)
+
+
+def _keep(pipeline: Pipeline, record: dict[str, Any], target: Path, run: Run) -> None:
+    """The model, its figures, its history and the picture of it."""
+    from likewise import plot
+    from likewise.engine.checkpoint import save
+
+    history = pipeline.model.history_
+    for step, line in enumerate(history):
+        run.log(step, **{"step_length" if k == "step" else k: v for k, v in line.items() if isinstance(v, int | float)})
+    save(pipeline, target)
+    if history:
+        lines = _rounds(history)
+        figure = plot.curves(lines, title="training objective", xlabel="iteration", ylabel="J, transport re-solved")
+        plot.save(figure, target.parent / "fit.png")
+        plot.save(figure, run.path / "history.png")
+    write_json(target.parent / "fit.json", record)
+    own = record["leave_one_out"]
+    figures = {"objective": record["objective"], "iterations": record["iterations"], "seconds": record["seconds"]}
+    kept = {k: v for k, v in figures.items() if v is not None}
+    run.finish(**kept, leave_one_out_learned=own["learned"], leave_one_out_unlearned=own["unlearned"])
+
+
+def _rounds(history: list[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
+    """One curve a round: the impostors change between rounds, and the objective with them."""
+    lines: dict[str, tuple[list[int], list[float]]] = {}
+    for step, line in enumerate(history):
+        xs, ys = lines.setdefault(f"round {line['round'] + 1}", ([], []))
+        xs.append(step)
+        ys.append(float(line["objective"]))
+    return lines
+
+
+def _line(record: dict[str, Any], target: Path) -> str:
+    own = record["leave_one_out"]
+    return (
+        f"{record['sets']} sets of {len(record['classes'])} classes, {record['iterations']} iterations; "
+        f"leave-one-out 1-NN on the training sets: learned {own['learned']:.3f}, unlearned {own['unlearned']:.3f}; "
+        f"in {target}"
+    )
