@@ -148,10 +148,23 @@ class TestKinship:
         notes = []
         rng = np.random.default_rng(0)
         two = (rng.normal(size=(len(kin.paths), 9)), rng.normal(size=(len(kin.paths), 5)))
-        p.kinship(kin, Watcher(notes), two, pca=4)
+        p.kinship(kin, Watcher(notes), two, pca=4, paper_form=True)
         assert {s.points.shape for s in notes[0][1]} == {(2, 4)}
         with pytest.raises(ShapeError, match="coordinates"):
-            p.kinship(kin, Watcher(notes), two, pca=None)
+            p.kinship(kin, Watcher(notes), two, pca=None, paper_form=True)
+
+    def test_points_of_two_features_cost_what_they_cost_in_their_own_space(self):
+        rng = np.random.default_rng(0)
+        first, second = rng.normal(size=(5, 4)), rng.normal(size=(5, 3))
+        sets = p.projected((first, second), np.array([0, 1]), None, False)
+        mark = (np.linalg.norm(first[:2]) ** 2 / 2 + np.linalg.norm(second[:2]) ** 2 / 2) / 2
+        for i in range(5):
+            for j in range(5):
+                C = ((sets[i].points[:, None] - sets[j].points[None]) ** 2).sum(axis=2)
+                crossed = (first[i] ** 2).sum() + (second[j] ** 2).sum() + 2 * mark
+                assert C[0, 0] == pytest.approx(((first[i] - first[j]) ** 2).sum())
+                assert C[1, 1] == pytest.approx(((second[i] - second[j]) ** 2).sum())
+                assert C[0, 1] == pytest.approx(crossed)
 
     def test_learned_set_metric_and_pair_metric_run(self, kin):
         from likewise.sets.model import WassersteinLMNN

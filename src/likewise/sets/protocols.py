@@ -70,6 +70,7 @@ def kinship(
     *,
     pca: int | None = 100,
     unit: bool = True,
+    paper_form: bool = False,
     together: bool = True,
     negatives: int = 1,
     seed: int = 0,
@@ -77,8 +78,8 @@ def kinship(
     """Kinship verification on the official folds: 1 − EER for each relation and their mean, one value a fold.
 
     `features` has an entry an image: signatures, an array (n, d) (sets of one point), or a tuple of arrays, each of
-    which gets a PCA of its own and gives a point of the set (the paper's LBP and HOG). Class = family, level =
-    relation.
+    which gets a PCA of its own and gives a point of the set (LBP and HOG, say; `paper_form` as in `projected`).
+    Class = family, level = relation.
     Training sees the related pairs of the other folds; pair methods also get `negatives` unrelated (parent, child)
     pairs for each, drawn within those folds. The official unrelated pairs only score. `together` fits all relations at
     once, otherwise one model a relation. `rocs` pool the folds.
@@ -88,7 +89,7 @@ def kinship(
     distances = np.full(len(dataset.pairs), np.nan)
     for fold in _folds(dataset):
         train = training_pairs(dataset, fold)
-        sets = projected(features, np.unique(dataset.pairs[train]), pca, unit)
+        sets = projected(features, np.unique(dataset.pairs[train]), pca, unit, paper_form=paper_form)
         for group in [kinds] if together else [[kind] for kind in kinds]:
             rng = np.random.default_rng([seed, int(fold), kinds.index(group[0])])
             fitted = _fit_kin(method, dataset, train[np.isin(relations[train], group)], sets, negatives, rng)
@@ -332,16 +333,22 @@ def _with_level(s: Signature, level: Hashable) -> Signature:
 # ---------------------------------------------------------------------------------------------- projections
 
 
-def projected(features: Features, train: Index, pca: int | None, unit: bool) -> list[Signature]:
+def projected(
+    features: Features, train: Index, pca: int | None, unit: bool, *, paper_form: bool = False
+) -> list[Signature]:
     """Each entry as a signature: centred and put on `pca` principal axes of the training entries, then to unit length.
 
-    An array (n, d) gives sets of one point; a tuple of arrays gives sets with a point an array, each with axes of its
-    own; signatures share the axes of all their training points. pca = None leaves the coordinates as they are.
+    An array (n, d) gives sets of one point; a tuple of arrays gives sets with a point an array; signatures share the
+    axes of all their training points. pca = None leaves the coordinates as they are. The points of a tuple keep
+    coordinates of their own (see `side_by_side`); `paper_form` lays them on the same ones, as the paper does, where
+    transport may match the first axis of one feature with the first axis of another.
     """
     if isinstance(features, np.ndarray):
         features = (features,)
     if isinstance(features, tuple) and all(isinstance(part, np.ndarray) for part in features):
         parts = [_axes(np.asarray(part), np.asarray(part)[train], pca, unit) for part in features]
+        if len(parts) > 1 and not paper_form:
+            return [Signature(points) for points in side_by_side(parts, train)]
         if len({part.shape for part in parts}) > 1:
             raise ShapeError(f"features: the arrays give points of {sorted({p.shape[1] for p in parts})} coordinates")
         return [Signature(points) for points in np.stack(parts, axis=1)]
@@ -352,6 +359,21 @@ def projected(features: Features, train: Index, pca: int | None, unit: bool) -> 
     return [
         Signature(points, s.weights, s.level, s.names) for points, s in zip(np.split(moved, ends), sets, strict=True)
     ]
+
+
+def side_by_side(parts: Sequence[Array], train: Index) -> Array:
+    """Points (n, parts, Σ d + parts): part k fills its own block of coordinates, zero elsewhere, and carries a mark.
+
+    The mark, a coordinate a part, is the root mean square norm of the training points: two points of one part cost what
+    they cost in its own space, two of different parts ‖x‖² + ‖y‖² + 2 mark², so that like is matched with like.
+    """
+    starts = np.concatenate([[0], np.cumsum([part.shape[1] for part in parts])])
+    mark = np.sqrt(np.mean([(part[train] ** 2).sum(axis=1).mean() for part in parts]))
+    points = np.zeros((len(parts[0]), len(parts), int(starts[-1]) + len(parts)))
+    for k, part in enumerate(parts):
+        points[:, k, starts[k] : starts[k + 1]] = part
+        points[:, k, starts[-1] + k] = mark
+    return points
 
 
 def _axes(rows: Array, train: Array, pca: int | None, unit: bool) -> Array:
