@@ -15,7 +15,7 @@ from likewise.errors import InputError
 from likewise.sets import multilevel as ml
 from likewise.types import Signature
 
-GAMMA = 0.1
+GAMMA = 0.3
 
 
 def world(seed=0, classes=3, per_class=4, d=3, sizes=(2, 5)):
@@ -65,7 +65,7 @@ def naive_kl(P, a, Q, b, M, gamma, steps=20000):
     for _ in range(steps):
         u, before = 1 / (K @ (b * v)), u
         v = 1 / (K.T @ (a * u))
-        if np.abs(u / before - 1).max() < 1e-10:
+        if np.abs(u / before - 1).max() < 1e-7:
             break
     F = (a * u)[:, None] * K * (b * v)[None, :]
     return float((C * F).sum() + gamma * (F * np.log(F / np.outer(a, b))).sum()), F

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import sklearn.exceptions
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from likewise.core import linalg, transport
@@ -17,8 +19,15 @@ from likewise.sets import multilevel as ml
 from likewise.types import Array, Signature
 
 RULES = ("gallery", "energy", "global", "mean")
-AUTO_RHO = 0.3
-"""ρ0 and ρt of the normalised objective when they are "auto"; chosen on training parts only, see docs/sets.md."""
+RHOS = (1.0, 0.3, 0.1, 0.03)
+"""What ρ "auto" chooses from, by inner folds of the training sets, when the objective is normalised."""
+USUAL_RHO = 0.3
+TRIAL = 10
+"""Iterations a trial of one ρ in one fold; each starts where the last, stronger one ended."""
+
+
+class NotFitted(NotFittedError, sklearn.exceptions.NotFittedError):  # type: ignore[misc]
+    """Asked before fit: caught as likewise's error and as scikit-learn's."""
 
 
 @dataclass(eq=False, repr=False)
@@ -33,8 +42,9 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
 
     After fit: `M0_` (d, d) and `Mt_` (a dict, level → (d, d)), in the units of the input, so that
     `distances(X, metric=M0_ + Mt_[t], gamma=gamma_)` is the learned distance; `scale_`, the length by which points
-    were divided (the regulariser sees scale_² M); `classes_`, `levels_`, `gamma_`; `rule_`, the rule in use (chosen if
-    "auto"); `history_`, a record an iteration: round, objective (plans re-solved), active triplets, step, seconds.
+    were divided (the regulariser sees scale_² M); `classes_`, `levels_`, `gamma_`; `rho_` (ρ0, ρt) and `rule_` as used
+    (chosen if "auto"); `history_`, a record an iteration: round, objective (plans re-solved), active triplets, step,
+    seconds.
     """
 
     # ── learning ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -46,6 +56,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
             raise ConfigError("value: 'sharp' cannot be trained, its gradient is not the plan's; use 'kl'")
         sets = read_sets(X)
         labels = _labels(y, len(sets))
+        self.__dict__.pop("rho_", None)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         _check_classes(self.classes_, codes)
         names = _levels(sets, labels, levels)
@@ -57,18 +68,21 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         learned = self._learn(raw, codes, which)
         self._keep(raw, codes, which, learned)
         self.history_: list[ml.Record] = learned.history
+        self.n_iter_ = max(1, len(learned.history))
         self.rule_ = self._choose_rule(raw, codes, which) if self.rule == "auto" else self.rule
         return self
 
     def _learn(self, raw: Pack, y: Index, level: Index) -> Learned:
         unit = _scaled(raw, 1 / self.scale_)
         self.gamma_ = transport.auto_gamma(unit) if self.gamma == "auto" else float(self.gamma)
-        return learn(self, unit, y, level, len(self.levels_) if self.multilevel else 0, self.gamma_)
+        if not hasattr(self, "rho_"):
+            self.rho_ = choose_rho(self, unit, y, level, self.gamma_)
+        return learn(self, unit, y, level, len(self.levels_) if self.multilevel else 0, self.gamma_, self.rho_)
 
     def _keep(self, raw: Pack, y: Index, level: Index, learned: Learned) -> None:
         """Put what was learned where predict looks for it, in the units of the input."""
-        self.M0_ = learned.blocks[0] / self.scale_**2
-        parts = learned.blocks[1:] / self.scale_**2
+        blocks = (learned.blocks + learned.blocks.transpose(0, 2, 1)) / (2 * self.scale_**2)
+        self.M0_, parts = blocks[0], blocks[1:]
         self.Mt_: dict[Hashable, Array] = dict(zip(self.levels_, parts, strict=False))
         self._raw, self._codes, self._level = raw, y.astype(np.int64), level
         self._targets = S = learned.targets
@@ -108,7 +122,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
     def _without(self, held: Index, raw: Pack, y: Index, level: Index) -> WassersteinLMNN:
         """A twin that has learned from all sets but those held out."""
         twin = type(self)(**{**self.get_params(), "rule": "gallery"})
-        for name in ("classes_", "levels_", "scale_", "n_features_in_"):
+        for name in ("classes_", "levels_", "scale_", "rho_", "n_features_in_"):
             setattr(twin, name, getattr(self, name))
         kept = np.setdiff1d(np.arange(len(y)), held)
         part = ml.subset(raw, kept)
@@ -184,7 +198,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         code = self._codes_of(names, len(sets)) if self.Mt_ else np.zeros(len(sets), dtype=np.int64)
         unit = _scaled(transport.pack(sets), 1 / self.scale_)
         blocks = np.stack([self.M0_, *self.Mt_.values()]) * self.scale_**2
-        J, _ = problem(self, unit, codes.astype(np.int64), code, blocks, self.gamma_)
+        J, _ = problem(self, unit, codes.astype(np.int64), code, blocks, self.gamma_, self.rho_)
         return J(blocks).objective
 
     def _matrix(self, X: Pack, Y: Pack, codes: Index, rule: str | None = None) -> Array:
@@ -289,6 +303,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
             "levels": [_written(t, "levels") for t in self.levels_],
             "scale": self.scale_,
             "gamma": self.gamma_,
+            "rho": list(self.rho_),
             "rule": self.rule_,
             "history": self.history_,
         }
@@ -301,6 +316,8 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         model.classes_ = _read_classes(header["classes"])
         model.levels_ = [_unwritten(t) for t in header["levels"]]
         model.scale_, model.gamma_ = (_positive(header[k], k) for k in ("scale", "gamma"))
+        model.rho_ = (float(header["rho"][0]), float(header["rho"][1]))
+        model.n_iter_ = max(1, len(header["history"]))
         model.rule_, model.history_ = _known_rule(header["rule"]), list(header["history"])
         model.M0_ = linalg.psd(arrays["M0"], where="M0")
         model.n_features_in_ = d = len(model.M0_)
@@ -320,7 +337,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
 
     def _fitted(self) -> None:
         if not hasattr(self, "M0_"):
-            raise NotFittedError("this WassersteinLMNN is not fitted yet; call fit(X, y) first")
+            raise NotFitted("this WassersteinLMNN is not fitted yet; call fit(X, y) first")
 
     def _read(self, X: Any, where: str) -> list[Signature]:
         sets = read_sets(X, where)
@@ -363,7 +380,9 @@ class Learned:
     history: list[ml.Record]
 
 
-def learn(k: ml.LMNNKnobs, sets: Pack, y: Index, level: Index, levels: int, gamma: float) -> Learned:
+def learn(
+    k: ml.LMNNKnobs, sets: Pack, y: Index, level: Index, levels: int, gamma: float, rho: tuple[float, float]
+) -> Learned:
     """Rounds of: find the impostors under the metric so far, then minimise J with the chosen solver."""
     blocks = ml.start(sets.dim, levels, k.init)
     solver = k.solver if k.solver != "auto" else ("fista" if levels else "lbfgs")
@@ -371,7 +390,7 @@ def learn(k: ml.LMNNKnobs, sets: Pack, y: Index, level: Index, levels: int, gamm
     S: Index | None = None
     before: Index | None = None
     for turn in range(k.rounds):
-        J, (S, R) = problem(k, sets, y, level, blocks, gamma, S, width=0.0 if solver == "paper" else ml.HUBER)
+        J, (S, R) = problem(k, sets, y, level, blocks, gamma, rho, S, width=0.0 if solver == "paper" else ml.HUBER)
         if before is not None and np.array_equal(R, before):
             break
         before = R
@@ -391,6 +410,7 @@ def problem(
     level: Index,
     blocks: Array,
     gamma: float,
+    rho: tuple[float, float],
     S: Index | None = None,
     width: float = 0.0,
 ) -> tuple[ml.Objective, tuple[Index, Index]]:
@@ -411,17 +431,94 @@ def problem(
         root = linalg.factor(ml.metric(blocks, int(t)))
         found.append(ml.impostors(y, k.k_impostors, means @ root, under(root), np.flatnonzero(level == t)))
     R = ml.triplets(S, np.concatenate(found))
-    rho0, rhot = _rhos(k, levels)
-    c = ml.Coefficients.of(rho0, rhot, k.mu, len(S), len(R), sets.dim, k.normalize)
+    c = ml.Coefficients.of(*rho, k.mu, len(S), len(R), sets.dim, k.normalize)
     pairs = ml.pairs_of(S, R, level, own=value == "divergence")
     J = ml.Objective(sets, pairs, levels, c, gamma, value=value, width=width, tol=k.tol, n_jobs=k.n_jobs)
     return J, (S, R)
 
 
-def _rhos(k: ml.LMNNKnobs, levels: int) -> tuple[float, float]:
-    """ρ0 and ρt; "auto" is AUTO_RHO when normalised, else the paper's 1 and 1/C."""
-    auto0, autot = (AUTO_RHO, AUTO_RHO) if k.normalize else (1.0, 1.0 / max(levels, 1))
-    return (auto0 if k.rho0 == "auto" else float(k.rho0)), (autot if k.rhot == "auto" else float(k.rhot))
+def choose_rho(k: ml.LMNNKnobs, sets: Pack, y: Index, level: Index, gamma: float) -> tuple[float, float]:
+    """ρ0 and ρt: as given; "auto" is 1 and 1/C for the paper's sums, else the best of RHOS.
+
+    Best is the highest score on inner folds of the training sets: the share of held-out sets that lie nearer to their
+    own class than to another, softly counted; where classes have no member to spare, the area under the ROC curve
+    over pairs of held-out classes. 0.3 stays unless another is better by more than the standard error of the gain.
+    """
+    levels = len(np.unique(level)) if k.multilevel else 0
+    auto = (1.0, 1.0 / max(levels, 1))
+    if k.normalize and "auto" in (k.rho0, k.rhot) and k.max_iter > 0:
+        folds = _rho_folds(y, level, k.seed)
+        scores = [_rho_scores(k, sets, y, level, gamma, held, whole) for held, whole in folds]
+        auto = (_clearly_best(np.concatenate(scores, axis=1)) if scores else USUAL_RHO,) * 2
+    return (auto[0] if k.rho0 == "auto" else float(k.rho0)), (auto[1] if k.rhot == "auto" else float(k.rhot))
+
+
+def _clearly_best(scores: Array) -> float:
+    """The ρ with the best mean score (ρ × trials), or the usual one if the gain over it is within its noise."""
+    best, usual = int(scores.mean(axis=1).argmax()), RHOS.index(USUAL_RHO)
+    gain = scores[best] - scores[usual]
+    clear = gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else False
+    return RHOS[best] if clear else USUAL_RHO
+
+
+def _rho_folds(y: Index, level: Index, seed: int) -> list[tuple[Index, bool]]:
+    """Up to three held-out parts, and whether they are whole classes."""
+    folds = inner_folds(y, seed, 3)
+    return [(f, False) for f in folds] if folds else [(f, True) for f in class_folds(y, level, seed)]
+
+
+def _rho_scores(k: ml.LMNNKnobs, sets: Pack, y: Index, level: Index, gamma: float, held: Index, whole: bool) -> Array:
+    """(ρ, trials): the scores on one held-out part of models learned from the rest, from the strongest ρ down."""
+    kept = np.setdiff1d(np.arange(len(y)), held)
+    part, rest = ml.subset(sets, kept), ml.subset(sets, held)
+    unseen = not np.isin(level[held], level[kept]).all()
+    levels = int(level.max()) + 1 if k.multilevel and not unseen else 0
+    blocks, S, scores = ml.start(sets.dim, levels), None, []
+    for rho in RHOS:
+        J, (S, _) = problem(k, part, y[kept], level[kept], blocks, gamma, (rho, rho), S, width=ml.HUBER)
+        for moved, _ in ml.lbfgs(J, blocks, TRIAL):
+            blocks = moved
+        if whole:
+            scores.append(_pair_score(k, rest, y[held], level[held], blocks, gamma))
+        else:
+            scores.append(_soft_hits(k, rest, part, y[held], y[kept], level[kept], blocks, gamma))
+    return np.stack(scores)
+
+
+def _pair_score(k: ml.LMNNKnobs, X: Pack, y: Index, level: Index, blocks: Array, gamma: float) -> Array:
+    """The area under the ROC curve over the pairs of one level in X (of any level in the global model)."""
+    i, j = (side.astype(np.int64) for side in np.triu_indices(len(X), 1))
+    code = level if len(blocks) > 1 else np.zeros_like(level)
+    alike = code[i] == code[j]
+    i, j = i[alike], j[alike]
+    return np.array([area(_under(k, X, X, i, j, code[i], blocks, gamma), y[i] == y[j])])
+
+
+def _soft_hits(
+    k: ml.LMNNKnobs, X: Pack, Y: Pack, y: Index, z: Index, level: Index, blocks: Array, gamma: float
+) -> Array:
+    """For each set of X how surely the nearest of Y is of its own class, columns under the metric of their level."""
+    i, j = np.indices((len(X), len(Y))).reshape(2, -1).astype(np.int64)
+    code = level if len(blocks) > 1 else np.zeros_like(level)
+    D = _under(k, X, Y, i, j, code[j], blocks, gamma).reshape(len(X), len(Y))
+    same = y[:, None] == z[None, :]
+    near, far = np.where(same, D, np.inf).min(axis=1), np.where(same, np.inf, D).min(axis=1)
+    contrast = (far - near) / np.maximum(np.abs(far) + np.abs(near), 1e-300)
+    return np.asarray(1 / (1 + np.exp(-contrast / SOFTNESS)))
+
+
+def _under(k: ml.LMNNKnobs, X: Pack, Y: Pack, i: Index, j: Index, code: Index, blocks: Array, gamma: float) -> Array:
+    """Distances of pairs (X[i], Y[j]), each under the metric of its level's code."""
+    out = np.empty(len(i))
+    for t in np.unique(code):
+        at, root = np.flatnonzero(code == t), linalg.factor(ml.metric(blocks, int(t)))
+        P, Q = X.project(root), Y.project(root)
+        out[at] = ml.distances(P, Q, i[at], j[at], gamma, k.value, tol=max(k.tol, 1e-4), n_jobs=k.n_jobs)
+    return out
+
+
+SOFTNESS = 0.05
+"""The relative gap between own and other class at which a held-out set counts as 73 % right."""
 
 
 def _means(X: Pack) -> Array:
@@ -496,6 +593,10 @@ def read_sets(X: Any, where: str = "X") -> list[Signature]:
         raise InputError(f"{where} is sparse; give X.toarray()")
     if hasattr(X, "to_numpy"):
         X = X.to_numpy()
+    if not isinstance(X, np.ndarray | Sequence) and hasattr(X, "__array__"):
+        X = np.asarray(X)
+    if isinstance(X, np.ndarray) and X.dtype == object and X.ndim == 2:
+        X = _numeric(X, where)
     if isinstance(X, np.ndarray) and X.dtype != object:
         if X.ndim == 1:
             raise ShapeError(
@@ -503,6 +604,8 @@ def read_sets(X: Any, where: str = "X") -> list[Signature]:
             )
         if np.iscomplexobj(X):
             raise InputError(f"{where}: Complex data not supported")
+        if X.ndim == 2 and X.shape[1] == 0:
+            raise ShapeError(f"{where}: 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
         X = list(X)
     try:
         items = list(X)
@@ -515,6 +618,20 @@ def read_sets(X: Any, where: str = "X") -> list[Signature]:
         if s.dim != sets[0].dim:
             raise ShapeError(f"{where}[{k}] has {s.dim} dimensions where {where}[0] has {sets[0].dim}")
     return sets
+
+
+def _numeric(X: Any, where: str) -> Any:
+    """A 2-D object array as numbers: its rows are one-point sets."""
+    try:
+        return X.astype(np.float64)
+    except TypeError as error:
+        raise NotNumbers(f"{where}: argument must be a string or a number: {error}") from None
+    except ValueError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+class NotNumbers(InputError, TypeError):
+    """A value of a type that is no number: an InputError that is a TypeError, too, as scikit-learn expects."""
 
 
 def _signature(item: Any, where: str) -> Signature:
@@ -530,6 +647,11 @@ def _labels(y: Any, n: int) -> Any:
         raise InputError("requires y to be passed, but the target y is None: one label a set")
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; its one column is taken",
+            sklearn.exceptions.DataConversionWarning,
+            stacklevel=3,
+        )
         labels = labels.ravel()
     if labels.ndim != 1:
         raise ShapeError(f"y: expected one label a set, ({n},), got shape {labels.shape}")

@@ -1,0 +1,630 @@
+"""The estimator: what it learns, how it decides, what it refuses, scikit-learn, files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+from likewise.core import linalg, transport
+from likewise.engine.config import knobs
+from likewise.errors import ConfigError, InputError, LikewiseError, NotFittedError, ShapeError
+from likewise.sets import model as module
+from likewise.sets import multilevel as ml
+from likewise.sets.model import RULES, WassersteinLMNN
+from likewise.types import Signature
+
+QUICK = {"max_iter": 8, "rounds": 2}
+
+
+def planted(seed=0, classes=4, per_class=8, d=8, noise=1.5, shared=False):
+    """Sets that agree within a class in two coordinates only: its own two, or the same two for all if `shared`."""
+    rng = np.random.default_rng(1000)
+    where = [np.array([0, 1]) if shared else np.array([2 * c, 2 * c + 1]) % d for c in range(classes)]
+    centre = rng.normal(0, 1.5, (classes, 2))
+    rng = np.random.default_rng(seed)
+    X, y = [], []
+    for c in range(classes):
+        for _ in range(per_class):
+            m = rng.integers(3, 7)
+            points = rng.normal(0, noise, (m, d)) + rng.normal(0, noise, d)
+            points[:, where[c]] = centre[c] + rng.normal(0, 0.2, (m, 2))
+            X.append(points)
+            y.append(f"class {c}")
+    return X, np.array(y)
+
+
+@pytest.fixture(scope="module")
+def train():
+    return planted(0)
+
+
+@pytest.fixture(scope="module")
+def test():
+    return planted(1, per_class=12)
+
+
+@pytest.fixture(scope="module")
+def fitted(train):
+    return WassersteinLMNN(**QUICK).fit(*train)
+
+
+@pytest.fixture(scope="module")
+def world_with_relations():
+    """Families of two, in two relations; a relation's members resemble each other in its own coordinates."""
+    rng = np.random.default_rng(5)
+    X, families, relations = [], [], []
+    for f in range(24):
+        relation = f % 2
+        face = rng.normal(0, 1, 2)
+        for _ in range(2):
+            points = rng.normal(0, 1.0, (4, 6))
+            points[:, 2 * relation : 2 * relation + 2] = face + rng.normal(0, 0.15, (4, 2))
+            X.append(points)
+            families.append(f)
+            relations.append(("fs", "md")[relation])
+    return X, families, relations
+
+
+# ── learning ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_learned_beats_unlearned_and_levels_beat_global_where_classes_differ(train, test):
+    """The planted world: each class agrees in coordinates of its own, which one shared metric cannot express."""
+    scores = {}
+    for name, knobs_ in {
+        "none": {"max_iter": 0, "multilevel": False},
+        "global": {"multilevel": False},
+        "levels": {},
+    }.items():
+        scores[name] = WassersteinLMNN(**knobs_).fit(*train).score(*test)
+    assert scores["levels"] >= scores["none"] + 0.1
+    assert scores["levels"] >= scores["global"] + 0.05
+
+
+def test_global_finds_the_shared_subspace():
+    train, test = planted(0, shared=True, noise=2.5), planted(1, shared=True, noise=2.5)
+    learned = WassersteinLMNN(multilevel=False).fit(*train)
+    unlearned = WassersteinLMNN(multilevel=False, max_iter=0).fit(*train)
+    assert learned.score(*test) >= unlearned.score(*test) + 0.1
+    planted_energy = np.trace(learned.M0_[:2, :2]) / np.trace(learned.M0_)
+    assert planted_energy > 0.5  # 2 of 8 coordinates have more than half of the metric
+
+
+def test_fit_leaves_what_it_promises(fitted, train):
+    d = train[0][0].shape[1]
+    assert fitted.M0_.shape == (d, d)
+    assert list(fitted.Mt_) == fitted.levels_ == sorted(set(train[1].tolist()))
+    for M in [fitted.M0_, *fitted.Mt_.values()]:
+        linalg.psd(M, dim=d)
+    assert fitted.classes_.tolist() == sorted(set(train[1].tolist()))
+    assert fitted.rule_ == "gallery"
+    assert fitted.n_features_in_ == d
+    for record in fitted.history_:
+        assert {"round", "iteration", "objective", "active", "triplets", "step", "seconds"} <= set(record)
+    assert fitted.history_[-1]["objective"] < fitted.history_[0]["objective"]
+
+
+def test_history_has_the_true_objective(train):
+    X, y = train
+    model = WassersteinLMNN(max_iter=5, rounds=1).fit(X, y)
+    again = WassersteinLMNN(max_iter=0, rounds=1).fit(X, y)  # its R is at M = I, that of the only round
+    unit = transport.Pack(again._raw.points / model.scale_, again._raw.weights, again._raw.offsets)
+    first = ml.start(unit.dim, 4)
+    J, _ = module.problem(model, unit, model._codes, model._level, first, model.gamma_, model.rho_)
+    blocks = np.stack([model.M0_, *model.Mt_.values()]) * model.scale_**2
+    assert J(blocks).objective == pytest.approx(model.history_[-1]["objective"], rel=1e-6)
+
+
+def test_objective_is_lower_after_learning(train):
+    X, y = train
+    before = WassersteinLMNN(max_iter=0).fit(X, y).objective(X, y)
+    assert WassersteinLMNN(**QUICK).fit(X, y).objective(X, y) < before - 0.01
+
+
+def test_gamma_auto_is_a_twentieth_of_the_median_cost_at_the_identity(train):
+    X, y = train
+    model = WassersteinLMNN(max_iter=0).fit(X, y)
+    points = np.concatenate(X)
+    C = linalg.squared_distances(points, points)[np.triu_indices(len(points), 1)]
+    assert model.scale_ == pytest.approx(np.sqrt(np.median(C)))
+    assert model.gamma_ == pytest.approx(0.05, rel=1e-9)
+    raw = WassersteinLMNN(max_iter=0, normalize=False).fit(X, y)
+    assert raw.scale_ == 1
+    assert raw.gamma_ == pytest.approx(0.05 * np.median(C))
+    assert WassersteinLMNN(max_iter=0, gamma=0.3).fit(X, y).gamma_ == 0.3
+
+
+def test_scale_of_the_input_does_not_matter(train, test):
+    X, y = train
+    a = WassersteinLMNN(**QUICK).fit(X, y)
+    b = WassersteinLMNN(**QUICK).fit([1000 * x for x in X], y)
+    np.testing.assert_allclose(a.M0_, b.M0_ * 1e6, rtol=1e-3, atol=1e-5)
+    assert (a.predict(test[0]) == b.predict([1000 * x for x in test[0]])).mean() > 0.95
+
+
+def test_raw_sums_of_the_paper(train):
+    X, y = train
+    model = WassersteinLMNN(normalize=False, init="paper", solver="paper", k_targets=2, k_impostors=3, **QUICK).fit(
+        X, y
+    )
+    assert model.rho_ == (1.0, 0.25)
+    assert all(np.linalg.eigvalsh(M)[0] > -1e-9 for M in model.Mt_.values())
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "fista", "paper"])
+@pytest.mark.parametrize("multilevel", [True, False])
+def test_every_solver_lowers_the_objective(train, solver, multilevel):
+    X, y = train
+    model = WassersteinLMNN(solver=solver, multilevel=multilevel, **QUICK).fit(X, y)
+    start = WassersteinLMNN(multilevel=multilevel, max_iter=0).fit(X, y)
+    assert model.objective(X, y) < start.objective(X, y)
+
+
+def test_divergence_can_be_trained(train, test):
+    model = WassersteinLMNN(value="divergence", **QUICK).fit(*train)
+    assert model.score(*test) > 0.5
+    x = train[0][0]
+    assert model.pair_distance([(x, x)])[0] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1, 3])
+def test_more_dimensions_than_sets(scale):
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(3, 40)) + 2 * (i % 2) * np.eye(40)[0] for i in range(8)]
+    model = WassersteinLMNN(**QUICK).fit(X, np.arange(8) % 2)
+    assert np.isfinite(model.M0_).all()
+    linalg.psd(model.M0_)
+
+
+def test_same_seed_same_bytes(train):
+    a, b = (WassersteinLMNN(rule="auto", max_iter=4, rounds=1, seed=3).fit(*train) for _ in range(2))
+    assert a.M0_.tobytes() == b.M0_.tobytes()
+    assert all(a.Mt_[t].tobytes() == b.Mt_[t].tobytes() for t in a.levels_)
+    assert a.rule_ == b.rule_
+
+
+def test_levels_given_by_the_user(world_with_relations):
+    X, y, relations = world_with_relations
+    model = WassersteinLMNN(**QUICK).fit(X, y, levels=relations)
+    assert model.levels_ == ["fs", "md"]
+    by_signature = WassersteinLMNN(**QUICK).fit([Signature(x, level=t) for x, t in zip(X, relations, strict=True)], y)
+    np.testing.assert_array_equal(model.M0_, by_signature.M0_)
+    own = {t: np.diag(model.metric(t)) for t in model.levels_}
+    assert own["fs"][:2].sum() > own["md"][:2].sum()
+    assert own["md"][2:4].sum() > own["fs"][2:4].sum()
+
+
+def test_imbalanced_classes():
+    X, y = planted(0)
+    keep = [i for i in range(len(y)) if y[i] != "class 0" or i < 2]
+    model = WassersteinLMNN(**QUICK).fit([X[i] for i in keep], y[keep])
+    Xt, yt = planted(1)
+    assert "class 0" in model.predict(Xt)
+    assert model.score(Xt, yt) > 0.5
+
+
+# ── distances ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_point_sets_are_the_squared_mahalanobis_distance(train):
+    """Exactly, for every γ and every level."""
+    rng = np.random.default_rng(0)
+    rows, y = rng.normal(size=(12, 3)), np.arange(12) % 3
+    for gamma in ("auto", 0.01, 10.0):
+        model = WassersteinLMNN(gamma=gamma, **QUICK).fit(rows, y)
+        D = model.pairwise(rows, rows, levels=y.tolist())
+        for j in range(12):
+            M = model.M0_ + model.Mt_[int(y[j])]
+            np.testing.assert_allclose(
+                D[:, j], linalg.mahalanobis(rows, rows[j : j + 1], M)[:, 0], rtol=1e-9, atol=1e-12
+            )
+
+
+def test_distances_are_those_of_transport_under_the_metrics_given(fitted, train):
+    """M0_, Mt_ and gamma_ are in the units of the input: what `distances(metric=)` takes."""
+    X = [Signature(x) for x in train[0][:3]]
+    t = fitted.levels_[1]
+    P = transport.pack(X).project(linalg.factor(fitted.M0_ + fitted.Mt_[t]))
+    i, j = np.zeros(3, dtype=np.int64), np.arange(3)
+    np.testing.assert_allclose(
+        fitted.pairwise(X[:1], X, levels=[t] * 3)[0],
+        transport.solve_pairs(P, P, i, j, fitted.gamma_).value,
+        rtol=1e-6,
+    )
+
+
+def test_pairs_are_symmetric(fitted, train):
+    X = train[0]
+    pairs = [(X[i], X[i + 9]) for i in range(6)]
+    for levels in (None, "class 1"):
+        a = fitted.pair_distance(pairs, levels=levels)
+        b = fitted.pair_distance([(q, p) for p, q in pairs], levels=levels)
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 1000))
+def test_order_of_points_and_zero_weights_do_not_matter(fitted, seed):
+    rng = np.random.default_rng(seed)
+    p, q = rng.normal(size=(4, 8)), rng.normal(size=(5, 8))
+    a = fitted.pair_distance([(p, q)])
+    shuffled = rng.permutation(4)
+    padded = (np.vstack([q, 9 * np.ones((2, 8))]), np.r_[np.full(5, 0.2), 0, 0])
+    np.testing.assert_allclose(fitted.pair_distance([(p[shuffled], padded)]), a, rtol=1e-6)
+
+
+def test_a_column_is_measured_under_the_level_of_its_own_set(fitted, train):
+    X, y = train
+    D = fitted.pairwise(X[:2])
+    assert D.shape == (2, len(X))
+    for j in (0, 9, 20):
+        alone = fitted.pair_distance([(X[0], X[j])], levels=[y[j]])[0]
+        assert D[0, j] == pytest.approx(alone, rel=1e-6)
+
+
+def test_the_plan_has_the_marginals(fitted):
+    rng = np.random.default_rng(0)
+    p = Signature(rng.normal(size=(3, 8)), [0.5, 0, 0.5])
+    F = fitted.transport_plan(p, rng.normal(size=(4, 8)), level="class 2")
+    assert F.shape == (3, 4)
+    np.testing.assert_allclose(F.sum(1), [0.5, 0, 0.5], atol=1e-6)
+    np.testing.assert_allclose(F.sum(0), np.full(4, 0.25), atol=1e-6)
+
+
+# ── erratum 7: rules at test time ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rule_gallery_is_the_nearest_under_its_own_metric(fitted, test, train):
+    X, y = test[0][:6], train[1]
+    D = np.array([[fitted.pair_distance([(x, g)], levels=[t])[0] for g, t in zip(train[0], y, strict=True)] for x in X])
+    assert fitted.predict(X).tolist() == y[D.argmin(axis=1)].tolist()
+
+
+@pytest.mark.parametrize("rule", ["global", "mean"])
+def test_rules_global_and_mean_use_one_metric(train, test, rule):
+    model = WassersteinLMNN(rule=rule, **QUICK).fit(*train)
+    M = model.M0_ + (np.mean(list(model.Mt_.values()), axis=0) if rule == "mean" else 0)
+    X = [Signature(x) for x in test[0][:5]]
+    L = linalg.factor(M)
+    P, G = transport.pack(X).project(L), transport.pack([Signature(x) for x in train[0]]).project(L)
+    i, j = (a.ravel() for a in np.meshgrid(np.arange(5), np.arange(len(G)), indexing="ij"))
+    D = transport.solve_pairs(P, G, i, j, model.gamma_).value.reshape(5, -1)
+    np.testing.assert_allclose(model.pairwise(X), D, rtol=1e-6)
+    assert model.predict(X).tolist() == train[1][D.argmin(axis=1)].tolist()
+
+
+def test_rule_energy_is_the_growth_of_the_objective(train, test):
+    """By loops over the three parts of LMNN's energy."""
+    model = WassersteinLMNN(rule="energy", k_targets=2, k_impostors=5, **QUICK).fit(*train)
+    X, y = train
+    x, k, push = test[0][0], 2, model.mu / 5
+
+    def W(g, t):
+        return model.pair_distance([(x, g)], levels=[t])[0]
+
+    S = model._targets
+    energies = []
+    for c in model.classes_:
+        near = sorted(W(g, c) for g, label in zip(X, y, strict=True) if label == c)[:k]
+        far = sorted(W(g, c) for g, label in zip(X, y, strict=True) if label != c)[:5]
+        e = (1 - model.mu) * sum(near) + push * sum(max(0, 1 + a - b) for a in near for b in far)
+        for i, j in S:
+            if y[i] != c:
+                reach = model.pair_distance([(X[i], X[j])], levels=[y[i]])[0]
+                e += push * max(0, 1 + reach - W(X[i], y[i]))
+        energies.append(e)
+    found = model._energies(transport.pack([Signature(x)]), np.array([-1]))[0]
+    np.testing.assert_allclose(found, energies, rtol=1e-5)
+    assert model.predict([x])[0] == model.classes_[int(np.argmin(energies))]
+
+
+def test_rule_auto_takes_the_best_of_the_inner_folds(train, monkeypatch):
+    X, y = train
+    known = {p.tobytes(): int(label[-1]) for p, label in zip(X, y, strict=True)}
+    for best in RULES:
+
+        def decide(self, P, own, rule, best=best):
+            right = np.array([known[P.points[P.rows(i)].tobytes()] for i in range(len(P))])
+            return right if rule == best else (right + 1) % 4
+
+        monkeypatch.setattr(WassersteinLMNN, "_decide", decide)
+        assert WassersteinLMNN(rule="auto", max_iter=0).fit(X, y).rule_ == best
+
+
+def test_inner_folds_leave_two_of_every_class():
+    y = np.repeat([0, 1, 2], [2, 3, 11])
+    folds = module.inner_folds(y, seed=0)
+    held = np.concatenate(folds)
+    assert len(held) == len(set(held.tolist())) == 14  # the class of two is never held out
+    for fold in folds:
+        assert np.bincount(np.delete(y, fold), minlength=3).min() >= 2
+    assert module.inner_folds(np.array([0, 0, 1, 1]), seed=0) == []
+
+
+def test_rule_auto_with_families_of_two_holds_out_families(world_with_relations):
+    X, y, relations = world_with_relations
+    model = WassersteinLMNN(rule="auto", **QUICK).fit(X, y, levels=relations)
+    assert model.rule_ in ("gallery", "global", "mean")
+    assert WassersteinLMNN(rule="auto", max_iter=2, rounds=1).fit(X, y).rule_ in ("global", "mean")
+
+
+def test_area_under_the_curve():
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(0)
+    d, same = rng.integers(0, 10, 50).astype(float), rng.random(50) < 0.4
+    assert module.area(d, same) == pytest.approx(roc_auc_score(same, -d))
+    assert module.area(d, np.zeros(50, dtype=bool)) == 0.5
+
+
+def test_an_unseen_level_is_refused_unless_the_rule_needs_none(fitted, train):
+    X = train[0]
+    with pytest.raises(InputError, match=r"level 'uncle' was not seen.*class 0.*rule='global'"):
+        fitted.pair_distance([(X[0], X[1])], levels=["uncle"])
+    with pytest.raises(InputError, match="uncle"):
+        fitted.pairwise(X[:1], [Signature(X[1], level="uncle")])
+    for rule in ("global", "mean"):
+        model = WassersteinLMNN(rule=rule, max_iter=0).fit(*train)
+        assert model.pair_distance([(X[0], X[1])], levels=["uncle"])[0] > 0
+
+
+def test_votes():
+    D = np.array([[3.0, 1.0, 2.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
+    y = np.array([0, 1, 0, 0])
+    assert module.vote(D, y, 1, 2).tolist() == [1, 0]
+    assert module.vote(D, y, 3, 2).tolist() == [0, 0]
+    assert module.vote(D, y, 2, 2).tolist() == [1, 0]  # one vote each: the nearer wins
+    assert module.vote(D, y, 99, 2).tolist() == [0, 0]
+
+
+# ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def good():
+    X, y = planted(0, per_class=3)
+    return X, y.tolist()
+
+
+def with_nan():
+    X, y = good()
+    X[2] = X[2].copy()
+    X[2][0, 0] = np.nan
+    return X, y
+
+
+def replaced(value):
+    X, y = good()
+    X[1] = value
+    return X, y
+
+
+BAD = {
+    "NaN": (with_nan(), r"X\[2\].*NaN"),
+    "negative weight": (replaced((np.ones((2, 8)), [2, -1])), r"X\[1\].*≥ 0"),
+    "zero weights": (replaced((np.ones((2, 8)), [0, 0])), r"X\[1\].*sum to 0"),
+    "other dimension": (replaced(np.ones((2, 7))), r"X\[1\] has 7 dimensions where X\[0\] has 8"),
+    "empty set": (replaced(np.ones((0, 8))), r"X\[1\].*empty"),
+    "text": (replaced("a picture"), r"X\[1\].*numbers"),
+    "no sets": (([], []), "X: .*at least one"),
+    "short y": ((good()[0], good()[1][:-1]), "y: expected 12 labels.*got 11"),
+    "one class": ((good()[0], ["a"] * 12), "two classes"),
+    "one member": ((good()[0], ["lone"] + ["a"] * 5 + ["b"] * 6), "'lone' has one member"),
+    "measurements": ((good()[0], np.linspace(0, 1, 12)), "continuous"),
+    "mixed labels": ((good()[0], np.array([1, "a"] * 6, dtype=object)), "several types"),
+    "not a sequence": ((7, [1]), "sequence"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_with_a_reason(case):
+    (X, y), words = BAD[case]
+    model = WassersteinLMNN(**QUICK)
+    with pytest.raises(InputError, match=words):
+        model.fit(X, y)
+    assert not hasattr(model, "M0_")
+
+
+@pytest.mark.parametrize(
+    ("knob", "value"),
+    [
+        ("gamma", 0),
+        ("gamma", -1.0),
+        ("gamma", "small"),
+        ("mu", 1.5),
+        ("rho0", -1),
+        ("k_targets", 0),
+        ("rule", "best"),
+        ("solver", "adam"),
+        ("value", "sharp"),
+        ("tol", 0),
+        ("max_iter", -1),
+        ("n_neighbors", 0),
+        ("init", "zero"),
+    ],
+)
+def test_bad_knobs_are_refused(train, knob, value):
+    with pytest.raises(ConfigError, match=knob):
+        WassersteinLMNN(**{knob: value}).fit(*train)
+
+
+def test_bad_levels_are_refused(train):
+    X, y = train
+    with pytest.raises(ShapeError, match="levels: expected 32"):
+        WassersteinLMNN().fit(X, y, levels=["a"])
+    with pytest.raises(InputError, match="None is not a level"):
+        WassersteinLMNN().fit(X, y, levels=[None] * 32)
+
+
+def test_asking_before_fit_is_refused(train):
+    for ask in (lambda m: m.predict(train[0]), lambda m: m.pairwise(train[0]), lambda m: m.state()):
+        with pytest.raises(NotFittedError, match="fit"):
+            ask(WassersteinLMNN())
+
+
+def test_bad_questions_are_refused(fitted, train):
+    X = train[0]
+    with pytest.raises(ShapeError, match=r"5 features.*expecting 8"):
+        fitted.predict([np.ones((2, 5))])
+    with pytest.raises(InputError, match=r"pairs\[0\]"):
+        fitted.pair_distance([X[0][:1]])
+    with pytest.raises(ShapeError, match="levels: expected 1"):
+        fitted.pair_distance([(X[0], X[1])], levels=["class 0", "class 1"])
+    a, b = Signature(X[0], level="class 0"), Signature(X[1], level="class 1")
+    with pytest.raises(InputError, match=r"'class 0' and 'class 1'.*levels="):
+        fitted.pair_distance([(a, b)])
+    assert fitted.pair_distance([]).shape == (0,)
+
+
+# ── scikit-learn ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_params_and_clone():
+    model = WassersteinLMNN(gamma=0.2, k_targets=2)
+    assert set(model.get_params()) == {k.name for k in knobs(ml.LMNNKnobs)}
+    copy = clone(model.set_params(rule="mean"))
+    assert copy.get_params() == model.get_params()
+    assert copy is not model
+    assert repr(copy).startswith("WassersteinLMNN(gamma=0.2")
+
+
+def test_cross_val_score_on_lists_and_object_arrays(train):
+    X, y = train
+    ragged = np.empty(len(X), dtype=object)
+    ragged[:] = X
+    pairs = [(x, np.full(len(x), 1 / len(x))) for x in X]
+    scores = [cross_val_score(WassersteinLMNN(max_iter=2, rounds=1), Z, y, cv=3) for Z in (X, ragged, pairs)]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    np.testing.assert_array_equal(scores[0], scores[2])
+    assert scores[0].mean() > 0.3
+
+
+def test_grid_search_and_pipeline(train):
+    X, y = train
+    steps = make_pipeline(FunctionTransformer(lambda Z: [2 * x for x in Z]), WassersteinLMNN(max_iter=2, rounds=1))
+    search = GridSearchCV(steps, {"wassersteinlmnn__rule": ["gallery", "global"]}, cv=2).fit(X, y)
+    assert search.best_estimator_.score(X, y) > 0.5
+
+
+NOT_FOR_SETS = {
+    "check_classifiers_one_label": "one class cannot be learned from: refused with that reason",
+    "check_classifiers_regression_target": "measurements as labels are refused",
+}
+
+
+def test_scikit_learn_s_own_checks():
+    """All that hold for an estimator whose rows are one-point sets."""
+    failed = []
+    for estimator, check in estimator_checks_generator(WassersteinLMNN(max_iter=2, rounds=1, k_impostors=5)):
+        name = getattr(check, "func", check).__name__
+        if name in NOT_FOR_SETS:
+            continue
+        try:
+            check(estimator)
+        except Exception as error:
+            if type(error).__name__ != "SkipTest":
+                failed.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
+    assert not failed, "\n".join(failed)
+
+
+def test_rows_of_an_array_are_one_point_sets():
+    from sklearn.datasets import load_iris
+
+    X, y = load_iris(return_X_y=True)
+    assert cross_val_score(WassersteinLMNN(max_iter=5, rounds=1), X[::3], y[::3], cv=3).mean() > 0.9
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stored(model):
+    arrays, header = model.state()
+    return {k: v.copy() for k, v in arrays.items()}, json.loads(json.dumps(header))
+
+
+@pytest.mark.parametrize("rule", ["gallery", "energy", "mean"])
+@pytest.mark.parametrize("multilevel", [True, False])
+def test_state_and_back(train, test, rule, multilevel):
+    model = WassersteinLMNN(rule=rule, multilevel=multilevel, max_iter=3, rounds=1).fit(*train)
+    twin = WassersteinLMNN.from_state(*stored(model))
+    assert twin.get_params() == model.get_params()
+    np.testing.assert_array_equal(twin.predict(test[0][:9]), model.predict(test[0][:9]))
+    np.testing.assert_array_equal(twin.pairwise(test[0][:2]), model.pairwise(test[0][:2]))
+    assert twin.history_ == model.history_
+    assert list(twin.Mt_) == list(model.Mt_)
+
+
+@pytest.mark.parametrize("labels", [[1, 2], [True, False], [0.0, 1.0], ["é", "b"]])
+def test_labels_keep_their_type(labels):
+    X = [np.random.default_rng(i).normal(size=(2, 3)) for i in range(6)]
+    model = WassersteinLMNN(max_iter=1, rounds=1).fit(X, labels * 3)
+    twin = WassersteinLMNN.from_state(*stored(model))
+    assert twin.classes_.dtype == model.classes_.dtype
+    assert twin.predict(X).tolist() == model.predict(X).tolist()
+    assert list(twin.Mt_) == list(model.Mt_)
+
+
+def test_save_and_load(fitted, test, tmp_path):
+    from likewise.engine import checkpoint
+
+    checkpoint.save(fitted, tmp_path / "model")
+    twin = checkpoint.load(tmp_path / "model")
+    np.testing.assert_array_equal(twin.predict(test[0]), fitted.predict(test[0]))
+
+
+def spoil(key, change):
+    def act(arrays, header):
+        arrays[key] = change(arrays[key])
+
+    return act
+
+
+def spoil_header(key, value):
+    def act(arrays, header):
+        header[key] = value
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        spoil("M0", lambda M: -M),
+        spoil("Mt", lambda M: M[:1]),
+        spoil("offsets", lambda o: o[:-1]),
+        spoil("offsets", lambda o: o[::-1]),
+        spoil("weights", lambda w: 2 * w),
+        spoil("points", lambda p: p[:, :-1]),
+        spoil("codes", lambda c: c + 100),
+        spoil("level", lambda c: c - 1),
+        spoil("targets", lambda t: t + 1000),
+        spoil("codes", lambda c: c.astype(float)),
+        spoil_header("gamma", 0),
+        spoil_header("scale", float("nan")),
+        spoil_header("rule", "auto"),
+        spoil_header("knobs", {"surprise": 1}),
+        spoil_header("classes", {"dtype": "V8", "values": []}),
+    ],
+)
+def test_a_damaged_state_is_refused(fitted, act):
+    arrays, header = stored(fitted)
+    act(arrays, header)
+    with pytest.raises(LikewiseError):
+        WassersteinLMNN.from_state(arrays, header)
+
+
+def test_labels_that_json_cannot_hold_are_refused():
+    X = [np.random.default_rng(i).normal(size=(2, 3)) for i in range(4)]
+    model = WassersteinLMNN(max_iter=0).fit(X, [0, 0, 1, 1], levels=[frozenset("a"), frozenset("b")] * 2)
+    with pytest.raises(InputError, match="levels: a label of type frozenset"):
+        model.state()
+    model = WassersteinLMNN(max_iter=0).fit(X, [0, 0, 1, 1], levels=[("a", 1), ("b", 2)] * 2)
+    assert list(WassersteinLMNN.from_state(*stored(model)).Mt_) == [("a", 1), ("b", 2)]
