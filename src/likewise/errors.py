@@ -5,6 +5,7 @@ LikewiseError
 │   ├── ShapeError                      an array has the wrong shape
 │   └── ConfigError                     a knob is unknown or out of its bounds
 ├── FileError (also an OSError)         a file is missing, damaged, hostile or of another kind
+├── ShardError (engine.shards)          some shards of a job failed: which, why; the finished ones are kept
 ├── NotFittedError                      an estimator was asked before it was fitted (scikit-learn's, too)
 └── MissingExtra (also an ImportError)  an optional dependency is not installed: the message has the pip line
 

@@ -188,8 +188,8 @@ class _Columns:
         return cls(order, widths, bases, points, weights, norms)
 
 
-_TILE_ROWS = 256
-_TILE_COLUMNS = 2048
+_TILE_ROWS = 512
+_TILE_COLUMNS = 1024
 
 
 def _cuts(offsets: Index, most: int) -> list[int]:
@@ -206,8 +206,9 @@ def _tiles(rows: _Rows, columns: _Columns, symmetric: bool) -> Iterator[tuple[in
     """(first set, last set, first group, last group) of each tile; with symmetry those on or above the diagonal."""
     for r0, r1 in pairwise(_cuts(rows.offsets, _TILE_ROWS)):
         for q0, q1 in pairwise(_cuts(columns.bases, _TILE_COLUMNS)):
-            if not symmetric or q1 * WIDTH > r0:
-                yield r0, r1, q0, q1
+            first = max(q0, r0 // WIDTH) if symmetric else q0
+            if first < q1:
+                yield r0, r1, first, q1
 
 
 def solve_all(

@@ -94,7 +94,7 @@ def distances(
 
     W = ⟨C, F⟩ + γ KL(F ‖ a bᵀ) at the optimal plan F, ground cost C_ij = (p_i − q_j)ᵀ M (p_i − q_j) with M = metric.
     value: "kl" (this), "paper" (⟨C, F⟩ − γ h(F)), "divergence" (0 for identical sets), "sharp" (⟨C, F⟩).
-    gamma: "auto" is 0.05 × the median ground cost of X. backend: "numba" (CPU), "torch" (batched; follows CUDA), "auto".
+    gamma: "auto" is 0.05 × the median ground cost of X. backend: "numba" (CPU), "torch" (batched, CUDA if there).
     """
     _check(gamma, value, tol)
     packed, other = _projected(
