@@ -169,8 +169,9 @@ class TestKinship:
     def test_learned_set_metric_and_pair_metric_run(self, kin):
         from likewise.sets.model import WassersteinLMNN
 
-        blocks = [Signature(d.block_lbp(path, (2, 2))) for path in kin.paths]
-        learned = p.kinship(kin, WassersteinLMNN(max_iter=3), blocks, pca=5)
+        kin = d.kinfacew(kin.paths[0].parents[2], ["fs", "ms"])
+        blocks = [Signature(d.block_lbp(path, (2, 1))) for path in kin.paths]
+        learned = p.kinship(kin, WassersteinLMNN(max_iter=2, k_impostors=2, rule="gallery"), blocks, pca=5)
         pairs = p.kinship(kin, b.OfVectors(b.KISSME(), b.flat_vectors), blocks, pca=5)
         again = p.kinship(kin, b.OfVectors(b.KISSME(), b.flat_vectors), blocks, pca=5)
         for result in (learned, pairs):
