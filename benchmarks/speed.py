@@ -1,6 +1,6 @@
 """How fast: many small transport problems against POT and OTT, in one run, on one thread, in CPU time.
 
-    python benchmarks/speed.py transport     pairs per CPU-second: ours, POT's loop and batches, exact, ott-jax, roofline
+    python benchmarks/speed.py transport     pairs per CPU-second: ours, POT's loop, batches, exact, ott-jax, roofline
     python benchmarks/speed.py threads       n_jobs = 2 against 1, wall clock (needs two free cores)
     python benchmarks/speed.py start         CPU-seconds of the first call: nothing compiled yet, then from the cache
     python benchmarks/speed.py profile       where the time of a pair goes
@@ -270,7 +270,7 @@ def transport_(rounds: int, shapes: int, each: int) -> None:
         ["world", "γ / median", "method", "pairs / CPU-s", "× POT loop", "largest relative error"],
         rows,
         "python benchmarks/speed.py transport",
-        "N = 1000 sets of 5–20 points, d = 100, marginal error 1e-6, one thread, CPU time, median of alternating rounds",
+        "N = 1000 sets of 5–20 points, d = 100, error 1e-6, one thread, CPU time, median of alternating rounds",
     )
 
 

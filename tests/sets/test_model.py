@@ -22,7 +22,8 @@ from likewise.sets import multilevel as ml
 from likewise.sets.model import RULES, WassersteinLMNN
 from likewise.types import Signature
 
-QUICK = {"max_iter": 8, "rounds": 2}
+FIXED = {"rho0": 0.3, "rhot": 0.3}
+QUICK = {"max_iter": 8, "rounds": 2, **FIXED}
 
 
 def planted(seed=0, classes=4, per_class=8, d=8, noise=1.5, shared=False):
@@ -115,7 +116,7 @@ def test_fit_leaves_what_it_promises(fitted, train):
 
 def test_history_has_the_true_objective(train):
     X, y = train
-    model = WassersteinLMNN(max_iter=5, rounds=1).fit(X, y)
+    model = WassersteinLMNN(max_iter=5, rounds=1, **FIXED).fit(X, y)
     again = WassersteinLMNN(max_iter=0, rounds=1).fit(X, y)  # its R is at M = I, that of the only round
     unit = transport.Pack(again._raw.points / model.scale_, again._raw.weights, again._raw.offsets)
     first = ml.start(unit.dim, 4)
@@ -153,9 +154,9 @@ def test_scale_of_the_input_does_not_matter(train, test):
 
 def test_raw_sums_of_the_paper(train):
     X, y = train
-    model = WassersteinLMNN(normalize=False, init="paper", solver="paper", k_targets=2, k_impostors=3, **QUICK).fit(
-        X, y
-    )
+    model = WassersteinLMNN(
+        normalize=False, init="paper", solver="paper", k_targets=2, k_impostors=3, max_iter=8, rounds=2
+    ).fit(X, y)
     assert model.rho_ == (1.0, 0.25)
     assert all(np.linalg.eigvalsh(M)[0] > -1e-9 for M in model.Mt_.values())
 
@@ -185,8 +186,24 @@ def test_more_dimensions_than_sets(scale):
     linalg.psd(model.M0_)
 
 
+def test_rho_auto_is_weak_where_there_is_much_to_learn_and_strong_where_there_is_nothing(train):
+    assert WassersteinLMNN(max_iter=1, rounds=1).fit(*train).rho_[0] < module.USUAL_RHO
+    rng = np.random.default_rng(0)
+    nothing = [rng.normal(size=(3, 8)) for _ in range(24)]
+    assert WassersteinLMNN(max_iter=1, rounds=1).fit(nothing, np.arange(24) % 3).rho_[0] >= module.USUAL_RHO
+    assert WassersteinLMNN(max_iter=1, rounds=1, rho0=0.7).fit(*train).rho_[0] == 0.7
+
+
+def test_the_usual_rho_stays_unless_another_is_clearly_better():
+    scores = np.full((4, 9), 0.5)
+    scores[2] += 0.1
+    assert module._clearly_best(scores) == module.RHOS[2]
+    scores[2] += np.linspace(-2, 2, 9)
+    assert module._clearly_best(scores) == module.USUAL_RHO
+
+
 def test_same_seed_same_bytes(train):
-    a, b = (WassersteinLMNN(rule="auto", max_iter=4, rounds=1, seed=3).fit(*train) for _ in range(2))
+    a, b = (WassersteinLMNN(rule="auto", max_iter=4, rounds=1, seed=3, **FIXED).fit(*train) for _ in range(2))
     assert a.M0_.tobytes() == b.M0_.tobytes()
     assert all(a.Mt_[t].tobytes() == b.Mt_[t].tobytes() for t in a.levels_)
     assert a.rule_ == b.rule_
@@ -354,7 +371,7 @@ def test_rule_auto_with_families_of_two_holds_out_families(world_with_relations)
     X, y, relations = world_with_relations
     model = WassersteinLMNN(rule="auto", **QUICK).fit(X, y, levels=relations)
     assert model.rule_ in ("gallery", "global", "mean")
-    assert WassersteinLMNN(rule="auto", max_iter=2, rounds=1).fit(X, y).rule_ in ("global", "mean")
+    assert WassersteinLMNN(rule="auto", max_iter=2, rounds=1, **FIXED).fit(X, y).rule_ in ("global", "mean")
 
 
 def test_area_under_the_curve():
@@ -501,7 +518,7 @@ def test_cross_val_score_on_lists_and_object_arrays(train):
     ragged = np.empty(len(X), dtype=object)
     ragged[:] = X
     pairs = [(x, np.full(len(x), 1 / len(x))) for x in X]
-    scores = [cross_val_score(WassersteinLMNN(max_iter=2, rounds=1), Z, y, cv=3) for Z in (X, ragged, pairs)]
+    scores = [cross_val_score(WassersteinLMNN(max_iter=2, rounds=1, **FIXED), Z, y, cv=3) for Z in (X, ragged, pairs)]
     np.testing.assert_array_equal(scores[0], scores[1])
     np.testing.assert_array_equal(scores[0], scores[2])
     assert scores[0].mean() > 0.3
@@ -509,7 +526,9 @@ def test_cross_val_score_on_lists_and_object_arrays(train):
 
 def test_grid_search_and_pipeline(train):
     X, y = train
-    steps = make_pipeline(FunctionTransformer(lambda Z: [2 * x for x in Z]), WassersteinLMNN(max_iter=2, rounds=1))
+    steps = make_pipeline(
+        FunctionTransformer(lambda Z: [2 * x for x in Z]), WassersteinLMNN(max_iter=2, rounds=1, **FIXED)
+    )
     search = GridSearchCV(steps, {"wassersteinlmnn__rule": ["gallery", "global"]}, cv=2).fit(X, y)
     assert search.best_estimator_.score(X, y) > 0.5
 
@@ -523,7 +542,7 @@ NOT_FOR_SETS = {
 def test_scikit_learn_s_own_checks():
     """All that hold for an estimator whose rows are one-point sets."""
     failed = []
-    for estimator, check in estimator_checks_generator(WassersteinLMNN(max_iter=2, rounds=1, k_impostors=5)):
+    for estimator, check in estimator_checks_generator(WassersteinLMNN(max_iter=2, rounds=1, k_impostors=5, **FIXED)):
         name = getattr(check, "func", check).__name__
         if name in NOT_FOR_SETS:
             continue
@@ -539,7 +558,7 @@ def test_rows_of_an_array_are_one_point_sets():
     from sklearn.datasets import load_iris
 
     X, y = load_iris(return_X_y=True)
-    assert cross_val_score(WassersteinLMNN(max_iter=5, rounds=1), X[::3], y[::3], cv=3).mean() > 0.9
+    assert cross_val_score(WassersteinLMNN(max_iter=5, rounds=1, **FIXED), X[::3], y[::3], cv=3).mean() > 0.9
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -553,7 +572,7 @@ def stored(model):
 @pytest.mark.parametrize("rule", ["gallery", "energy", "mean"])
 @pytest.mark.parametrize("multilevel", [True, False])
 def test_state_and_back(train, test, rule, multilevel):
-    model = WassersteinLMNN(rule=rule, multilevel=multilevel, max_iter=3, rounds=1).fit(*train)
+    model = WassersteinLMNN(rule=rule, multilevel=multilevel, max_iter=3, rounds=1, **FIXED).fit(*train)
     twin = WassersteinLMNN.from_state(*stored(model))
     assert twin.get_params() == model.get_params()
     np.testing.assert_array_equal(twin.predict(test[0][:9]), model.predict(test[0][:9]))
@@ -565,7 +584,7 @@ def test_state_and_back(train, test, rule, multilevel):
 @pytest.mark.parametrize("labels", [[1, 2], [True, False], [0.0, 1.0], ["é", "b"]])
 def test_labels_keep_their_type(labels):
     X = [np.random.default_rng(i).normal(size=(2, 3)) for i in range(6)]
-    model = WassersteinLMNN(max_iter=1, rounds=1).fit(X, labels * 3)
+    model = WassersteinLMNN(max_iter=1, rounds=1, **FIXED).fit(X, labels * 3)
     twin = WassersteinLMNN.from_state(*stored(model))
     assert twin.classes_.dtype == model.classes_.dtype
     assert twin.predict(X).tolist() == model.predict(X).tolist()

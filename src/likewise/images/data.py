@@ -97,7 +97,7 @@ def crop(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "224 224 3"]:
     return _resized(array, (CROP, CROP), (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half))
 
 
-def whole(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
+def whole(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
     """The whole picture with its shortest side at 224 and the other at the nearest multiple of 32 (at most 672)."""
     height, width = array.shape[:2]
     longer = round(CROP * max(height, width) / min(height, width) / CELL) * CELL
@@ -106,7 +106,7 @@ def whole(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "h w 3"]:
     return _resized(array, size, (0.0, 0.0, float(width), float(height)))
 
 
-def thumbnail(array: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarray, "h w 3"]:
+def thumbnail(array: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarray, "H W 3"]:
     """The whole picture with its longest side at most `side`."""
     height, width = array.shape[:2]
     scale = min(1.0, side / max(height, width))

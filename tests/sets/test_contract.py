@@ -1,0 +1,52 @@
+"""The sets level keeps the contract of a level, and agrees with the others where they meet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.core.oracles import ragged
+
+import likewise as lw
+from likewise.core import transport
+from worlds.contract import ContractOfALevel
+
+
+class TestSets(ContractOfALevel):
+    def pair(self):
+        return ragged(2, seed=4, low=3)
+
+    def compare(self, x, y):
+        return lw.sets.compare(x, y, gamma=0.3, value="divergence")
+
+    def wrong(self):
+        x, y = self.pair()
+        return [
+            (lambda: lw.sets.compare(x, np.full((2, 3), np.nan)), "q"),
+            (lambda: lw.sets.compare("x", y), "p"),
+            (lambda: lw.sets.compare(x, y, gamma=-1), "gamma"),
+            (lambda: lw.sets.compare(x, y, metric=np.eye(9)), "metric"),
+        ]
+
+    def test_a_learned_metric_is_saved_and_loaded_to_the_same_answer(self, tmp_path):
+        X = ragged(12, seed=3, low=2, high=4)
+        y = [0, 1] * 6
+        model = lw.sets.WassersteinLMNN(max_iter=3, rule="gallery").fit(X, y)
+        lw.save(model, tmp_path / "m.safetensors")
+        again = lw.load(tmp_path / "m.safetensors")
+        assert again.pairwise(X, X).tobytes() == model.pairwise(X, X).tobytes()
+
+
+def test_exact_w2_of_growing_samples_tends_to_the_frechet_distance_of_the_gaussians():
+    r = np.random.default_rng(0)
+    mean, spread = np.array([1.0, 0.0]), np.array([2.0, 0.5])
+    frechet = (mean**2).sum() + ((1 - spread) ** 2).sum()
+    gaps = []
+    for n in (20, 100, 600):
+        found = []
+        for _ in range(4):
+            P, Q = r.normal(size=(n, 2)), r.normal(size=(n, 2)) * spread + mean
+            same = np.full(n, 1 / n)
+            found.append(transport.exact(((P[:, None] - Q[None]) ** 2).sum(-1), same, same)[0])
+        gaps.append(abs(np.mean(found) - frechet))
+    assert gaps[2] < gaps[0]
+    assert gaps[2] == pytest.approx(0, abs=0.25)
