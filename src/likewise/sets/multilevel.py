@@ -234,7 +234,7 @@ def subset(X: Pack, which: Index) -> Pack:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """J at some metrics: `objective` with the hinge, `smooth` with its Huber form, their gradient, active triplets."""
+    """J at some metrics: `objective` with the hinge, `smooth` with its Huber form, its gradient, active triplets."""
 
     objective: float
     smooth: float
@@ -273,10 +273,10 @@ class Objective:
         self.bundles = [_bundle(sets, pairs, int(t)) for t in np.unique(pairs.level)]
         self.solved: list[Solutions | None] = [None] * len(self.bundles)
 
-    def __call__(self, blocks: Array) -> Evaluation:
-        """J and its gradient in every block."""
+    def __call__(self, blocks: Array, *, slope: bool = True) -> Evaluation:
+        """J and its gradient in every block; without `slope` the gradient is left out, which halves the work."""
         roots = [linalg.factor(metric(blocks, b.level)) for b in self.bundles]
-        return self._finish(blocks, self.solve(roots))
+        return self._finish(blocks, self.solve(roots), slope)
 
     def at_factors(self, factors: Array) -> Evaluation:
         """J at M = L Lᵀ for factors (1 + T, d, d), with the gradient in L: ∂J/∂L = 2 (∂J/∂M) L."""
@@ -327,15 +327,15 @@ class Objective:
         """J with the plans held: convex in the blocks, whatever the paper's text says (erratum 3) [MLML Eq. 14]."""
         return self._finish(blocks, self.frozen(blocks))
 
-    def _finish(self, blocks: Array, raw: Array) -> Evaluation:
+    def _finish(self, blocks: Array, raw: Array, slope: bool = True) -> Evaluation:
         p, c = self.pairs, self.coefficients
         W = raw if p.own_left is None else _divergence(raw, p)
         z = MARGIN + W[p.near] - W[p.far]
-        (hinge, _), (smooth, slope) = ramp(z), ramp(z, self.width)
+        (hinge, _), (smooth, rise) = ramp(z), ramp(z, self.width)
         ridge, gradient = self._ridge(blocks)
         fixed = ridge + c.pull * float(W[p.targets].sum())
-        weight = _pair_weights(p, c, slope, len(W))
-        gradient += self.pull_back(weight)
+        if slope:
+            gradient += self.pull_back(_pair_weights(p, c, rise, len(W)))
         return Evaluation(
             fixed + c.push * float(hinge.sum()), fixed + c.push * float(smooth.sum()), gradient, int((z > 0).sum())
         )
@@ -476,7 +476,7 @@ def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
     for _ in range(max_iter):
         moved, found, step = _backtrack(J, y, at_y, step)
         if found.smooth > at_x.smooth and momentum > 1:
-            y, at_y, momentum = x, at_x, 1.0
+            y, at_y, momentum = x, J(x), 1.0
             continue
         if found.smooth >= at_x.smooth:
             return
@@ -487,7 +487,7 @@ def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
         yield x, _record(found, began, step)
         if fallen < PLATEAU * abs(found.smooth):
             return
-        at_y = J(y) if momentum > 1 else at_x
+        at_y = J(y)
         step *= 1.5
 
 
@@ -520,7 +520,7 @@ def _backtrack(J: Objective, y: Array, at_y: Evaluation, step: float) -> tuple[A
     for _ in range(40):
         moved = project(y - step * at_y.gradient)
         away = moved - y
-        found = J(moved)
+        found = J(moved, slope=False)
         model = at_y.smooth + float((at_y.gradient * away).sum()) + float((away**2).sum()) / (2 * step)
         if found.smooth <= model + 1e-9 * abs(at_y.smooth):
             break
