@@ -108,21 +108,6 @@ def _transforms(C, a, b, f, g, m, n):
             simd.store(g, j, simd.smaller(simd.load(C, i * step + j) - least, simd.load(g, j)))
 
 
-@_piece
-def _slack(C, a, b, f, g, room, m, n):
-    """The largest, over lanes, of the mean of C − f − g under a bᵀ: how far from tight the start is."""
-    total = simd.splat(0.0)
-    for i in range(m):
-        part = simd.splat(0.0)
-        for j in range(0, n * W, W):
-            w = simd.load(b, j)
-            rest = simd.load(C, i * n * W + j) - simd.load(g, j)
-            part = simd.fma(w, simd.where_positive(w, rest, simd.splat(0.0)), part)
-        total = simd.fma(simd.load(a, i * W), part - simd.load(f, i * W), total)
-    simd.store(room, 0, total)
-    return max(room[0], room[1], room[2], room[3], room[4], room[5], room[6], room[7])
-
-
 @_part
 def _form_kernel(C, f, g, K, m, n, gamma):
     """K = exp((f + g − C)/γ)."""
@@ -221,7 +206,7 @@ def _absorb(a, u, f, m, gamma):
         simd.store(f, i, simd.fma(simd.splat(gamma), simd.log(ratio), simd.load(f, i)))
 
 
-@_piece
+@_part
 def _dual_value(a, b, f, g, m, n):
     """Σ a f + Σ b g = ⟨C, F⟩ + γ KL(F ‖ a bᵀ) at the solution, wrong only to second order in the marginal error."""
     total = simd.splat(0.0)
@@ -272,15 +257,22 @@ def solve_panels(
         for j in range(0, n * W, W):
             simd.store(b, j, simd.load(weights, column_at[p] + j))
             simd.store(g, j, simd.load(g_out, column_at[p] + j) if warm else simd.splat(0.0))
+        mean = simd.splat(0.0)
         for i in range(m):
             norm = simd.load(row_norms, row_at[p] + i * W)
+            part = simd.splat(0.0)
             for j in range(0, n * W, W):
                 c = simd.load_fma(G, at[p] + i * line + j, simd.splat(-2.0), norm + simd.load(norms, column_at[p] + j))
-                simd.store(C, i * n * W + j, simd.larger(c, simd.splat(0.0)))
+                c = simd.larger(c, simd.splat(0.0))
+                simd.store(C, i * n * W + j, c)
+                part = simd.load_fma(b, j, c, part)
+            mean = simd.load_fma(a, i * W, part, mean)
         _transforms(C, a, b, f, g, m, n)
         current = gamma
         if not warm:
-            slack = _slack(C, a, b, f, g, x, m, n)
+            # how far from tight the start is: the largest, over lanes, of the mean of C − f − g under a bᵀ
+            simd.store(x, 0, mean - _dual_value(a, b, f, g, m, n))
+            slack = max(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7])
             while current * allowed < slack:
                 current *= shrink
         made = 0

@@ -269,7 +269,7 @@ def _solve_tile(
 
 def place(out: AllPairs, i: Index, j: Index, values: Array, residuals: Array, steps: Index, symmetric: bool) -> None:
     """Write results at (i, j), and with symmetry at (j, i)."""
-    for target, source in ((out.value, values), (out.residual, residuals), (out.iterations, steps)):
-        target[i, j] = source
-        if symmetric:
-            target[j, i] = source
+    width = out.value.shape[1]
+    for at in (i * width + j, j * width + i) if symmetric else (i * width + j,):
+        for target, source in ((out.value, values), (out.residual, residuals), (out.iterations, steps)):
+            target.reshape(-1)[at] = source
