@@ -15,6 +15,7 @@ import click
 from likewise.cli.sets import Reading, model_at, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, write_json
+from likewise.cli.threads import one_thread
 from likewise.engine.config import knobs, options
 from likewise.errors import FileError, InputError
 from likewise.sets.multilevel import LMNNKnobs
@@ -57,7 +58,7 @@ class Job:
         """Run the protocol with each method."""
         from likewise.engine.runs import progress
 
-        with progress(len(self.methods), self.protocol) as advance:
+        with progress(len(self.methods), self.protocol) as advance, one_thread():
             for name, method in self.methods.items():
                 began = time.perf_counter()
                 self.results[name] = one(method)
