@@ -63,7 +63,7 @@ footer { margin-top: 4.5rem; padding-top: 1.2rem; border-top: 1px solid var(--li
   @page { margin: 18mm 16mm; }
   :root { --page: #fff; --ink: #000; --quiet: #444; --line: #bbb; --code: #f4f4f4; --accent: #000; }
   body { font-size: 10.5pt; } main { padding: 0; max-width: none; }
-  img { filter: none; max-height: 17cm; width: auto; max-width: 100%; }
+  img { filter: none; max-height: 12.5cm; width: auto; max-width: 100%; }
   figure, table, pre, .facts { break-inside: avoid; } h2 { break-after: avoid; margin-top: 2rem; }
 }
 """

@@ -1,0 +1,201 @@
+"""The demo: figures that are computed, a page that stands alone, pictures that are pictures."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from likewise.cli import demo as module
+from likewise.cli import report
+from likewise.cli.demo import demo, pages, same_scene, scene, view
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and which are left open."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def picture(path: Path, size: tuple[int, int] = (8, 6)) -> Path:
+    Image.new("RGB", size, "red").save(path)
+    return path
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_page_stands_alone_and_escapes(tmp_path: Path) -> None:
+    section = report.Section(
+        "a <b>", ["x & `y<z`"], picture(tmp_path / "p.png"), 'an "alt"', "c", report.Table(["m", "n"], [["1", "2"]], 0)
+    )
+    text = report.Page("t", "l", {"name": "1 < 2"}, [section], "end").html()
+    tags = Tags(text)
+    assert tags.open == []
+    images = [attributes for tag, attributes in tags.found if tag == "img"]
+    assert [i["alt"] for i in images] == ['an "alt"']
+    assert str(images[0]["src"]).startswith("data:image/png;base64,")
+    assert "a &lt;b&gt;" in text
+    assert "<code>y&lt;z</code>" in text
+    assert "1 &lt; 2" in text
+    assert not {tag for tag, _ in tags.found} & {"script", "link", "iframe"}
+    assert not re.search(r"https?://|url\(|@import", text)
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+# ── what it is made of ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", module.SCENES)
+def test_every_scene_is_installed(name: str) -> None:
+    photo = scene(name)
+    assert photo.dtype == np.uint8
+    assert min(photo.shape[:2]) >= 256
+
+
+def test_a_view_is_a_square_and_the_same_for_the_same_seed() -> None:
+    photo = scene("cat")
+    a, b, c = (view(photo, np.random.default_rng(s)) for s in (1, 1, 2))
+    assert a.shape == (240, 240, 3)
+    np.testing.assert_array_equal(a, b)
+    assert (a != c).any()
+
+
+def test_same_scene_by_hand() -> None:
+    F = np.array([[0.25, 0.0, 0.25], [0.0, 0.5, 0.0]])
+    kept, possible = same_scene(F, ["x/cat-1.jpg", "x/cup-1.jpg"], ["y/cat-9.jpg", "y/cup-3.jpg", "y/sea-1.jpg"])
+    assert kept == pytest.approx(0.75)
+    assert possible == pytest.approx(0.75)  # cat: min(.5, .25), cup: min(.5, .5), sea: min(0, .25)
+
+
+def test_same_scene_names_may_have_hyphens_and_the_plan_may_miss() -> None:
+    kept, possible = same_scene(
+        np.array([[0.5, 0.0], [0.0, 0.5]]), ["old-cat-1.jpg", "b-1.jpg"], ["b-2.jpg", "old-cat-2.jpg"]
+    )
+    assert kept == 0
+    assert possible == 1
+
+
+def test_light_is_one_plane_a_page() -> None:
+    """Take the ink away and what is left of a page is a·x + b·y + c, the same for each of its digits."""
+    made = pages(np.zeros((100, 8, 8)), np.arange(100) % 10, 20, np.random.default_rng(0))
+    assert made.pictures.shape == (20, module.PAGE, 8, 8)
+    assert made.pictures.min() >= 0
+    assert made.pictures.max() <= 1
+    x, y = np.meshgrid(np.arange(8), np.arange(8))
+    design = np.stack([x.ravel(), y.ravel(), np.ones(64)], axis=1)
+    for page in made.pictures:
+        assert np.ptp(page, axis=0).max() < 1e-12
+        _, residual, _, _ = np.linalg.lstsq(design, page[0].ravel(), rcond=None)
+        assert residual[0] < 1e-20
+    assert len({float(page[0, 0, 0]) for page in made.pictures}) == 20
+
+
+def test_a_page_holds_different_writings_of_its_digit() -> None:
+    images = np.arange(100)[:, None, None] * np.ones((1, 8, 8)) / 100
+    made = pages(images, np.arange(100) % 10, 30, np.random.default_rng(0))
+    for page in made.pictures:
+        ink = page[:, 0, 0] * 3.5
+        which = np.rint((ink - ink[0]) * 100).astype(int)
+        assert len(set(which)) == module.PAGE
+        assert (which % 10 == 0).all()
+    assert sorted(set(made.labels)) == list(range(10))
+
+
+# ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A smaller demo: fewer scenes and draws, the same road."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SCENES", {k: module.SCENES[k] for k in ("cat", "coffee", "flower", "temple", "rocket")})
+        patch.setattr(module, "ALBUMS", 2)
+        patch.setattr(module, "PICTURES", 2)
+        patch.setattr(module, "RESAMPLES", 2)
+        patch.setattr(module, "TEST_PAGES", 60)
+        folder = tmp_path_factory.mktemp("demo")
+        run = CliRunner().invoke(demo, ["--out", str(folder / "d")], catch_exceptions=False)
+    assert run.exit_code == 0
+    return folder / "d", run.output
+
+
+def test_it_says_where_the_page_is(made: tuple[Path, str]) -> None:
+    folder, output = made
+    assert output.splitlines()[-1] == str(folder / "report.html")
+
+
+def test_pictures_are_pngs_with_a_json(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    for name in ("plan.png", "albums.png", "light.png", "demo.png"):
+        with Image.open(folder / name) as im:
+            assert im.format == "PNG"
+            im.load()
+    with Image.open(folder / "demo.png") as im:
+        assert im.width > 2 * im.height
+    assert (folder / "demo.png").stat().st_size < 400_000
+    assert not list(folder.rglob("*.tmp*"))
+
+
+def test_figures_on_the_page_are_those_of_the_json(made: tuple[Path, str]) -> None:
+    folder, _ = made
+    figures, text = json.loads((folder / "demo.json").read_text()), (folder / "report.html").read_text()
+    for name in ("mean", "unlearned", "learned"):
+        assert figures["light"][name]["mean"] == pytest.approx(np.mean(figures["light"][name]["draws"]))
+        assert f"{figures['light'][name]['mean']:.1%}" in text
+    assert f"{figures['albums']['distance']:.3f}" in text
+    assert f"{figures['albums']['same_scene_mass']:.1%}" in text
+    plan = json.loads((folder / "plan.json").read_text())
+    assert plan["distance"] == figures["albums"]["distance"]
+
+
+def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
+    figures = json.loads((made[0] / "demo.json").read_text())
+    assert figures["albums"]["same_scene_mass"] > 0.9 * figures["albums"]["same_scene_possible"]
+    assert figures["matrix"]["nearest_is_same_scene"] > 0.9
+    assert figures["light"]["learned"]["mean"] > figures["light"]["unlearned"]["mean"] + 0.2
+
+
+def test_the_page_has_an_alt_for_each_picture(made: tuple[Path, str]) -> None:
+    tags = Tags((made[0] / "report.html").read_text())
+    images = [attributes for tag, attributes in tags.found if tag == "img"]
+    assert len(images) == 3
+    assert all(len(str(i["alt"])) > 40 for i in images)
+    assert tags.open == []
+
+
+def test_the_folders_it_leaves_are_what_the_commands_take(made: tuple[Path, str]) -> None:
+    from likewise.sets.data import collection
+
+    found = collection(made[0] / "albums" / "scenes")
+    assert found.labels == tuple(np.repeat(["cat", "coffee", "flower", "rocket", "temple"], 2))
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from likewise.cli import main
+
+    (tmp_path / "file").write_text("")
+    assert main(["demo", "--out", str(tmp_path / "file" / "x")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("likewise: ")
+    assert err.count("\n") == 1
