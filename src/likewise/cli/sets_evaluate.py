@@ -468,7 +468,7 @@ def _print(job: Job, record: dict[str, Any], as_json: bool) -> None:
     first = next(iter(results.values()))
     count = len(next(iter(first.figures.values())))
     title = f"{first.protocol}, {count} {first.folds}"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("method")
     for name in first.figures:
         table.add_column(name, justify="right")
@@ -479,6 +479,7 @@ def _print(job: Job, record: dict[str, Any], as_json: bool) -> None:
         table.add_row(method, *cells, f"{job.seconds[method]:.1f}")
     console = Console()
     console = console if console.is_terminal else Console(width=140)
+    console.print(title)
     console.print(table)
 
 

@@ -1,0 +1,668 @@
+"""`likewise sets`: what comes in, what goes out, what is refused, and that it goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import likewise as lw
+from likewise import cli
+from likewise.cli.sets_evaluate import Watched, confusion
+from likewise.cli.sources import Reader, thumbnails
+from likewise.errors import FileError, InputError, ShapeError
+from likewise.sets import data
+from likewise.sets.pipeline import Axes, Pipeline, as_pipeline
+from likewise.types import Signature
+from worlds import layouts as worlds
+
+PIXELS = ("--features", "pixels")
+
+
+class Ran:
+    """An exit code and what was said."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run `likewise sets …` in an empty folder, in this process."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+
+    def go(*words: str | Path) -> Ran:
+        capsys.readouterr()
+        code = cli.main(["sets", *map(str, words)])
+        return Ran(code, *capsys.readouterr())
+
+    return go
+
+
+@pytest.fixture(scope="module")
+def views(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """class/object/pictures: three classes of four objects."""
+    return worlds.views(tmp_path_factory.mktemp("views"))
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A labelled .npz: 24 ragged sets of three classes that differ in one coordinate, behind noise in two others."""
+    draw = np.random.default_rng(0)
+    y = np.repeat(["a", "b", "c"], 8)
+    shift = {"a": 0.0, "b": 1.0, "c": 2.0}
+    sets = [
+        Signature(draw.normal(0, 0.2, (draw.integers(3, 7), 4)) + [shift[c], 0, 6 * draw.random(), 6 * draw.random()])
+        for c in y
+    ]
+    path = tmp_path_factory.mktemp("vectors") / "sets.npz"
+    data.save_npz(path, sets, y.tolist())
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(vectors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of the vectors, with its JSON, picture and run directory."""
+    out = tmp_path_factory.mktemp("fitted") / "m.safetensors"
+    assert cli.main(["sets", "fit", str(vectors), "--out", str(out), "--rho0", "0.1", "--rhot", "0.1"]) == 0
+    return out
+
+
+def is_png(path: Path) -> bool:
+    with Image.open(path) as im:
+        im.load()
+        return im.format == "PNG"
+
+
+def refused(ran: Ran, *words: str) -> None:
+    """Exit 2, nothing on stdout, and a last line that says these words."""
+    assert ran.code == 2
+    assert ran.out == ""
+    last = ran.err.splitlines()[-1]
+    assert last.startswith("likewise: ")
+    for word in words:
+        assert word in last
+
+
+# ── compare ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_compare_prints_one_line_and_writes_a_picture_and_a_json(run, views: Path) -> None:
+    ran = run("compare", views / "1/1", views / "2/1", "--out", "o", *PIXELS)
+    assert ran.code == 0
+    assert ran.err == ""
+    assert ran.out.startswith("SetComparison(distance=")
+    assert ran.out.count("\n") == 1
+    assert is_png(Path("o/compare.png"))
+    said = json.loads(Path("o/compare.json").read_text())
+    assert said["names"][0] == [str(views / "1/1" / f"{v:03d}.png") for v in range(3)]
+    assert sorted(p.name for p in Path("o").iterdir()) == ["compare.json", "compare.png"]
+
+
+def test_compare_json_on_stdout_is_the_file_and_the_library_s_number(run, views: Path) -> None:
+    ran = run("compare", views / "1/1", views / "2/1", "--json", *PIXELS)
+    assert ran.json == json.loads(Path("compare.json").read_text())
+    describe = data.describe_with(data.grey_pixels)
+    p, q = (data.from_folder(views / f, describe) for f in ("1/1", "2/1"))
+    assert ran.json["distance"] == lw.sets.compare(p, q).distance
+
+
+def test_gamma_value_and_k_are_the_library_s(run, views: Path) -> None:
+    ran = run(
+        "compare", views / "1", views / "3", "--gamma", "2.5", "--value", "divergence", "--k", "4", "--json", *PIXELS
+    )
+    describe = data.describe_with(data.grey_pixels)
+    p, q = (data.from_folder(views / f, describe, 4) for f in ("1", "3"))
+    assert ran.json["gamma"] == 2.5
+    assert np.shape(ran.json["plan"]) == (4, 4)
+    assert ran.json["distance"] == lw.sets.compare(p, q, gamma=2.5, value="divergence").distance
+
+
+def test_pictures_are_embedded_by_default(run, views: Path) -> None:
+    ran = run("compare", views / "1/1", views / "1/2", "--json")
+    assert ran.json["features"] == "embed"
+    paths = [sorted((views / f).iterdir()) for f in ("1/1", "1/2")]
+    p, q = (lw.images.default().embed(files) for files in paths)
+    assert ran.json["distance"] == pytest.approx(lw.sets.compare(p, q).distance, rel=1e-9)
+
+
+def test_local_patterns_are_offered(run, views: Path) -> None:
+    ran = run("compare", views / "1/1", views / "2/1", "--features", "lbp", "--json")
+    assert ran.code == 0
+    assert ran.json["features"] == "lbp"
+
+
+def test_a_single_picture_is_a_set_of_one(run, views: Path) -> None:
+    ran = run("compare", views / "1/1/000.png", views / "2/1/000.png", "--json", *PIXELS)
+    a, b = (data.grey_pixels(views / f) for f in ("1/1/000.png", "2/1/000.png"))
+    assert ran.json["distance"] == pytest.approx(float(((a - b) ** 2).sum()), rel=1e-12)
+
+
+def test_videos_show_the_frame_nearest_to_each_centre(run, tmp_path: Path) -> None:
+    a, b = (worlds.video(tmp_path / f"{n}.avi", step=s) for n, s in (("a", 4), ("b", 2)))
+    ran = run("compare", a, b, "--every", "2", "--k", "3", "--json", *PIXELS)
+    assert ran.code == 0
+    assert is_png(Path("compare.png"))
+    numbers = [int(name.rpartition("#")[2]) for name in ran.json["names"][0]]
+    assert len(numbers) == 3
+    assert all(n % 2 == 0 and n < 8 for n in numbers)
+
+
+def test_thumbnails_of_a_video_are_its_own_frames(tmp_path: Path) -> None:
+    from likewise.io import frames
+
+    path = worlds.video(tmp_path / "a.avi")
+    s = Signature(np.zeros((3, 1)), names=[f"{path}#5", f"{path}#0", f"{path}#5"])
+    shown, every = thumbnails(s), list(frames(path))
+    assert shown is not None
+    for picture, number in zip(shown, (5, 0, 5), strict=True):
+        np.testing.assert_array_equal(picture, every[number])
+
+
+def test_points_without_pictures_have_no_thumbnails(tmp_path: Path) -> None:
+    assert thumbnails(Signature([[0.0]])) is None
+    assert thumbnails(Signature([[0.0]], names=["no such file.png"])) is None
+
+
+def test_arrays_are_sets(run, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    P, Q, w = draw.normal(size=(5, 3)), draw.normal(size=(4, 3)), np.array([1.0, 2, 3, 4])
+    np.savez(tmp_path / "p.npz", only=P)
+    np.savez(tmp_path / "q.npz", points=Q, weights=w)
+    ran = run("compare", tmp_path / "p.npz", tmp_path / "q.npz", "--json")
+    assert ran.json["distance"] == lw.sets.compare(P, (Q, w)).distance
+
+
+def test_one_set_of_many_is_chosen_by_name(run, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    sets = {"x": draw.normal(size=(5, 3)), "y": draw.normal(size=(4, 3))}
+    np.savez(tmp_path / "many.npz", **sets)
+    ran = run("compare", f"{tmp_path / 'many.npz'}#x", f"{tmp_path / 'many.npz'}#y", "--json")
+    assert ran.json["distance"] == lw.sets.compare(sets["x"], sets["y"]).distance
+    refused(run("compare", tmp_path / "many.npz", tmp_path / "many.npz"), "holds 2 sets", "#x")
+    refused(run("compare", f"{tmp_path / 'many.npz'}#z", tmp_path / "many.npz"), "no set 'z'", "x, y")
+
+
+def test_two_paths_of_one_name_are_told_apart(run, views: Path) -> None:
+    from likewise.cli.sets import _labels
+
+    assert _labels("x/1", "y/1") == ("x/1", "y/1")
+    assert _labels("x/one", "x/two") == ("one", "two")
+
+
+# ── unreadable pictures ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """Two readable pictures, one truncated, one empty, one that is text, a hidden one and a text file."""
+    folder = tmp_path / "damaged"
+    for i in range(2):
+        worlds.picture(folder / f"good{i}.png", i)
+    whole = (folder / "good0.png").read_bytes()
+    (folder / "cut.png").write_bytes(whole[:60])
+    (folder / "empty.png").write_bytes(b"")
+    (folder / "text.jpg").write_text("not a picture")
+    (folder / ".hidden.png").write_text("x")
+    (folder / "notes.txt").write_text("x")
+    return folder
+
+
+@pytest.mark.parametrize("features", ["pixels", "embed"])
+def test_unreadable_pictures_are_named_counted_and_left_out(run, damaged: Path, features: str) -> None:
+    ran = run("compare", damaged, damaged / "good1.png", "--features", features, "--json")
+    assert ran.code == 0
+    assert np.shape(ran.json["plan"]) == (2, 1)
+    assert "3 unreadable pictures left out" in ran.err
+    names = {Path(entry["name"]).name for entry in ran.json["left_out"]}
+    assert names == {"cut.png", "empty.png", "text.jpg"}
+    for name in names:
+        assert name in ran.err
+
+
+def test_a_folder_of_nothing_but_unreadable_pictures_is_refused(run, damaged: Path) -> None:
+    for good in damaged.glob("good*"):
+        good.unlink()
+    refused(run("compare", damaged, damaged, *PIXELS), "no picture in it can be read", "of 3")
+    assert not Path("compare.json").exists()
+
+
+def test_empty_missing_and_foreign_folders_are_refused(run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("x")
+    (tmp_path / "odd.avi").write_text("not a video")
+    good = worlds.picture(tmp_path / "good" / "a.png", 0).parent
+    refused(run("compare", tmp_path / "empty", good, *PIXELS), "empty", "no picture")
+    refused(run("compare", good, tmp_path / "notes", *PIXELS), "notes", "no picture")
+    refused(run("compare", good, tmp_path / "none", *PIXELS), "no such file or folder")
+    refused(run("compare", good, tmp_path / "odd.avi", *PIXELS), "odd.avi")
+
+
+def test_more_than_five_unreadable_pictures_are_not_all_named(run, damaged: Path) -> None:
+    for i in range(6):
+        (damaged / f"more{i}.png").write_bytes(b"")
+    ran = run("compare", damaged, damaged, *PIXELS)
+    assert "18 unreadable pictures" in ran.err
+    assert "and 13 more" in ran.err
+
+
+def test_a_set_of_which_nothing_is_left_is_left_out(run, views: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(views, tmp_path / "copy")
+    for p in (root / "1" / "1").iterdir():
+        p.write_bytes(p.read_bytes()[:50])
+    ran = run("distances", root, "--json", *PIXELS)
+    assert ran.code == 0
+    assert ran.json["shape"] == [11, 11]
+    assert "1/1" not in ran.json["names"]
+    assert len(ran.json["left_out"]) == 3
+
+
+def test_a_class_that_holds_pictures_but_no_sets_is_told(run, views: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(views, tmp_path / "mixed")
+    worlds.picture(root / "loose" / "a.png", 0)
+    ran = run("distances", root, *PIXELS)
+    assert ran.code == 0
+    assert "loose: passed over" in ran.err
+
+
+# ── distances ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_distances_are_the_library_s_and_rows_are_named(run, views: Path) -> None:
+    ran = run("distances", views, "--out", "D.npy", "--block", "5", "--json", *PIXELS)
+    D = np.load("D.npy", allow_pickle=False)
+    sets = data.collection(views).signatures(data.describe_with(data.grey_pixels))
+    np.testing.assert_allclose(D, lw.sets.distances(sets), rtol=1e-9)
+    said = json.loads(Path("D.json").read_text())
+    assert ran.json == said
+    assert said["names"][:2] == ["1/1", "1/2"]
+    assert said["labels"] == ["1"] * 4 + ["2"] * 4 + ["3"] * 4
+    assert sorted(p.name for p in Path().iterdir()) == ["D.json", "D.npy"]
+
+
+def test_a_folder_of_videos_has_distances(run, tmp_path: Path) -> None:
+    for i in range(3):
+        worlds.video(tmp_path / "v" / f"{i}.avi", step=i + 2)
+    ran = run("distances", tmp_path / "v", *PIXELS)
+    assert ran.out.startswith("3×3 distances, kl, gamma=")
+
+
+def test_a_finished_matrix_is_looked_up_and_another_is_refused(run, vectors: Path) -> None:
+    assert run("distances", vectors, "--out", "D.npy").code == 0
+    before = Path("D.npy").stat().st_mtime_ns, Path("D.json").read_text()
+    seconds = json.loads(before[1])["seconds"]
+    assert run("distances", vectors, "--out", "D.npy", "--json").json["seconds"] == seconds
+    refused(run("distances", vectors, "--out", "D.npy", "--value", "sharp"), "D.npy", "value", "--no-resume")
+    assert Path("D.json").read_text() == before[1]
+    assert not Path("D.parts").exists()
+    assert run("distances", vectors, "--out", "D.npy", "--value", "sharp", "--no-resume").code == 0
+    assert json.loads(Path("D.json").read_text())["key"]["value"] == "sharp"
+
+
+KILLED = """
+import os, sys
+from likewise.cli import main
+from likewise.engine import checkpoint
+write, count = checkpoint.write, 0
+def counted(path, *rest):
+    global count
+    write(path, *rest)
+    count += "shard-" in str(path)
+    if count == 3:
+        os.kill(os.getpid(), 9)
+checkpoint.write = counted
+main(sys.argv[1:])
+"""
+
+
+def test_a_killed_matrix_goes_on_where_it_was(run, vectors: Path) -> None:
+    words = ["sets", "distances", str(vectors), "--out", "D.npy", "--block", "6"]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)
+    assert killed.returncode == -9
+    assert not Path("D.npy").exists()
+    shards = sorted(Path("D.parts/blocks").glob("shard-*.safetensors"))
+    assert len(shards) == 3
+    kept = {s.name: s.stat().st_mtime_ns for s in shards}
+    seen: dict[str, int] = {}
+    from likewise.sets import matrix
+
+    assemble = matrix._assemble
+
+    def watched(store: Any, *rest: Any) -> Any:
+        seen.update({s.name: s.stat().st_mtime_ns for s in Path("D.parts/blocks").glob("shard-*.safetensors")})
+        return assemble(store, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matrix, "_assemble", watched)
+        assert run(*words[1:]).code == 0
+    assert len(seen) == 10
+    assert {name: seen[name] for name in kept} == kept
+    np.testing.assert_allclose(np.load("D.npy"), lw.sets.distances(data.load_npz(vectors).signatures), rtol=1e-9)
+    assert not Path("D.parts").exists()
+
+
+def test_joblib_gives_the_same_matrix(run, vectors: Path) -> None:
+    assert run("distances", vectors, "--out", "one.npy", "--block", "8").code == 0
+    assert run("distances", vectors, "--out", "two.npy", "--block", "8", "--n-jobs", "2").code == 0
+    assert Path("one.npy").read_bytes() == Path("two.npy").read_bytes()
+
+
+def test_bad_settings_are_refused_before_any_work(run, vectors: Path, views: Path) -> None:
+    refused(run("distances", vectors, "--out", "D.txt"), "out", ".npy")
+    refused(run("distances", vectors, "--executor", "slurm"), "executor", "dask")
+    refused(run("distances", vectors, "--gamma", "-1"), "gamma", "-1")
+    refused(run("distances", vectors, "--level", "a"), "level", "--metric")
+    refused(run("distances", views / "1" / "1", *PIXELS), "no sets found")
+    assert list(Path().iterdir()) == []
+
+
+# ── fit ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_fit_writes_a_model_figures_a_picture_and_a_run(fitted: Path) -> None:
+    from likewise.engine.runs import Run
+
+    said = json.loads((fitted.parent / "fit.json").read_text())
+    assert said["classes"] == {"a": 8, "b": 8, "c": 8}
+    assert said["objective"] < said["objective_at_start"]
+    assert said["leave_one_out"]["learned"] > said["leave_one_out"]["unlearned"] + 0.2
+    assert is_png(fitted.parent / "fit.png")
+    made = Run.open(fitted.with_suffix(".run"))
+    assert made.result is not None
+    assert made.result["leave_one_out_learned"] == said["leave_one_out"]["learned"]
+    assert len(made.metrics()) == said["iterations"] > 0
+    assert made.config["rho0"] == 0.1
+    assert is_png(made.path / "history.png")
+
+
+def test_leave_one_out_is_a_naive_loop(fitted: Path, vectors: Path) -> None:
+    said = json.loads((fitted.parent / "fit.json").read_text())["leave_one_out"]
+    model, sets = lw.load(fitted), data.load_npz(vectors)
+    X, y = model.project(sets.signatures), sets.labels
+    D = lw.sets.distances(X)
+    for name, matrix in (("unlearned", D), ("learned", model.model.pairwise(X))):
+        hits = [y[min((j for j in range(len(X)) if j != i), key=lambda j: matrix[i, j])] == y[i] for i in range(len(X))]
+        assert said[name] == pytest.approx(np.mean(hits))
+
+
+def test_a_fitted_model_takes_pictures_again(run, views: Path) -> None:
+    words = ("--features", "pixels", "--k", "2", "--pca", "5", "--rho0", "0.1", "--rhot", "0.1")
+    ran = run("fit", views, "--out", "m.safetensors", *words, "--json")
+    assert ran.json["dimensions"] == {"described": 400, "learned": 5}
+    model = lw.load("m.safetensors")
+    assert (model.features, model.k, model.every) == ("pixels", 2, 1)
+    ran = run("compare", views / "1/1", views / "3/1", "--metric", "m.safetensors", "--json")
+    assert ran.json["features"] == "pixels"
+    assert np.shape(ran.json["plan"]) == (2, 2)
+    describe = data.describe_with(data.grey_pixels)
+    p, q = (data.from_folder(views / f, describe, 2) for f in ("1/1", "3/1"))
+    assert ran.json["distance"] == pytest.approx(float(model.model.pair_distance([model.project([p, q])])[0]), rel=1e-9)
+    assert run("distances", views, "--metric", "m.safetensors", "--json").json["names"][0] == "1/1"
+
+
+def test_a_level_has_its_own_metric(run, fitted: Path, vectors: Path) -> None:
+    a, b = f"{vectors}#0", f"{vectors}#9"
+    model, sets = lw.load(fitted), data.load_npz(vectors).signatures
+    for level in ("a", "b"):
+        ran = run("compare", a, b, "--metric", fitted, "--level", level, "--json")
+        want = model.model.pair_distance([model.project([sets[0], sets[9]])], levels=level)[0]
+        assert ran.json["distance"] == pytest.approx(float(want), rel=1e-9)
+    refused(run("compare", a, b, "--metric", fitted, "--level", "z"), "no level 'z'", "a, b, c")
+    refused(run("compare", a, b, "--level", "a"), "--metric")
+
+
+def test_fit_refuses_what_it_cannot_learn_from(run, views: Path, tmp_path: Path) -> None:
+    refused(run("fit", views / "1", *PIXELS), "no classes")
+    one = tmp_path / "one"
+    shutil.copytree(views / "1", one / "1")
+    refused(run("fit", one, *PIXELS), "two classes")
+    few = tmp_path / "few"
+    for c in "12":
+        shutil.copytree(views / c / "1", few / c / "1")
+    refused(run("fit", few, *PIXELS), "one member")
+    refused(run("fit", views, "--out", "model.pickle"), ".safetensors")
+    refused(run("fit", views, "--mu", "2"), "mu", "2")
+    refused(run("fit", tmp_path / "none"), "no such file or folder")
+    assert not Path("model.safetensors").exists()
+
+
+def test_an_earlier_model_is_only_replaced_when_told(run, vectors: Path) -> None:
+    quick = ("--rho0", "0.1", "--rhot", "0.1", "--rounds", "1")
+    assert run("fit", vectors, *quick, "--max-iter", "3").code == 0
+    first = Path("model.safetensors").read_bytes()
+    refused(run("fit", vectors, *quick, "--max-iter", "1"), "model.safetensors", "--overwrite")
+    assert Path("model.safetensors").read_bytes() == first
+    assert run("fit", vectors, *quick, "--max-iter", "1", "--overwrite", "--json").json["iterations"] == 1
+    assert Path("model.safetensors").read_bytes() != first
+    assert len(Path("model.run/metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_run_that_failed_does_not_stand_in_the_way(run, vectors: Path, views: Path) -> None:
+    refused(run("fit", views / "1", *PIXELS), "no classes")
+    assert Path("model.run").exists()
+    assert run("fit", vectors, "--rho0", "0.1", "--rhot", "0.1", "--rounds", "1", "--max-iter", "2").code == 0
+
+
+# ── evaluate ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+QUICK = ("--rho0", "0.1", "--rhot", "0.1", "--rounds", "1", "--max-iter", "8")
+
+
+def test_evaluate_image_sets_is_the_protocol_of_the_library(run, vectors: Path) -> None:
+    from likewise.sets import protocols
+    from likewise.sets.baselines import Unlearned
+
+    ran = run("evaluate", vectors, "--resamples", "3", "--train-objects", "4", *QUICK, "--json")
+    assert ran.code == 0
+    assert ran.json["protocol"] == "image-sets"
+    want = protocols.image_sets(data.load_npz(vectors), Unlearned(), train_objects=4, resamples=3, pca=100)
+    assert ran.json["methods"]["sinkhorn"]["figures"]["accuracy"]["folds"] == list(want.figures["accuracy"])
+    assert set(ran.json["methods"]) == {"euclid", "sinkhorn", "global", "multilevel"}
+    assert ran.json["methods"]["global"]["figures"]["accuracy"]["mean"] > want.mean("accuracy") + 0.1
+    for name, rows in ran.json["confusion"].items():
+        if name != "classes":
+            share = ran.json["methods"][name]["figures"]["accuracy"]["mean"]
+            assert np.trace(rows) / 3 == pytest.approx(share)  # classes are of one size here
+    assert is_png(Path("evaluate.png"))
+    assert is_png(Path("confusion.png"))
+
+
+def test_evaluate_prints_a_table(run, vectors: Path) -> None:
+    ran = run("evaluate", vectors, "--resamples", "2", "--methods", "euclid, sinkhorn")
+    assert "image sets, accuracy, 2 resamples" in ran.out
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert [r[0] for r in rows if r and r[0] in ("euclid", "sinkhorn")] == ["euclid", "sinkhorn"]
+    said = json.loads(Path("evaluate.json").read_text())["methods"]["euclid"]["figures"]["accuracy"]
+    assert f"{said['mean']:.3f} ± {said['se']:.3f}" in ran.out
+
+
+def test_a_fitted_model_classifies_labelled_sets(run, fitted: Path, vectors: Path) -> None:
+    ran = run("evaluate", vectors, "--model", fitted, "--json")
+    model, sets = lw.load(fitted), data.load_npz(vectors)
+    share = float((model.predict(sets.signatures) == sets.labels).mean())
+    assert ran.json["methods"]["the model"]["figures"]["accuracy"]["mean"] == share
+    assert ran.json["protocol"] == "classify"
+    refused(run("evaluate", vectors, "--model", fitted, "--protocol", "reid"), "model", "classify")
+
+
+def test_train_and_test_folders_are_classified(run, views: Path, tmp_path: Path) -> None:
+    for part, objects in (("train", "123"), ("test", "4")):
+        for c in "123":
+            for o in objects:
+                shutil.copytree(views / c / o, tmp_path / "tt" / part / c / o)
+    ran = run("evaluate", tmp_path / "tt", *PIXELS, "--methods", "euclid,sinkhorn", "--json")
+    assert ran.json["protocol"] == "classify"
+    assert ran.json["methods"]["sinkhorn"]["figures"]["accuracy"]["mean"] == 1.0
+    shutil.rmtree(tmp_path / "tt" / "test")
+    refused(run("evaluate", tmp_path / "tt", *PIXELS), "test", "no such folder")
+
+
+def test_time_series_are_classified(run, tmp_path: Path) -> None:
+    head = worlds.TS.split("@data")[0] + "@data\n"
+    rows = {
+        "TRAIN": ("1,2:5,6:up", "1,1:5,5:up", "9,9:1,2:down", "8,9:1,1:down"),
+        "TEST": ("1,2:5,5:up", "9,8:2,1:down"),
+    }
+    for part, lines in rows.items():
+        (tmp_path / f"Toy_{part}.ts").write_text(head + "\n".join(lines) + "\n")
+    ran = run("evaluate", tmp_path, "--methods", "sinkhorn", "--pca", "0", "--json")
+    assert ran.json["methods"]["sinkhorn"]["figures"]["accuracy"]["folds"] == [1.0]
+
+
+def test_kinship_has_a_roc(run, tmp_path: Path) -> None:
+    worlds.kinfacew(tmp_path / "kin")
+    ran = run(
+        "evaluate", tmp_path / "kin", "--features", "lbp", "--methods", "euclid,sinkhorn", "--pca", "10", "--json"
+    )
+    assert ran.json["protocol"] == "kinship"
+    figures = ran.json["methods"]["sinkhorn"]["figures"]
+    assert set(figures) == {"fs", "fd", "ms", "md", "mean"}
+    assert all(len(f["folds"]) == 5 for f in figures.values())
+    assert is_png(Path("evaluate.png"))
+    assert not Path("confusion.png").exists()
+
+
+@pytest.mark.parametrize("layout", ["prid", "ilids"])
+def test_people_are_found_again(run, tmp_path: Path, layout: str) -> None:
+    """A person's pictures are the same in both cameras of these worlds, so rank 1 is certain."""
+    getattr(worlds, layout)(tmp_path / layout)
+    words = ("--methods", "euclid,sinkhorn", "--pca", "0", "--resamples", "2")
+    ran = run("evaluate", tmp_path / layout, *PIXELS, *words, "--json")
+    assert ran.json["protocol"] == "reid"
+    assert ran.json["methods"]["sinkhorn"]["figures"]["rank 1"]["mean"] == 1.0
+    assert ran.json["cmc"]["sinkhorn"][0] == 1.0
+
+
+def test_traffic_has_official_splits(run, tmp_path: Path) -> None:
+    worlds.traffic(tmp_path / "t", labels=("light", "light", "heavy", "heavy"))
+    ran = run("evaluate", tmp_path / "t", "--methods", "euclid", "--pca", "0", "--json")
+    assert ran.json["protocol"] == "traffic"
+    assert len(ran.json["methods"]["euclid"]["figures"]["accuracy"]["folds"]) == 2
+
+
+def test_evaluate_refuses(run, vectors: Path, views: Path, tmp_path: Path) -> None:
+    refused(run("evaluate", vectors, "--methods", "magic"), "methods", "magic")
+    refused(run("evaluate", vectors, "--methods", ","), "methods", "none")
+    refused(run("evaluate", vectors, "--train-objects", "8"), "train_objects")
+    refused(run("evaluate", tmp_path / "none"), "no such file")
+    refused(run("evaluate", views / "1", *PIXELS), "no classes")
+
+
+def test_confusion_by_hand() -> None:
+    C = confusion(np.array(["a", "a", "b"]), np.array(["a", "b", "b"]), np.array(["a", "b", "c"]))
+    np.testing.assert_array_equal(C, [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0]])
+
+
+def test_watched_copies_share_their_notes() -> None:
+    import copy
+
+    from likewise.sets.baselines import Unlearned
+
+    notes: list[Any] = []
+    sets = [Signature([[0.0]]), Signature([[1.0]])]
+    first = Watched(Unlearned(), notes)
+    twin = copy.deepcopy(first).fit(sets, ["x", "y"])
+    assert twin.predict(sets).tolist() == ["x", "y"]
+    assert [n.tolist() for n in notes] == [["x", "y"]]
+    assert not hasattr(first.method, "gallery_")
+
+
+# ── the pipeline ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_axes_are_those_of_scikit_learn() -> None:
+    from sklearn.decomposition import PCA
+
+    draw = np.random.default_rng(0)
+    sets = [Signature(draw.normal(size=(m, 6)) * [5, 4, 3, 2, 1, 0.5]) for m in (4, 7, 5)]
+    points = np.concatenate([s.points for s in sets])
+    axes, peer = Axes.of(sets, 3), PCA(3).fit(points)
+    np.testing.assert_allclose(np.abs(axes.rows @ peer.components_.T), np.eye(3), atol=1e-9)
+    moved = axes(sets[0])
+    np.testing.assert_allclose(np.abs(moved.points), np.abs(peer.transform(sets[0].points)), atol=1e-9)
+    np.testing.assert_array_equal(moved.weights, sets[0].weights)
+
+
+def test_axes_without_spread_go() -> None:
+    line = [Signature(np.outer(np.arange(4.0), [1, 2, 3])), Signature(np.outer(np.arange(3.0), [1, 2, 3]))]
+    assert Axes.of(line, 3).rows.shape == (1, 3)
+    assert Axes.of([Signature(np.ones((3, 2)))], 2).rows.shape == (1, 2)
+    with pytest.raises(ShapeError, match="3 coordinates"):
+        Axes.of(line, 1)(Signature([[1.0, 2.0]]))
+
+
+def test_a_pipeline_survives_a_file(fitted: Path, vectors: Path, tmp_path: Path) -> None:
+    model, sets = lw.load(fitted), data.load_npz(vectors).signatures
+    assert isinstance(model, Pipeline)
+    lw.save(model, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == fitted.read_bytes()
+    again = lw.load(tmp_path / "again.safetensors")
+    assert again.predict(sets).tolist() == model.predict(sets).tolist()
+    assert again.compare(sets[0], sets[9]).distance == model.compare(sets[0], sets[9]).distance
+
+
+def test_a_pipeline_refuses_other_features(fitted: Path) -> None:
+    with pytest.raises(ShapeError, match="3 coordinates where the model was trained on 4"):
+        lw.load(fitted).project([Signature(np.zeros((2, 3)))])
+
+
+def test_a_bare_model_is_a_pipeline_of_numbers(vectors: Path, tmp_path: Path, run) -> None:
+    sets = data.load_npz(vectors)
+    bare = lw.sets.WassersteinLMNN(rho0=0.1, rhot=0.1, rounds=1, max_iter=2).fit(sets.signatures, sets.labels)
+    lw.save(bare, tmp_path / "bare.safetensors")
+    ran = run("compare", f"{vectors}#0", f"{vectors}#9", "--metric", tmp_path / "bare.safetensors", "--json")
+    want = bare.pair_distance([(sets.signatures[0], sets.signatures[9])])[0]
+    assert ran.json["distance"] == pytest.approx(float(want), rel=1e-9)
+    with pytest.raises(InputError, match="learned metric of sets"):
+        as_pipeline(3)
+
+
+def test_a_model_that_is_none_is_refused(run, vectors: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_bytes(b"nothing")
+    refused(run("compare", vectors, vectors, "--metric", tmp_path / "m.safetensors"), "m.safetensors")
+    refused(run("compare", vectors, vectors, "--metric", tmp_path / "none"), "does not exist")
+
+
+def test_a_damaged_pipeline_is_refused(fitted: Path, tmp_path: Path) -> None:
+    from likewise.engine import checkpoint
+
+    arrays, header = checkpoint.read(fitted)
+    arrays["axes.rows"] = arrays["axes.rows"][:-1]
+    checkpoint.write(tmp_path / "cut.safetensors", arrays, header)
+    with pytest.raises(FileError, match="axes"):
+        lw.load(tmp_path / "cut.safetensors")
+
+
+def test_a_reader_of_unknown_features_is_refused(views: Path) -> None:
+    with pytest.raises(InputError, match="embed, pixels, lbp"):
+        Reader("magic").one(views / "1" / "1")
+
+
+# ── as a program ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_as_a_program_it_is_quiet_where_nobody_watches(views: Path, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "likewise.cli", "sets", "compare", str(views / "1/1"), str(views / "2/1"), *PIXELS]
+    ran = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert ran.returncode == 0
+    assert ran.stderr == ""
+    assert ran.stdout.startswith("SetComparison(distance=")
+    ran = subprocess.run([*line[:5], "nowhere", "nowhere"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr == "likewise: nowhere: no such file or folder\n"
