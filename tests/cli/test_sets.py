@@ -66,7 +66,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     y = np.repeat(["a", "b", "c"], 8)
     shift = {"a": 0.0, "b": 1.0, "c": 2.0}
     sets = [
-        Signature(draw.normal(0, 0.2, (draw.integers(3, 7), 4)) + [shift[c], 0, 6 * draw.random(), 6 * draw.random()])
+        Signature(draw.normal(0, 0.2, (draw.integers(3, 7), 4)) + np.array([shift[c], 0, *(6 * draw.random(2))]))
         for c in y
     ]
     path = tmp_path_factory.mktemp("vectors") / "sets.npz"
@@ -162,6 +162,18 @@ def test_videos_show_the_frame_nearest_to_each_centre(run, tmp_path: Path) -> No
     assert all(n % 2 == 0 and n < 8 for n in numbers)
 
 
+def test_each_point_of_a_video_is_named_by_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from likewise.cli import sources
+    from likewise.io import frames
+
+    monkeypatch.setattr(sources, "BATCH", 3)
+    path = worlds.video(tmp_path / "a.avi", frames=10)
+    s, every = Reader("pixels", k=20, every=2).one(path), list(frames(path))
+    assert s.names == tuple(f"{path}#{n}" for n in (0, 2, 4, 6, 8))
+    for point, number in zip(s.points, (0, 2, 4, 6, 8), strict=True):
+        np.testing.assert_array_equal(point, data.grey_pixels(every[number])[0])
+
+
 def test_thumbnails_of_a_video_are_its_own_frames(tmp_path: Path) -> None:
     from likewise.io import frames
 
@@ -214,7 +226,7 @@ def damaged(tmp_path: Path) -> Path:
     for i in range(2):
         worlds.picture(folder / f"good{i}.png", i)
     whole = (folder / "good0.png").read_bytes()
-    (folder / "cut.png").write_bytes(whole[:60])
+    (folder / "torn.png").write_bytes(whole[:60])
     (folder / "empty.png").write_bytes(b"")
     (folder / "text.jpg").write_text("not a picture")
     (folder / ".hidden.png").write_text("x")
@@ -229,7 +241,7 @@ def test_unreadable_pictures_are_named_counted_and_left_out(run, damaged: Path, 
     assert np.shape(ran.json["plan"]) == (2, 1)
     assert "3 unreadable pictures left out" in ran.err
     names = {Path(entry["name"]).name for entry in ran.json["left_out"]}
-    assert names == {"cut.png", "empty.png", "text.jpg"}
+    assert names == {"torn.png", "empty.png", "text.jpg"}
     for name in names:
         assert name in ran.err
 
