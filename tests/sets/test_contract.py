@@ -50,3 +50,29 @@ def test_exact_w2_of_growing_samples_tends_to_the_frechet_distance_of_the_gaussi
         gaps.append(abs(np.mean(found) - frechet))
     assert gaps[2] < gaps[0]
     assert gaps[2] == pytest.approx(0, abs=0.25)
+
+
+def test_every_class_in_the_table_of_files_is_where_it_says():
+    import importlib
+
+    from likewise.engine import checkpoint
+
+    for name, home in checkpoint._CLASSES.items():
+        if name.startswith("sets."):
+            module, _, attribute = home.partition(":")
+            assert hasattr(getattr(importlib.import_module(module), attribute), "from_state")
+
+
+def test_a_pipeline_loads_in_a_process_that_has_not_seen_it(tmp_path):
+    import subprocess
+    import sys
+
+    from likewise.sets.pipeline import Axes, Pipeline
+
+    sets = [lw.Signature(*s) for s in ragged(12, seed=3, low=2, high=4)]
+    axes = Axes.of(sets, 2)
+    model = lw.sets.WassersteinLMNN(max_iter=2).fit([(s.points @ axes.rows.T, s.weights) for s in sets], [0, 1] * 6)
+    lw.save(Pipeline(model, axes, "pixels", 8, 1, 0), tmp_path / "p.safetensors")
+    code = f"import likewise as lw; print(type(lw.load({str(tmp_path / 'p.safetensors')!r})).__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "Pipeline"

@@ -141,8 +141,6 @@ def album(folder: Path, contents: dict[str, int], draw: np.random.Generator) -> 
 
 def embedded(files: Sequence[Path], name: str | None = None) -> Signature:
     """An album as a set: a point a picture, by the embedder that needs no training."""
-    import PIL.Image  # noqa: F401 - before threads ask for it at once
-
     from likewise.images import default
     from likewise.types import Signature
 

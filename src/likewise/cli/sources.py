@@ -222,7 +222,6 @@ class Reader:
 
     def _embed(self, pictures: list[Any], names: list[str]) -> tuple[Array, list[str]]:
         import numpy as np
-        import PIL.Image  # noqa: F401 - before threads ask for it at once
 
         from likewise.images import default
 

@@ -42,7 +42,10 @@ _DTYPES = {
     "U8": "|u1",
     "BOOL": "|b1",
 }
-_CLASSES: dict[str, str] = {"sets.WassersteinLMNN": "likewise.sets.model:WassersteinLMNN"}
+_CLASSES: dict[str, str] = {
+    "sets.WassersteinLMNN": "likewise.sets.model:WassersteinLMNN",
+    "sets.Pipeline": "likewise.sets.pipeline:Pipeline",
+}
 
 
 @runtime_checkable

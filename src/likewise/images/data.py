@@ -129,8 +129,9 @@ def _is_tensor(item: object) -> TypeGuard[Tensor]:
 
 
 def _is_pillow(item: object) -> TypeGuard[Image.Image]:
-    pillow = sys.modules.get("PIL.Image")
-    return pillow is not None and isinstance(item, pillow.Image)
+    # by getattr: another thread may be in the middle of importing PIL, and then nobody has an image of it yet
+    kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    return kind is not None and isinstance(item, kind)
 
 
 def _is_array(item: object) -> bool:
