@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from likewise.cli.terminal import check_writable, write_json
-from likewise.cli.threads import one_thread
 from likewise.errors import FileError
 
 if TYPE_CHECKING:
@@ -339,7 +338,7 @@ def _light_panel(folder: Path, seed: int) -> Panel:
 
     bunch = load_digits()
     images, digits = np.asarray(bunch.images, dtype=np.float64) / 16, np.asarray(bunch.target, dtype=np.int64)
-    with _step("a metric that learns to see past the light") as said, one_thread():
+    with _step("a metric that learns to see past the light") as said:
         trials = [trial(images, digits, np.random.default_rng([seed, 3, r])) for r in range(RESAMPLES)]
         scores = {name: [t.accuracy(name) for t in trials] for name in METHODS}
         table = {name: mean_se(values) for name, values in scores.items()}

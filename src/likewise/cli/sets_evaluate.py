@@ -15,7 +15,6 @@ import click
 from likewise.cli.sets import Reading, model_at, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, write_json
-from likewise.cli.threads import one_thread
 from likewise.engine.config import knobs, options
 from likewise.errors import FileError, InputError
 from likewise.sets.multilevel import LMNNKnobs
@@ -56,9 +55,10 @@ class Job:
 
     def measure(self, one: Callable[[Any], Result]) -> None:
         """Run the protocol with each method."""
+        from likewise.core.transport import one_blas_thread
         from likewise.engine.runs import progress
 
-        with progress(len(self.methods), self.protocol) as advance, one_thread():
+        with progress(len(self.methods), self.protocol) as advance, one_blas_thread():
             for name, method in self.methods.items():
                 began = time.perf_counter()
                 self.results[name] = one(method)

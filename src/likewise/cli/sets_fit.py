@@ -14,7 +14,6 @@ import click
 from likewise.cli.sets import Reading, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, result, write_json
-from likewise.cli.threads import one_thread
 from likewise.engine.config import knobs, options
 from likewise.errors import InputError
 from likewise.sets.multilevel import LMNNKnobs
@@ -100,7 +99,7 @@ def _learned(
     chosen = {name: given[name] for name in LEARNING}
     model = WassersteinLMNN(**chosen, seed=given["seed"], verbose=sys.stderr.isatty())
     began = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr), one_thread():
+    with contextlib.redirect_stdout(sys.stderr):
         model.fit(sets, labels)
     seconds = time.perf_counter() - began
     model.verbose = False

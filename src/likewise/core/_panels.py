@@ -132,6 +132,7 @@ def _floats(policy: Policy) -> Policy:
 
 def one_blas_thread() -> AbstractContextManager[Any]:
     """Keep BLAS to the caller's thread: n_jobs says how many threads there are."""
+    import scipy.linalg  # noqa: F401 - has a BLAS of its own, and only what is loaded can be held
     from threadpoolctl import threadpool_limits
 
     return threadpool_limits(limits=1, user_api="blas")  # type: ignore[no-any-return]

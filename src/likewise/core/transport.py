@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from likewise.core import _panels, linalg
 from likewise.core._panels import LARGE, PATIENT, QUICK, offsets
+from likewise.core._panels import one_blas_thread as one_blas_thread
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array, Signature
 

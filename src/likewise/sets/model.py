@@ -65,11 +65,12 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         self.n_features_in_ = sets[0].dim
         raw = transport.pack(sets)
         self.scale_ = _scale(raw) if self.normalize else 1.0
-        learned = self._learn(raw, codes, which)
-        self._keep(raw, codes, which, learned)
+        with transport.one_blas_thread():  # matrices of d × d: threads inside BLAS would wait for each other
+            learned = self._learn(raw, codes, which)
+            self._keep(raw, codes, which, learned)
+            self.rule_ = self._choose_rule(raw, codes, which) if self.rule == "auto" else self.rule
         self.history_: list[ml.Record] = learned.history
         self.n_iter_ = max(1, len(learned.history))
-        self.rule_ = self._choose_rule(raw, codes, which) if self.rule == "auto" else self.rule
         return self
 
     def _learn(self, raw: Pack, y: Index, level: Index) -> Learned:

@@ -13,13 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from likewise.engine import checkpoint
 from likewise.errors import InputError, ShapeError
 from likewise.sets.compare import Gamma, SetComparison, compare
 from likewise.sets.model import WassersteinLMNN
 from likewise.types import Array, Signature
-
-checkpoint.register("sets.Pipeline", "likewise.sets.pipeline:Pipeline")
 
 
 @dataclass(frozen=True, eq=False)
