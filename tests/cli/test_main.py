@@ -194,7 +194,8 @@ def test_completion_needs_a_shell_it_knows() -> None:
 
 def test_ctrl_c_is_one_line_and_130() -> None:
     code = (
-        "import sys, time; from likewise import cli\n"
+        "import signal, sys, time; from likewise import cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job inherits it ignored
         "def wait(line): print('ready', flush=True); time.sleep(60)\n"
         "cli._run = wait; sys.exit(cli.main([]))"
     )

@@ -289,11 +289,15 @@ def test_ctrl_c_leaves_what_is_finished(tmp_path: Path, expected: dict[str, byte
     assert contents(tmp_path / "out") == expected
 
 
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""A job that a shell started in the background inherits SIGINT ignored, and so would its children."""
+
+
 def test_a_real_ctrl_c(tmp_path: Path, expected: dict[str, bytes]) -> None:
     out, journal = tmp_path / "out", tmp_path / "journal"
     journal.touch()
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(out), "2", str(journal), "0.25"],
+        [sys.executable, "-c", f"{HEARS_CTRL_C}\n{CHILD}", str(out), "2", str(journal), "0.25"],
         start_new_session=True,
         stderr=subprocess.PIPE,
         text=True,
