@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -197,9 +196,8 @@ def sets(
         f"eth80: mean ± s.e. over {resamples} resamples; JapaneseVowels: the official split; "
         "kinfacew2: 1 − EER, mean ± s.e. over the official five folds"
     )
-    path = record(
-        "quality-sets", [*columns, "mean"], rows, f"python benchmarks/quality.py {' '.join(sys.argv[1:])}", note
-    )
+    settings = "" if (resamples, seed) == (10, 0) else f" --resamples {resamples} --seed {seed}"
+    path = record("quality-sets", [*columns, "mean"], rows, f"python benchmarks/quality.py sets{settings}", note)
     click.echo(f"written: {path}")
 
 
