@@ -319,6 +319,14 @@ def test_rules_global_and_mean_use_one_metric(train, test, rule):
     assert model.predict(X).tolist() == train[1][D.argmin(axis=1)].tolist()
 
 
+def test_metric_follows_the_rule(fitted):
+    parts = list(fitted.Mt_.values())
+    np.testing.assert_array_equal(fitted.metric("class 1"), fitted.M0_ + fitted.Mt_["class 1"])
+    np.testing.assert_array_equal(fitted.metric("class 1", rule="mean"), fitted.M0_ + np.mean(parts, axis=0))
+    np.testing.assert_array_equal(fitted.metric("class 1", rule="global"), fitted.M0_)
+    np.testing.assert_array_equal(fitted.metric(), fitted.M0_ + np.mean(parts, axis=0))
+
+
 def test_rule_energy_is_the_growth_of_the_objective(train, test):
     """By loops over the three parts of LMNN's energy."""
     model = WassersteinLMNN(rule="energy", k_targets=2, k_impostors=5, **QUICK).fit(*train)
