@@ -175,6 +175,23 @@ def test_threads_do_not_change_a_byte():
     assert one.tobytes() == two.tobytes()
 
 
+@pytest.mark.parametrize("n_jobs", [-1, 3])
+def test_all_cores_and_more_give_the_same_list(n_jobs):
+    X = transport.pack([lw.Signature(*s) for s in ragged(40, seed=8)])
+    i, j = np.triu_indices(40)
+    one = transport.solve_pairs(X, X, i, j, 0.2, plans=True)
+    many = transport.solve_pairs(X, X, i, j, 0.2, plans=True, n_jobs=n_jobs)
+    assert one.value.tobytes() == many.value.tobytes()
+    assert one.plans.tobytes() == many.plans.tobytes()
+
+
+@pytest.mark.parametrize("n_jobs", [0, 1.5])
+def test_no_threads_are_refused(n_jobs):
+    X = transport.pack(PACK)
+    with pytest.raises(lw.InputError, match="n_jobs"):
+        transport.solve_all(X, None, 0.2, n_jobs=n_jobs)
+
+
 def test_two_collections_equal_the_corner_of_one():
     both = lw.sets.distances(PACK, gamma=0.2)
     np.testing.assert_allclose(lw.sets.distances(PACK[:8], PACK[8:], gamma=0.2), both[:8, 8:], rtol=1e-6)

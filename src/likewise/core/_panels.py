@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from likewise.errors import InputError
 from likewise.types import Array
 
 if TYPE_CHECKING:
@@ -34,6 +35,15 @@ _ROOM = 4_000_000
 
 def offsets(sizes: Index) -> Index:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def workers(n_jobs: int) -> int:
+    """How many threads: n_jobs as scikit-learn means it, −1 being all cores."""
+    from joblib import effective_n_jobs
+
+    if n_jobs == 0 or not isinstance(n_jobs, int | np.integer):
+        raise InputError(f"n_jobs: expected a whole number other than 0 (−1 for all cores), got {n_jobs!r}")
+    return 1 if n_jobs == 1 else int(effective_n_jobs(n_jobs))
 
 
 def threads(jobs: Sequence[Callable[[], None]], n_jobs: int) -> None:

@@ -122,6 +122,7 @@ def solve_pairs(
     F minimises ⟨C, F⟩ + γ KL(F ‖ a bᵀ) over plans with marginals a, b [MLML Eq. 4–7]; `value` says which number is
     returned. What the quick policy leaves unconverged is solved again with a patient one; `converged` tells the truth.
     """
+    n_jobs = _panels.workers(n_jobs)
     left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
     sizes = np.stack([X.sizes[left], Y.sizes[right]], axis=1)
     F_at, f_at, g_at = (offsets(s) for s in (sizes[:, 0] * sizes[:, 1], sizes[:, 0], sizes[:, 1]))
@@ -271,6 +272,7 @@ def solve_all(
 
     Sets are sorted by size, laid out so that a BLAS product of stacked points is eight problems a panel as it stands.
     """
+    n_jobs = _panels.workers(n_jobs)
     other = X if Y is None else Y
     if other.dim != X.dim:
         raise ShapeError(f"Y: expected {X.dim} dimensions as X has, got {other.dim}")

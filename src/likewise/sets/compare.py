@@ -101,7 +101,7 @@ def distances(
         transport.pack(signatures(X)), metric, None if Y is None else transport.pack(signatures(Y, where="Y"))
     )
     g = transport.auto_gamma(packed) if gamma == "auto" else float(gamma)
-    solved: AllPairs = _solver(backend, _jobs(n_jobs))(packed, other, g, value=value, tol=tol)
+    solved: AllPairs = _solver(backend, n_jobs)(packed, other, g, value=value, tol=tol)
     _warn(int((~solved.converged).sum()), solved.converged.size, float(solved.residual.max()), tol)
     return solved.value
 
@@ -114,15 +114,6 @@ def _solver(backend: Backend, n_jobs: int) -> Any:
 
         return solve_all
     raise InputError(f"backend: expected auto, numba or torch, got {backend!r}")
-
-
-def _jobs(n_jobs: int) -> int:
-    """n_jobs as scikit-learn means it: −1 is all cores."""
-    from joblib import effective_n_jobs
-
-    if n_jobs == 0 or not isinstance(n_jobs, int | np.integer):
-        raise InputError(f"n_jobs: expected a whole number other than 0 (−1 for all cores), got {n_jobs!r}")
-    return int(effective_n_jobs(n_jobs))
 
 
 def _warn(missed: int, total: int, worst: float, tol: float) -> None:
