@@ -269,7 +269,7 @@ def transport_(rounds: int, shapes: int, each: int) -> None:
         "speed-transport",
         ["world", "γ / median", "method", "pairs / CPU-s", "× POT loop", "largest relative error"],
         rows,
-        "python benchmarks/speed.py transport",
+        f"python benchmarks/speed.py transport --rounds {rounds} --shapes {shapes} --each {each}",
         "N = 1000 sets of 5–20 points, d = 100, error 1e-6, one thread, CPU time, median of alternating rounds",
     )
 
