@@ -16,6 +16,7 @@ from likewise.core.transport import Index, Pack
 from likewise.engine.config import build, check
 from likewise.errors import ConfigError, InputError, NotFittedError, ShapeError
 from likewise.sets import multilevel as ml
+from likewise.sets.compare import signature_of
 from likewise.types import Array, Signature
 
 RULES = ("gallery", "energy", "global", "mean")
@@ -614,7 +615,7 @@ def read_sets(X: Any, where: str = "X") -> list[Signature]:
         raise InputError(f"{where}: expected a sequence of sets, got {type(X).__name__}") from None
     if not items:
         raise ShapeError(f"{where}: Found array with 0 sample(s); expected at least one set")
-    sets = [_signature(item, f"{where}[{k}]") for k, item in enumerate(items)]
+    sets = [signature_of(item, where=f"{where}[{k}]") for k, item in enumerate(items)]
     for k, s in enumerate(sets):
         if s.dim != sets[0].dim:
             raise ShapeError(f"{where}[{k}] has {s.dim} dimensions where {where}[0] has {sets[0].dim}")
@@ -633,14 +634,6 @@ def _numeric(X: Any, where: str) -> Any:
 
 class NotNumbers(InputError, TypeError):
     """A value of a type that is no number: an InputError that is a TypeError, too, as scikit-learn expects."""
-
-
-def _signature(item: Any, where: str) -> Signature:
-    if isinstance(item, Signature):
-        return item
-    if isinstance(item, tuple) and len(item) == 2:
-        return Signature(item[0], item[1], where=where)
-    return Signature(item, where=where)
 
 
 def _labels(y: Any, n: int) -> Any:
