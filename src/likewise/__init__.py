@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from likewise import distributions as distributions
     from likewise import images as images
     from likewise import sets as sets
     from likewise.engine.checkpoint import load as load
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from likewise.types import Signature as Signature
 
 _HOMES = {
+    "distributions": "likewise.distributions",
     "images": "likewise.images",
     "sets": "likewise.sets",
     "read": "likewise.io:read",

@@ -1,0 +1,53 @@
+"""What does this model or collection cover? Polarity sampling of any generator, and coverage of any two collections."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
+
+if TYPE_CHECKING:
+    from likewise.core.spectra import Spectrum as Spectrum
+    from likewise.core.spectra import spectrum as spectrum
+    from likewise.distributions import adapters as adapters
+    from likewise.distributions.bank import Bank as Bank
+    from likewise.distributions.bank import harvest as harvest
+    from likewise.distributions.compare import DistributionComparison as DistributionComparison
+    from likewise.distributions.compare import compare as compare
+    from likewise.distributions.data import load_generator as load_generator
+    from likewise.distributions.model import Generator as Generator
+    from likewise.distributions.online import OnlineSampler as OnlineSampler
+    from likewise.distributions.sweeps import Sweep as Sweep
+    from likewise.distributions.sweeps import sweep as sweep
+
+_HOMES = {
+    "Bank": "likewise.distributions.bank",
+    "DistributionComparison": "likewise.distributions.compare",
+    "Generator": "likewise.distributions.model",
+    "OnlineSampler": "likewise.distributions.online",
+    "Spectrum": "likewise.core.spectra",
+    "Sweep": "likewise.distributions.sweeps",
+    "compare": "likewise.distributions.compare",
+    "harvest": "likewise.distributions.bank",
+    "load_generator": "likewise.distributions.data",
+    "spectrum": "likewise.core.spectra",
+    "sweep": "likewise.distributions.sweeps",
+}
+_MODULES = ("adapters",)
+
+__all__ = ["Latent", "Normal", "TruncatedNormal", "Uniform", *sorted([*_HOMES, *_MODULES])]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"likewise.distributions.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'likewise.distributions' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,166 @@
+"""Where latents come from: densities that can be sampled from a counter seed and evaluated in log space."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float32, Float64
+
+from likewise.errors import InputError, ShapeError
+
+
+@runtime_checkable
+class Latent(Protocol):
+    """A density p_z on R^dim. A class of one's own needs these members."""
+
+    dim: int
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and messages."""
+
+    def support(self) -> tuple[float, float] | None:
+        """The interval in which every coordinate lies; None where it is unbounded."""
+
+    def sample(self, n: int, rng: np.random.Generator) -> Float32[np.ndarray, "n dim"]:
+        """n latents, in the order of the seed."""
+
+    def log_density(self, z: Any) -> Float64[np.ndarray, " n"]:
+        """log p_z of each row; −∞ outside the support."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is, for a manifest."""
+
+
+class _Independent:
+    """What the latents below share: coordinates are drawn independently from one density on a line."""
+
+    dim: int
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and messages."""
+        return repr(self)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a uniform density on the support exists."""
+        return self.support() is not None
+
+    def support(self) -> tuple[float, float] | None:
+        """The interval in which every coordinate lies; None where it is unbounded."""
+        raise NotImplementedError
+
+    def _log_coordinate(self, z: Float64[np.ndarray, "n dim"]) -> Float64[np.ndarray, "n dim"]:
+        raise NotImplementedError
+
+    def log_density(self, z: Any) -> Float64[np.ndarray, " n"]:
+        """log p_z of each row; −∞ outside the support."""
+        rows = np.asarray(z, dtype=np.float64)
+        if rows.ndim != 2 or rows.shape[1] != self.dim:
+            raise ShapeError(f"z: expected latents (n, {self.dim}), got shape {rows.shape}")
+        logs = self._log_coordinate(rows)
+        bounds = self.support()
+        if bounds is not None:
+            logs = np.where((rows >= bounds[0]) & (rows <= bounds[1]), logs, -np.inf)
+        total: Float64[np.ndarray, " n"] = logs.sum(1)
+        return total
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is, for a manifest."""
+        return {"kind": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Normal(_Independent):
+    """Each coordinate from N(0, 1)."""
+
+    dim: int
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+
+    def support(self) -> None:
+        """Unbounded."""
+        return None
+
+    def sample(self, n: int, rng: np.random.Generator) -> Float32[np.ndarray, "n dim"]:
+        """n latents, in the order of the seed."""
+        z: Float32[np.ndarray, "n dim"] = rng.standard_normal((n, self.dim), dtype=np.float32)
+        return z
+
+    def _log_coordinate(self, z: Float64[np.ndarray, "n dim"]) -> Float64[np.ndarray, "n dim"]:
+        return -0.5 * z * z - 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Uniform(_Independent):
+    """Each coordinate uniform on [low, high]."""
+
+    dim: int
+    low: float = -1.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise InputError(f"low, high: expected two finite numbers, low < high, got {self.low} and {self.high}")
+
+    def support(self) -> tuple[float, float]:
+        """[low, high]."""
+        return self.low, self.high
+
+    def sample(self, n: int, rng: np.random.Generator) -> Float32[np.ndarray, "n dim"]:
+        """n latents, in the order of the seed."""
+        unit = rng.random((n, self.dim), dtype=np.float32)
+        z: Float32[np.ndarray, "n dim"] = (self.low + (self.high - self.low) * unit).astype(np.float32)
+        return z.clip(*map(_inside, self.support(), (self.high, self.low)))
+
+    def _log_coordinate(self, z: Float64[np.ndarray, "n dim"]) -> Float64[np.ndarray, "n dim"]:
+        return np.full(z.shape, -math.log(self.high - self.low))
+
+
+@dataclass(frozen=True)
+class TruncatedNormal(_Independent):
+    """Each coordinate scale · N(0, 1), cut to scale · [−psi, psi] (BigGAN: psi=2, its truncation as scale)."""
+
+    dim: int
+    psi: float
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_dim(self.dim)
+        for name, value in (("psi", self.psi), ("scale", self.scale)):
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name}: expected a number > 0, got {value}")
+
+    def support(self) -> tuple[float, float]:
+        """scale · [−psi, psi]."""
+        return -self.scale * self.psi, self.scale * self.psi
+
+    def sample(self, n: int, rng: np.random.Generator) -> Float32[np.ndarray, "n dim"]:
+        """n latents by the inverse of the distribution function, so each draw is used: in the order of the seed."""
+        from scipy.special import ndtr, ndtri
+
+        low = ndtr(-self.psi)
+        z: Float32[np.ndarray, "n dim"] = ndtri(low + (1 - 2 * low) * rng.random((n, self.dim))).astype(np.float32)
+        return (np.float32(self.scale) * z).clip(*map(_inside, self.support(), (0.0, 0.0)))
+
+    def _log_coordinate(self, z: Float64[np.ndarray, "n dim"]) -> Float64[np.ndarray, "n dim"]:
+        mass = math.erf(self.psi / math.sqrt(2))
+        return -0.5 * (z / self.scale) ** 2 - 0.5 * math.log(2 * math.pi) - math.log(self.scale * mass)
+
+
+def _inside(bound: float, towards: float) -> np.float32:
+    """The float32 nearest to a bound on its inner side, so that no rounded latent lies outside the support."""
+    near = np.float32(bound)
+    outside = float(near) > bound if towards < bound else float(near) < bound
+    return np.nextafter(near, np.float32(towards)) if outside else near
+
+
+def _check_dim(dim: int) -> None:
+    if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
+        raise InputError(f"dim: expected a whole number ≥ 1, got {dim!r}")
