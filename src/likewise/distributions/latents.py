@@ -89,11 +89,10 @@ class Normal(_Independent):
 
     def sample(self, n: int, rng: np.random.Generator) -> Float32[np.ndarray, "n dim"]:
         """n latents, in the order of the seed."""
-        z: Float32[np.ndarray, "n dim"] = rng.standard_normal((n, self.dim), dtype=np.float32)
-        return z
+        return np.asarray(rng.standard_normal((n, self.dim), dtype=np.float32))
 
     def _log_coordinate(self, z: Float64[np.ndarray, "n dim"]) -> Float64[np.ndarray, "n dim"]:
-        return -0.5 * z * z - 0.5 * math.log(2 * math.pi)
+        return np.asarray(-0.5 * z * z - 0.5 * math.log(2 * math.pi))
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class Uniform(_Independent):
         """n latents, in the order of the seed."""
         unit = rng.random((n, self.dim), dtype=np.float32)
         z: Float32[np.ndarray, "n dim"] = (self.low + (self.high - self.low) * unit).astype(np.float32)
-        return z.clip(*map(_inside, self.support(), (self.high, self.low)))
+        return _cut(z, self.low, self.high)
 
     def _log_coordinate(self, z: Float64[np.ndarray, "n dim"]) -> Float64[np.ndarray, "n dim"]:
         return np.full(z.shape, -math.log(self.high - self.low))
@@ -147,18 +146,19 @@ class TruncatedNormal(_Independent):
 
         low = ndtr(-self.psi)
         z: Float32[np.ndarray, "n dim"] = ndtri(low + (1 - 2 * low) * rng.random((n, self.dim))).astype(np.float32)
-        return (np.float32(self.scale) * z).clip(*map(_inside, self.support(), (0.0, 0.0)))
+        return _cut(np.float32(self.scale) * z, *self.support())
 
     def _log_coordinate(self, z: Float64[np.ndarray, "n dim"]) -> Float64[np.ndarray, "n dim"]:
         mass = math.erf(self.psi / math.sqrt(2))
         return -0.5 * (z / self.scale) ** 2 - 0.5 * math.log(2 * math.pi) - math.log(self.scale * mass)
 
 
-def _inside(bound: float, towards: float) -> np.float32:
-    """The float32 nearest to a bound on its inner side, so that no rounded latent lies outside the support."""
-    near = np.float32(bound)
-    outside = float(near) > bound if towards < bound else float(near) < bound
-    return np.nextafter(near, np.float32(towards)) if outside else near
+def _cut(z: Float32[np.ndarray, "n dim"], low: float, high: float) -> Float32[np.ndarray, "n dim"]:
+    """Latents within [low, high]: the bounds are rounded inwards, so that no float32 lies outside of them."""
+    first, last = np.float32(low), np.float32(high)
+    first = np.nextafter(first, np.float32(np.inf)) if float(first) < low else first
+    last = np.nextafter(last, np.float32(-np.inf)) if float(last) > high else last
+    return np.asarray(np.clip(z, first, last))
 
 
 def _check_dim(dim: int) -> None:

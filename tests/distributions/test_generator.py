@@ -1,0 +1,157 @@
+"""Generators: any callable, its spaces, its identity, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import likewise as lw
+from likewise.distributions import Generator, Normal, Uniform
+
+
+class Small(nn.Module):
+    """A module that ends in a Tanh, with dropout and batch statistics that evaluation must switch off."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.body = nn.Sequential(nn.Linear(4, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Dropout(0.5), nn.Linear(9, 12))
+        self.end = nn.Tanh()
+
+    def forward(self, z):
+        return self.end(self.body(z)).view(-1, 3, 2, 2)
+
+
+class Conditional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.table, self.out = nn.Embedding(3, 4), nn.Linear(4, 6)
+
+    def forward(self, z, y):
+        return self.out(z * self.table(y))
+
+
+def test_pictures_come_in_batches_and_do_not_depend_on_them():
+    z = Normal(4).sample(10, np.random.default_rng(0))
+    whole, parts = (Generator(Small(), Normal(4), batch=b)(z) for b in (64, 3))
+    assert whole.shape == (10, 3, 2, 2)
+    assert not whole.requires_grad
+    torch.testing.assert_close(whole, parts)
+
+
+def test_a_module_is_evaluated_not_trained():
+    net = Small().train()
+    generator = Generator(net, Normal(4))
+    z = np.ones((2, 4), np.float32)
+    assert torch.equal(generator(z), generator(z))  # dropout would differ
+    assert int(net.body[1].num_batches_tracked) == 0
+
+
+def test_preactivation_is_what_goes_into_the_last_squashing():
+    generator = Generator(Small(), Normal(4), space="preactivation")
+    z = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(torch.tanh(generator.function()(z)), generator(z).flatten(1))
+    # and it is differentiable, forwards too
+    _, tangent = torch.func.jvp(generator.function(), (z,), (torch.ones_like(z),))
+    step = 1e-3
+    central = (generator.function()(z + step) - generator.function()(z - step)) / (2 * step)
+    torch.testing.assert_close(tangent, central, rtol=1e-2, atol=1e-3)
+
+
+def test_a_describing_callable_is_a_space():
+    generator = Generator(Small(), Normal(4)).in_space(lambda x: x.mean((2, 3)))
+    z = torch.ones(2, 4)
+    assert generator.function()(z).shape == (2, 3)
+    torch.testing.assert_close(generator.function()(z), generator(z).mean((2, 3)))
+
+
+def test_a_named_space_of_ones_own():
+    generator = Generator(Small(), Normal(4), spaces={"style": lambda z, y: 2 * z}, space="style")
+    assert torch.equal(generator.function()(torch.ones(2, 4)), torch.full((2, 4), 2.0))
+    assert generator.in_space("pixel").space == "pixel"
+
+
+def test_a_space_that_it_has_not_is_refused_with_those_it_has():
+    with pytest.raises(lw.InputError, match=r"pixel, preactivation.*style"):
+        Generator(Small(), Normal(4), space="style")
+    with pytest.raises(lw.InputError, match="space: this generator has pixel,"):
+        Generator(lambda z: z, Normal(4), space="preactivation")
+
+
+def test_classes():
+    generator = Generator(Conditional(), Normal(4), labels=3)
+    z = np.ones((2, 4), np.float32)
+    assert not torch.equal(generator(z, [0, 0]), generator(z, [1, 1]))
+    assert torch.equal(generator(z, 2), generator(z, [2, 2]))
+    assert generator.draw(5, label=1).shape == (5, 6)
+    assert generator.function([0, 2])(torch.ones(2, 4)).shape == (2, 6)
+    for wrong in (None, [0, 3], [-1, 0], [0.5, 1], [0, 1, 2]):
+        with pytest.raises(lw.InputError, match="^y"):
+            generator(z, wrong)
+    with pytest.raises(lw.InputError, match="^y"):
+        generator.function()
+    with pytest.raises(lw.InputError, match="no classes"):
+        Generator(Small(), Normal(4))(z, [0, 0])
+
+
+def test_numpy_black_boxes_work():
+    generator = Generator(lambda z: np.sin(z.numpy()), Uniform(3))
+    assert generator(np.zeros((2, 3))).shape == (2, 3)
+
+
+def test_truncation_draws_latents_to_their_centre_and_takes_the_same_latents():
+    generator = Generator(lambda z: 3 * z, Uniform(2, 0, 4))
+    z = np.array([[0.0, 4.0]], np.float32)
+    assert torch.equal(generator.truncated(0.5)(z), torch.tensor([[3.0, 9.0]]))
+    assert torch.equal(generator.truncated(1.0)(z), generator(z))
+    assert Generator(Small(), Normal(4)).truncated(0.5).in_space("preactivation").psi == 0.5
+    with pytest.raises(lw.InputError, match="psi"):
+        generator.truncated(-1)
+
+
+def test_a_truncation_of_ones_own():
+    generator = Generator(lambda z: z, Normal(2), truncate=lambda psi: lambda z: z + psi)
+    assert torch.equal(generator.truncated(0.25)(np.zeros((1, 2))), torch.full((1, 2), 0.25, dtype=torch.float64))
+
+
+def test_identity_is_weights_structure_latent_and_space():
+    digests = [
+        Generator(Small(), Normal(4)).digest,
+        Generator(Small(seed=1), Normal(4)).digest,
+        Generator(Small(), Uniform(4)).digest,
+        Generator(Small(), Normal(4), space="preactivation").digest,
+        Generator(Small(), Normal(4)).truncated(0.5).digest,
+        Generator(lambda z: 2 * z, Normal(4)).digest,
+        Generator(lambda z: 3 * z, Normal(4)).digest,
+    ]
+    assert len(set(digests)) == len(digests)
+    assert Generator(Small(), Normal(4)).digest == digests[0]
+
+
+def test_identity_sees_what_a_closure_holds():
+    def scaled(c):
+        return lambda z: c * z
+
+    assert Generator(scaled(2), Normal(2)).digest != Generator(scaled(3), Normal(2)).digest
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: Generator(3, Normal(2)), "net"),
+        (lambda: Generator(lambda z: z, 2), "latent"),
+        (lambda: Generator(lambda z: z, Normal(2), labels=0), "labels"),
+        (lambda: Generator(lambda z: z, Normal(2), batch=0), "batch"),
+        (lambda: Generator(lambda z: z, Normal(2), space=3), "space"),
+        (lambda: Generator(lambda z: z, Normal(2))(np.zeros((3, 3))), "z: expected latents"),
+        (lambda: Generator(lambda z: z, Normal(2))(np.zeros(2)), "z: expected latents"),
+        (lambda: Generator(lambda z: z, Normal(2))("latents"), "z: expected latents"),
+        (lambda: Generator(lambda z: z, Normal(2))(np.full((1, 2), np.nan)), "z: latents contain NaN"),
+        (lambda: Generator(lambda z: z / 0, Normal(2))(np.ones((1, 2))), "net: .* NaN or infinity for latent 0"),
+        (lambda: Generator(lambda z: z.sum(), Normal(2))(np.ones((1, 2))), "net: expected"),
+    ],
+)
+def test_wrong_arguments_are_named(call, name):
+    with pytest.raises(lw.InputError, match=name):
+        call()
