@@ -87,9 +87,9 @@ def test_classes():
     assert generator.draw(5, label=1).shape == (5, 6)
     assert generator.function([0, 2])(torch.ones(2, 4)).shape == (2, 6)
     for wrong in (None, [0, 3], [-1, 0], [0.5, 1], [0, 1, 2]):
-        with pytest.raises(lw.InputError, match="^y"):
+        with pytest.raises(lw.InputError, match=r"^y"):
             generator(z, wrong)
-    with pytest.raises(lw.InputError, match="^y"):
+    with pytest.raises(lw.InputError, match=r"^y"):
         generator.function()
     with pytest.raises(lw.InputError, match="no classes"):
         Generator(Small(), Normal(4))(z, [0, 0])

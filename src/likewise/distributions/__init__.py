@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
 
 if TYPE_CHECKING:
-    import likewise.distributions.adapters as adapters
+    from likewise.distributions import adapters as adapters
     from likewise.core.spectra import Spectrum as Spectrum
     from likewise.core.spectra import spectrum as spectrum
     from likewise.distributions.bank import Bank as Bank
