@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
 
 if TYPE_CHECKING:
-    from likewise.distributions import adapters as adapters
     from likewise.core.spectra import Spectrum as Spectrum
     from likewise.core.spectra import spectrum as spectrum
+    from likewise.distributions import adapters as adapters
     from likewise.distributions.bank import Bank as Bank
     from likewise.distributions.bank import harvest as harvest
     from likewise.distributions.compare import DistributionComparison as DistributionComparison
