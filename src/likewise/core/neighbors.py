@@ -1,0 +1,160 @@
+"""Distances between many rows, a tile at a time: nearest neighbours, k-NN radii, and which balls cover which points.
+
+Memory is that of a few tiles, whatever the number of rows. Rows may be float32; every tile is computed in float64,
+centred on the mean of X so that little is lost to cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likewise.core.gaussians import mean_of
+from likewise.errors import InputError, ShapeError
+from likewise.types import Array
+
+Rows = NDArray[np.floating]
+Index = NDArray[np.int64]
+
+TILE = 2048
+"""Rows and columns of a tile: 32 MB, large enough for BLAS to run at its full rate."""
+
+ROUNDING = 256 * np.finfo(np.float64).eps
+"""‖x − y‖² below this share of ‖x‖² + ‖y‖² is rounding, and counts as 0: equal rows are at distance 0."""
+
+
+def tiles(X: Rows, Y: Rows | None = None, *, tile: int = TILE) -> Iterator[tuple[slice, slice, Array]]:
+    """‖x_i − y_j‖² by tiles (rows of X, rows of Y, block); with Y = None of X to itself, only blocks with j ≥ i.
+
+    A block may be overwritten by the caller; it is not used again.
+    """
+    _check(X, Y, tile)
+    centre = mean_of(X)
+    other = X if Y is None else Y
+    for i in _slices(len(X), tile):
+        P = X[i].astype(np.float64) - centre
+        for j in _slices(len(other), tile, start=i.start if Y is None else 0):
+            yield i, j, _squared(P, P if Y is None and i == j else other[j].astype(np.float64) - centre)
+
+
+def _squared(P: Array, Q: Array) -> Array:
+    size = np.einsum("id,id->i", P, P)[:, None] + np.einsum("jd,jd->j", Q, Q)[None, :]
+    D = P @ Q.T
+    D *= -2.0
+    D += size
+    size *= ROUNDING
+    D[size >= D] = 0.0
+    return D
+
+
+def _slices(n: int, tile: int, start: int = 0) -> list[slice]:
+    return [slice(s, min(s + tile, n)) for s in range(start, n, tile)]
+
+
+def _check(X: Rows, Y: Rows | None, tile: int) -> None:
+    for name, rows in (("X", X), ("Y", X if Y is None else Y)):
+        if rows.ndim != 2 or 0 in rows.shape:
+            raise ShapeError(f"{name}: expected rows (n, d), got shape {rows.shape}")
+    if Y is not None and Y.shape[1] != X.shape[1]:
+        raise ShapeError(f"Y: expected rows of {X.shape[1]} numbers as in X, got {Y.shape[1]}")
+    if tile < 1:
+        raise InputError(f"tile: expected a whole number ≥ 1, got {tile}")
+
+
+# ---------------------------------------------------------------------------------------------- nearest neighbours
+
+
+def nearest(X: Rows, Y: Rows | None = None, k: int = 1, *, tile: int = TILE) -> tuple[Array, Index]:
+    """The k nearest rows of Y to each row of X: distances (n, k), ascending, and indices (n, k).
+
+    With Y = None the nearest other rows of X: a row is not its own neighbour.
+    """
+    most = len(X) - 1 if Y is None else len(Y)
+    if not 1 <= k <= most:
+        raise InputError(f"k: expected 1 to {most}, the number of {'other ' if Y is None else ''}rows, got {k}")
+    best = _Best(len(X), k)
+    for i, j, D in tiles(X, Y, tile=tile):
+        if Y is None and i == j:
+            np.fill_diagonal(D, np.inf)
+        elif Y is None:
+            best.offer(j, i, D.T)
+        best.offer(i, j, D)
+    return np.sqrt(best.distance), best.index
+
+
+def radii(X: Rows, k: int, *, tile: int = TILE) -> Array:
+    """The distance of each row to its k-th nearest other row: the radius of its ball."""
+    return np.ascontiguousarray(nearest(X, None, k, tile=tile)[0][:, -1])
+
+
+class _Best:
+    """The k smallest squared distances seen so far of each row, ascending, and whose they are."""
+
+    def __init__(self, n: int, k: int) -> None:
+        self.k = k
+        self.distance = np.full((n, k), np.inf)
+        self.index = np.full((n, k), -1, dtype=np.int64)
+
+    def offer(self, rows: slice, columns: slice, D: Array) -> None:
+        few = min(self.k, D.shape[1])
+        near = np.argpartition(D, few - 1, axis=1)[:, :few]
+        distance = np.concatenate([self.distance[rows], np.take_along_axis(D, near, axis=1)], axis=1)
+        index = np.concatenate([self.index[rows], near + columns.start], axis=1)
+        order = np.argsort(distance, axis=1, kind="stable")[:, : self.k]
+        self.distance[rows] = np.take_along_axis(distance, order, axis=1)
+        self.index[rows] = np.take_along_axis(index, order, axis=1)
+
+
+# ---------------------------------------------------------------------------------------------------------- balls
+
+
+@dataclass(frozen=True, eq=False)
+class Covered:
+    """How the n points of one side lie to the balls of the other.
+
+    `margin` (n,) is the distance to the surface of the nearest ball, ≤ 0 inside of one; `inside` (n,) counts the balls
+    that hold the point; `distance` (n,) and `index` (n,) are those of the nearest point of the other side.
+    """
+
+    margin: Array
+    inside: Index
+    distance: Array
+    index: Index
+
+
+def cover(X: Rows, Y: Rows, radius_x: Array, radius_y: Array, *, tile: int = TILE) -> tuple[Covered, Covered]:
+    """How X lies to the balls around Y, and Y to those around X, in one pass; a ball holds its surface."""
+    for name, radius, rows in (("radius_x", radius_x, X), ("radius_y", radius_y, Y)):
+        if radius.shape != (len(rows),):
+            raise ShapeError(f"{name}: expected ({len(rows)},), one a row, got shape {radius.shape}")
+    left, right = _Cover(len(X)), _Cover(len(Y))
+    for i, j, D in tiles(X, Y, tile=tile):
+        np.sqrt(D, out=D)
+        left.see(i, j, D, radius_y[j][None, :])
+        right.see(j, i, D.T, radius_x[i][None, :])
+    return left.found(), right.found()
+
+
+class _Cover:
+    def __init__(self, n: int) -> None:
+        self.margin, self.distance = np.full(n, np.inf), np.full(n, np.inf)
+        self.inside, self.index = np.zeros(n, dtype=np.int64), np.full(n, -1, dtype=np.int64)
+
+    def see(self, rows: slice, columns: slice, D: Array, radius: Array) -> None:
+        self._nearest(rows, columns, D)
+        gap = D - radius
+        self.margin[rows] = np.minimum(self.margin[rows], gap.min(axis=1))
+        self.inside[rows] += np.count_nonzero(gap <= 0, axis=1)
+
+    def _nearest(self, rows: slice, columns: slice, D: Array) -> None:
+        at = D.argmin(axis=1)
+        distance = np.take_along_axis(D, at[:, None], axis=1)[:, 0]
+        nearer = distance < self.distance[rows]
+        self.index[rows] = np.where(nearer, at + columns.start, self.index[rows])
+        self.distance[rows] = np.where(nearer, distance, self.distance[rows])
+
+    def found(self) -> Covered:
+        return Covered(self.margin, self.inside, self.distance, self.index)
