@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from likewise.distributions import spaces
+from likewise.distributions.identity import fingerprint
 from likewise.distributions.latents import Latent
 from likewise.distributions.spaces import Map, Space
 from likewise.errors import InputError, ShapeError
@@ -197,7 +197,7 @@ class Generator:
         about = [self.latent.to_dict(), self.labels, self.space, self.psi]
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
         for part in (self.net, None if isinstance(self._space, str) else self._space):
-            digest.update(_fingerprint(part))
+            digest.update(fingerprint(part))
         return digest.hexdigest()
 
 
@@ -233,45 +233,4 @@ def _prepared(net: Any, device: str | torch.device | None) -> torch.device:
     return first.device if first is not None else torch.device("cpu" if device is None else device)
 
 
-def _fingerprint(part: Any) -> bytes:
-    """What tells one callable from another: a module's weights and structure, else the code and what it holds."""
-    import torch
-
-    own = getattr(part, "digest", None)
-    if isinstance(own, str):
-        return own.encode()
-    digest = hashlib.sha256(f"{type(part).__module__}.{type(part).__qualname__}".encode())
-    if isinstance(part, torch.nn.Module):
-        digest.update(repr(part).encode())
-        for key, value in sorted(part.state_dict().items()):
-            digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.digest()
-    digest.update(_code(part))
-    for value in _held(part):
-        if isinstance(value, torch.Tensor):
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-        elif isinstance(value, np.ndarray):
-            digest.update(np.ascontiguousarray(value).tobytes())
-        elif isinstance(value, int | float | str | bool):
-            digest.update(repr(value).encode())
-        elif callable(value) and value is not part:
-            digest.update(_fingerprint(value))
-    return digest.digest()
-
-
-def _code(part: Any) -> bytes:
-    """The source of a function or of a callable's class; its name where there is none."""
-    try:
-        return inspect.getsource(part if inspect.isroutine(part) else type(part)).encode()
-    except (OSError, TypeError):
-        return str(getattr(part, "__qualname__", type(part).__qualname__)).encode()
-
-
-def _held(part: Any) -> list[Any]:
-    """What a closure, a bound method or a callable object holds."""
-    if inspect.ismethod(part):
-        return [part.__self__]
-    if inspect.isfunction(part):
-        return [cell.cell_contents for cell in part.__closure__ or ()]
-    return [value for _, value in sorted(getattr(part, "__dict__", {}).items())]
+_fingerprint = fingerprint
