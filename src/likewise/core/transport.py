@@ -341,23 +341,46 @@ def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
     return float((C * F).sum()), F
 
 
-def scatter(X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weights: Array) -> Array:
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """Where the plans of a list of pairs stand in one sparse matrix over all points; made once, it serves every solve.
+
+    Entry e of the matrix, row by row, is entry order[e] of the plans and stands in column columns[e]; row i is entries
+    rows[i] to rows[i + 1].
+    """
+
+    order: Index
+    columns: NDArray[np.int64]
+    rows: Index
+
+
+def wiring(X: Pack, Y: Pack, left: Index, right: Index) -> Wiring:
+    """How `scatter` lays out the plans of the pairs (X[left[k]], Y[right[k]])."""
+    m, n = X.sizes[left], Y.sizes[right]
+    pair = np.repeat(np.arange(len(left)), m * n)
+    within = np.arange(len(pair)) - offsets(m * n)[pair]
+    i = X.offsets[left][pair] + within // n[pair]
+    j = Y.offsets[right][pair] + within % n[pair]
+    order = np.argsort(i, kind="stable")
+    return Wiring(order, j[order], offsets(np.bincount(i, minlength=len(X.points))))
+
+
+def scatter(
+    X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weights: Array, wires: Wiring | None = None
+) -> Array:
     """Σ_k weights[k] · G_k, G = Σ_ij F_ij (p_i − q_j)(p_i − q_j)ᵀ: the gradient in M of a sum of values [MLML Eq. 15].
 
     As Zᵀ L Z with L the graph Laplacian of the weighted plans over the stacked points: never one d × d matrix a pair.
-    X and Y are packed in the coordinates in which the gradient is wanted (usually unprojected), plans from `solved`.
+    X and Y are packed in the coordinates in which the gradient is wanted (usually unprojected), plans from `solved`;
+    `wires` is what `wiring` gives for these pairs, kept by whoever asks again and again.
     """
     from scipy.sparse import csr_array
 
     if solved.plans is None:
         raise InputError("scatter needs plans; solve with plans=True")
-    m, n = solved.sizes[:, 0], solved.sizes[:, 1]
-    mass = solved.plans * np.repeat(weights, m * n)
-    pair = np.repeat(np.arange(len(left)), m * n)
-    within = np.arange(len(mass)) - solved.plan_offsets[pair]
-    i = X.offsets[left][pair] + within // n[pair]
-    j = Y.offsets[right][pair] + within % n[pair]
-    W = csr_array((mass, (i, j)), shape=(len(X.points), len(Y.points)))
+    at = wiring(X, Y, left, right) if wires is None else wires
+    mass = (solved.plans * np.repeat(weights, solved.sizes.prod(axis=1)))[at.order]
+    W = csr_array((mass, at.columns, at.rows), shape=(len(X.points), len(Y.points)))
     cross = X.points.T @ (W @ Y.points)
     rows, columns = W.sum(axis=1), W.sum(axis=0)
     G = (X.points * rows[:, None]).T @ X.points + (Y.points * columns[:, None]).T @ Y.points - cross - cross.T

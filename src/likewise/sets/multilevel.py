@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -223,6 +224,11 @@ class Bundle:
     at: Index
     """positions in Pairs"""
 
+    @cached_property
+    def wires(self) -> transport.Wiring:
+        """Where the plans of these pairs stand in one sparse matrix: the same for every gradient."""
+        return transport.wiring(self.sets, self.sets, self.left, self.right)
+
 
 def subset(X: Pack, which: Index) -> Pack:
     """The sets `which` of X, in that order."""
@@ -357,7 +363,7 @@ class Objective:
         for b, found in zip(self.bundles, self.solved, strict=True):
             if found is None:
                 raise InputError("no plan to differentiate: evaluate the objective once before")
-            G = transport.scatter(b.sets, b.sets, b.left, b.right, found, weight[b.at])
+            G = transport.scatter(b.sets, b.sets, b.left, b.right, found, weight[b.at], b.wires)
             gradient[0] += G
             if self.levels:
                 gradient[1 + b.level] += G
