@@ -68,6 +68,10 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     lazy={
         "sets": ("likewise.cli.sets:sets", "How alike are two bags of features? Albums, videos, tracklets."),
+        "distributions": (
+            "likewise.cli.distributions:distributions",
+            "What does this model or collection cover? Polarity sampling, coverage.",
+        ),
         "demo": ("likewise.cli.demo:demo", "See what likewise does, on pictures that come with it."),
         "doctor": ("likewise.cli.doctor:doctor", "Check this installation: versions, extras, caches, a self-test."),
     },

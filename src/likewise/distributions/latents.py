@@ -16,7 +16,9 @@ from likewise.errors import InputError, ShapeError
 class Latent(Protocol):
     """A density p_z on R^dim. A class of one's own needs these members."""
 
-    dim: int
+    @property
+    def dim(self) -> int:
+        """The number of coordinates."""
 
     @property
     def name(self) -> str:

@@ -18,6 +18,7 @@ Map = Callable[["Tensor", "Tensor | None"], "Tensor"]
 """(z, y) → a tensor of n rows; y is None for a generator without labels."""
 
 PIXEL, PREACTIVATION, STYLE = "pixel", "preactivation", "style"
+NAMES = (PIXEL, PREACTIVATION, STYLE)
 
 
 def name_of(space: Space) -> str:
