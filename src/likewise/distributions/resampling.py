@@ -21,14 +21,31 @@ def resample(log_w: Float64[np.ndarray, " N"], n: int, scheme: Scheme, rng: np.r
     times, in the order of the indices. "without": successive draws without replacement, in the order in which they
     are drawn; as n nears N the weights lose their effect.
     """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise InputError(f"n: expected a whole number ≥ 1, got {n!r}")
-    if scheme not in _SCHEMES:
-        raise InputError(f"scheme: expected {', '.join(_SCHEMES)}, got {scheme!r}")
+    _check(n, scheme)
     top = log_w.max(initial=-np.inf)
     if not np.isfinite(top):
         raise InputError("log_w: expected at least one finite log-weight, and no NaN or +infinity")
     return _SCHEMES[scheme](log_w - top, int(n), rng)
+
+
+def in_turn(N: int, n: int, scheme: Scheme, seed: int) -> Indices:
+    """n of N indices without any chance: seed s gives the s-th run of n, from the start again after the last."""
+    _check(n, scheme)
+    if scheme == "without":
+        _enough(n, N)
+    return np.asarray((int(seed) * n % N + np.arange(n)) % N, dtype=np.int64)
+
+
+def _check(n: int, scheme: Scheme) -> None:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise InputError(f"n: expected a whole number ≥ 1, got {n!r}")
+    if scheme not in _SCHEMES:
+        raise InputError(f"scheme: expected {', '.join(_SCHEMES)}, got {scheme!r}")
+
+
+def _enough(n: int, able: int) -> None:
+    if n > able:
+        raise InputError(f"n: expected at most {able}, the latents of any weight, got {n}; or draw with replacement")
 
 
 def _multinomial(log_w: Float64[np.ndarray, " N"], n: int, rng: np.random.Generator) -> Indices:

@@ -1,0 +1,401 @@
+"""A bank: latents and the singular values of the generator at each, harvested once; k and ρ are chosen afterwards."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from numpy.typing import ArrayLike, NDArray
+
+from likewise.distributions import harvesting, polarity
+from likewise.distributions.polarity import LEAST_ESS, DegeneracyWarning, Target
+from likewise.distributions.resampling import Scheme, in_turn, resample
+from likewise.engine import shards
+from likewise.errors import InputError, ShapeError
+
+if TYPE_CHECKING:
+    from likewise.distributions.latents import Latent
+    from likewise.distributions.model import Generator
+
+Box = tuple[ArrayLike, ArrayLike]
+"""(low, high): numbers, or one a coordinate."""
+Latents = NDArray[Any]
+
+
+def harvest(
+    generator: Generator,
+    n: int,
+    *,
+    k: int | None = None,
+    out: str | Path | None = None,
+    seed: int = 0,
+    executor: Any = None,
+    resume: bool = True,
+    n_jobs: int = 1,
+    method: str = "auto",
+    shard_size: int | None = None,
+    progress: bool = True,
+) -> Bank:
+    """Draw n latents and take the top k singular values of the generator's Jacobian at each [Polarity Algorithm 1].
+
+    k: by default min(30, latent size). out: a folder of shards, which is gone on with after any interruption and
+    extended where n is larger than it was; None keeps the bank in memory. `executor` and `n_jobs` are those of
+    `likewise.engine.shards.run`; the bytes are the same with any of them. `method` is that of `spectrum`.
+    """
+    folder = None if out is None else Path(out)
+    shards.check_executor(executor, n_jobs)
+    work = harvesting.prepared(generator, n, k, seed, method, shard_size, folder if resume else None)
+    how = {"executor": executor, "n_jobs": n_jobs, "progress": progress}
+    if folder is not None:
+        harvesting.fill(folder, work, n, resume=resume, **how)
+        return Bank.open(folder).first(n)
+    with tempfile.TemporaryDirectory(prefix="likewise-bank-") as scratch:
+        harvesting.fill(Path(scratch) / "bank", work, n, resume=False, **how)
+        bank = Bank.open(Path(scratch) / "bank")
+    bank.path = None
+    return bank
+
+
+@dataclass(frozen=True)
+class About:
+    """Where a bank comes from. `parts` are (seed, first shard, number of shards, shard size)."""
+
+    generator: str | None
+    name: str
+    space: str
+    latent: Mapping[str, Any] | None
+    bounded: bool
+    labels: int | None
+    method: str
+    parts: tuple[tuple[int, int, int, int], ...] = ()
+
+    @classmethod
+    def read(cls, key: Mapping[str, Any]) -> About:
+        """What a manifest says."""
+        fields = {field.name: key[field.name] for field in dataclasses.fields(cls)}
+        fields["parts"] = tuple(tuple(map(int, part)) for part in key["parts"])
+        return cls(**fields)
+
+    @property
+    def shards(self) -> set[tuple[int, int]]:
+        """(seed, shard) of every shard: what two banks must not share, whatever the size of their shards."""
+        return {(seed, i) for seed, first, count, _ in self.parts for i in range(first, first + count)}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Draw:
+    """Latents drawn from a bank, with what says how far to trust them.
+
+    `ess` is the effective share of the latents that were drawn from, `largest` the largest weight among them, `dead`
+    the share that ρ ≠ 0 leaves out.
+    """
+
+    latents: Latents
+    labels: Int64[np.ndarray, " n"] | None
+    indices: Int64[np.ndarray, " n"]
+    rho: float
+    k: int
+    ess: float
+    largest: float
+    dead: float
+
+    def __repr__(self) -> str:
+        figures = f"ESS {self.ess:.2%}, largest weight {self.largest:.2%}, dead {self.dead:.2%}"
+        return f"Draw({len(self.latents)} latents, ρ = {self.rho:g}, k = {self.k}, {figures})"
+
+
+class Bank:
+    """N latents (N, dim), their log-singular values (N, k) descending, ranks, classes and log p_z."""
+
+    def __init__(
+        self,
+        latents: ArrayLike,
+        log_sigma: ArrayLike,
+        *,
+        rank: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+        log_density: ArrayLike | None = None,
+        about: About | None = None,
+        path: Path | None = None,
+    ) -> None:
+        self.latents = np.asarray(latents)
+        self.log_sigma = np.asarray(log_sigma, dtype=np.float64)
+        if self.latents.ndim != 2 or self.log_sigma.ndim != 2 or len(self.latents) != len(self.log_sigma):
+            raise ShapeError(
+                f"latents, log_sigma: expected (N, dim) and (N, k), got {self.latents.shape} and {self.log_sigma.shape}"
+            )
+        polarity.log_volume(self.log_sigma)  # refuses NaN
+        self.rank = np.isfinite(self.log_sigma).sum(1) if rank is None else self._column("rank", rank, np.int64)
+        self.labels = None if labels is None else self._column("labels", labels, np.int64)
+        self.log_density = None if log_density is None else self._column("log_density", log_density, np.float64)
+        classes = None if self.labels is None else int(self.labels.max()) + 1
+        self.about = about or About(None, "unknown", "unknown", None, False, classes, "unknown")
+        self.path = path
+        self._warned: set[tuple[Any, ...]] = set()
+
+    def _column(self, name: str, values: ArrayLike, dtype: Any) -> NDArray[Any]:
+        column = np.asarray(values, dtype=dtype)
+        if column.shape != (len(self.latents),):
+            raise ShapeError(f"{name}: expected ({len(self.latents)},), one a latent, got shape {column.shape}")
+        return column
+
+    def __len__(self) -> int:
+        return len(self.latents)
+
+    @property
+    def k(self) -> int:
+        """How many singular values are held of each latent."""
+        return int(self.log_sigma.shape[1])
+
+    @property
+    def dim(self) -> int:
+        """The size of a latent."""
+        return int(self.latents.shape[1])
+
+    def __repr__(self) -> str:
+        classes = "" if self.about.labels is None else f", {self.about.labels} classes"
+        return (
+            f"Bank({len(self)} latents of {self.about.name}, k = {self.k}, space {self.about.space}{classes}, "
+            f"dead {self.dead().mean():.2%})"
+        )
+
+    # ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def dead(self, k: int | None = None) -> Bool[np.ndarray, " N"]:
+        """The latents whose Jacobian has a numerical rank below k: ρ ≠ 0 leaves them out."""
+        return polarity.dead(self.log_sigma, k, rank=self.rank)
+
+    def log_volume(self, k: int | None = None) -> Float64[np.ndarray, " N"]:
+        """v_k of each latent [Polarity Eq. 5]; −∞ where it is dead."""
+        return np.where(self.dead(k), -np.inf, polarity.log_volume(self.log_sigma, k))
+
+    def log_weights(
+        self,
+        rho: float,
+        k: int | None = None,
+        target: Target = "latent",
+        *,
+        label: int | None = None,
+        box: Box | None = None,
+    ) -> Float64[np.ndarray, " N"]:
+        """log w ∝ ρ v_k, normalised [Polarity Eq. 7]; k: by default all that are held.
+
+        target="latent" keeps the density p_z of the latents; "uniform" divides by it, on a bounded domain only: that
+        of a Uniform or TruncatedNormal latent, or a `box` (low, high), outside of which nothing has weight. With
+        classes, weights are normalised within each, and a class keeps its share; `label` leaves the others out.
+        """
+        rows, density = self._of(label), self._density(target, box)
+        classes = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
+        out = np.full(len(self), -np.inf)
+        out[rows] = polarity.grouped(
+            self.log_sigma[rows],
+            rho,
+            k,
+            members=polarity.partition(classes[rows]),
+            rank=self.rank[rows],
+            log_density=None if density is None else density[rows],
+        )
+        return out
+
+    def ess(
+        self,
+        rho: float,
+        k: int | None = None,
+        target: Target = "latent",
+        *,
+        label: int | None = None,
+        box: Box | None = None,
+    ) -> float:
+        """The effective sample size as a fraction of N (of the class, where `label` is given)."""
+        return polarity.ess(self.log_weights(rho, k, target, label=label, box=box)[self._of(label)])
+
+    def largest(
+        self,
+        rho: float,
+        k: int | None = None,
+        target: Target = "latent",
+        *,
+        label: int | None = None,
+        box: Box | None = None,
+    ) -> float:
+        """The largest weight."""
+        return polarity.largest(self.log_weights(rho, k, target, label=label, box=box))
+
+    def rho_for_ess(self, fraction: float, k: int | None = None, sign: int = -1, *, label: int | None = None) -> float:
+        """The ρ furthest from 0, of the given sign, that keeps an effective share of `fraction`."""
+        rows = self._of(label)
+        groups = None if self.labels is None else self.labels[rows]
+        return polarity.rho_for_ess(self.log_sigma[rows], fraction, k, sign=sign, rank=self.rank[rows], groups=groups)
+
+    def _of(self, label: int | None) -> Int64[np.ndarray, " rows"]:
+        """The rows of a class; all of them for None."""
+        if label is None:
+            return np.arange(len(self))
+        if self.labels is None:
+            raise InputError(f"label: this bank has no classes; leave label={label!r} away")
+        rows = np.flatnonzero(self.labels == label)
+        if len(rows) == 0:
+            have = np.unique(self.labels)
+            raise InputError(f"label: expected a class from {have[0]} to {have[-1]}, got {label!r}")
+        return rows
+
+    def _density(self, target: Target, box: Box | None) -> Float64[np.ndarray, " N"] | None:
+        """log p_z for the uniform target, −∞ outside the box; None for the latent target."""
+        if target == "latent":
+            if box is not None:
+                raise InputError('box: it bounds the domain of target="uniform"; leave it away for "latent"')
+            return None
+        if target != "uniform":
+            raise InputError(f"target: expected latent or uniform, got {target!r}")
+        if self.log_density is None:
+            raise InputError('target: "uniform" needs the density of the latents, which this bank does not know')
+        if box is None and not self.about.bounded:
+            kind = (self.about.latent or {}).get("kind", "these latents")
+            raise InputError(
+                f'target: "uniform" needs a bounded domain, and {kind} has none; give box=(low, high), or harvest from '
+                "a TruncatedNormal or Uniform latent"
+            )
+        return self.log_density if box is None else np.where(self._inside(box), self.log_density, -np.inf)
+
+    def _inside(self, box: Box) -> Bool[np.ndarray, " N"]:
+        try:
+            low, high = (np.broadcast_to(np.asarray(side, dtype=np.float64), (self.dim,)) for side in box)
+        except (TypeError, ValueError):
+            raise InputError(f"box: expected (low, high), numbers or {self.dim} of them each, got {box!r}") from None
+        if not (low < high).all():
+            raise InputError(f"box: expected low < high, got {box!r}")
+        return np.asarray(((self.latents >= low) & (self.latents <= high)).all(1))
+
+    # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def sample(
+        self,
+        n: int,
+        rho: float,
+        k: int | None = None,
+        *,
+        label: int | None = None,
+        scheme: Scheme = "multinomial",
+        target: Target = "latent",
+        box: Box | None = None,
+        seed: int = 0,
+    ) -> Latents:
+        """n latents (n, dim) of polarity ρ [Polarity Algorithm 1]: `draw` without its figures."""
+        return self.draw(n, rho, k, label=label, scheme=scheme, target=target, box=box, seed=seed).latents
+
+    def draw(
+        self,
+        n: int,
+        rho: float,
+        k: int | None = None,
+        *,
+        label: int | None = None,
+        scheme: Scheme = "multinomial",
+        target: Target = "latent",
+        box: Box | None = None,
+        seed: int = 0,
+    ) -> Draw:
+        """n latents of polarity ρ with their classes, where they stand in the bank, and ESS, largest weight, dead.
+
+        ρ = 0 is the model, and nothing is resampled: seed s gives the s-th run of n latents in the order in which
+        they were harvested, from the start again after the last. Below an ESS of 1 % a DegeneracyWarning, once.
+        """
+        log_w = self.log_weights(rho, k, target, label=label, box=box)
+        rows = self._of(label)
+        if rho == 0 and target == "latent":
+            picked = rows[in_turn(len(rows), n, scheme, seed)]
+        else:
+            picked = rows[resample(log_w[rows], n, scheme, np.random.default_rng(seed))]
+        drawn = Draw(
+            self.latents[picked],
+            None if self.labels is None else self.labels[picked],
+            picked,
+            float(rho),
+            self.k if k is None else k,
+            polarity.ess(log_w[rows]),
+            polarity.largest(log_w),
+            float(self.dead(k)[rows].mean()),
+        )
+        self._warn(drawn, (float(rho), k, target, label, str(box)))
+        return drawn
+
+    def _warn(self, drawn: Draw, setting: tuple[Any, ...]) -> None:
+        if drawn.ess >= LEAST_ESS or setting in self._warned:
+            return
+        self._warned.add(setting)
+        warnings.warn(
+            f"ρ = {drawn.rho:g} at k = {drawn.k} leaves an effective {drawn.ess:.2%} of the latents, and one has "
+            f"{drawn.largest:.0%} of the weight; use a ρ nearer to 0 (rho_for_ess), a smaller k or a larger bank",
+            DegeneracyWarning,
+            stacklevel=4,
+        )
+
+    # ── identity ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def check(self, generator: Generator) -> None:
+        """An InputError unless the bank was harvested from this very generator, in this very space."""
+        if self.about.generator is not None and self.about.generator != generator.digest:
+            where = "the bank" if self.path is None else f"{self.path.name}/"
+            said = harvesting.another(where, self.about.generator, generator.digest)
+            raise InputError(f"{said}; harvest again or pass its own generator")
+        if self.dim != generator.dim:
+            raise InputError(f"generator: expected latents of size {self.dim} as in the bank, got {generator.dim}")
+
+    def first(self, n: int) -> Self:
+        """The first n latents, or all where there are no more."""
+        return self if n >= len(self) else self._take(slice(n))
+
+    def _take(self, rows: Any) -> Self:
+        return type(self)(
+            self.latents[rows],
+            self.log_sigma[rows],
+            rank=self.rank[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            log_density=None if self.log_density is None else self.log_density[rows],
+            about=self.about,
+            path=self.path,
+        )
+
+    # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @classmethod
+    def open(cls, path: str | Path) -> Bank:
+        """The bank in a folder; a shard that is missing or damaged is named, with the way to harvest it again."""
+        from likewise.distributions import storage
+
+        return storage.read(Path(path))
+
+    def save(self, path: str | Path) -> None:
+        """Write the bank to a folder that `open` reads; one that holds another bank is refused."""
+        from likewise.distributions import storage
+
+        storage.write(self, Path(path))
+
+    @classmethod
+    def merge(cls, banks: Sequence[Bank]) -> Bank:
+        """One bank of several of the same generator, space, k and method; those that share a shard are refused.
+
+        Machines that share no disk harvest with a seed each. The order in which banks are given does not matter.
+        """
+        from likewise.distributions import storage
+
+        return storage.merged(list(banks))
+
+    @classmethod
+    def from_reference_npz(cls, path: str | Path, *, latent: Latent | None = None, log: bool = False) -> Bank:
+        """The authors' files: `latents` (n, dim), `svds` (n, K), and one-hot `labels` (n, classes) where there are any.
+
+        `svds` are singular values there, not logarithms: log=True is for files that hold logarithms. `latent`, the
+        density that the latents were drawn from, is not in the file; target="uniform" needs it. Nothing in the file
+        says which generator it belongs to, so `check` compares the size of the latents only.
+        """
+        from likewise.distributions import storage
+
+        return storage.reference(path, latent, log=log)
