@@ -489,6 +489,314 @@ def _percent(axis: Any) -> None:
     axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
 
 
+# -------------------------------------------------------------------------------------------------- coverage of sets
+
+
+Pair = tuple[Any, Any, float]
+"""A picture, the nearest one of the other side, and their distance."""
+
+
+def coverage(
+    uncovered: Sequence[Pair],
+    covered: Sequence[Pair],
+    *,
+    counts: tuple[int, int] | None = None,
+    figures: Mapping[str, str] | None = None,
+    title: str | None = None,
+    labels: tuple[str, str] = ("A", "B"),
+    columns: int = 8,
+) -> Figure:
+    """The pictures of A that nothing in B covers, the farthest out first, beside some that are covered.
+
+    Under each stands its nearest picture in B, with their distance. `counts` are how many there are of both kinds.
+    """
+    if columns < 1:
+        raise InputError(f"columns: expected at least 1, got {columns}")
+    lost, kept = counts or (len(uncovered), len(covered))
+    parts = (
+        (f"in {labels[0]}, but not covered by {labels[1]}: {lost:,} of {lost + kept:,}", PALETTE[1], list(uncovered)),
+        (f"in {labels[0]}, and covered by {labels[1]}: {kept:,} of {lost + kept:,}", PALETTE[0], list(covered)),
+    )
+    sheet = _Sheet(columns, [len(pairs) for _, _, pairs in parts], title, figures)
+    for words, colour, pairs in parts:
+        sheet.section(words, colour, pairs, labels)
+    return sheet.fig
+
+
+class _Sheet:
+    """A page of thumbnail pairs, measured in inches, filled from the top."""
+
+    edge, step, left = 0.86, 0.98, 1.15
+
+    def __init__(self, columns: int, sizes: list[int], title: str | None, figures: Mapping[str, str] | None) -> None:
+        rows = sum(-(-size // columns) for size in sizes)
+        self.columns = columns
+        self.width = self.left + columns * self.step + 0.3
+        self.height = 0.35 + (0.45 if title else 0) + (0.6 if figures else 0) + 0.62 * len(sizes) + 2.2 * rows
+        self.fig = _figure(self.width, self.height)
+        self.ax = self.fig.add_axes((0.0, 0.0, 1.0, 1.0))
+        self.ax.axis("off")
+        self.y = self.height - 0.4
+        if title:
+            self.ax.text(0.3, self.y, title, size=12.5, color=INK, va="center", parse_math=False)
+            self.y -= 0.45
+        if figures:
+            _say_figures(self.ax, figures, 0.3, self.y, self.width - 0.6)
+            self.y -= 0.6
+        self._frame()
+
+    def _frame(self) -> None:
+        self.ax.set(xlim=(0, self.width), ylim=(0, self.height))
+
+    def section(self, words: str, colour: str, pairs: list[Pair], labels: tuple[str, str]) -> None:
+        self.ax.text(0.3, self.y, words, size=10, color=colour, va="center", weight="bold", parse_math=False)
+        self.y -= 0.3
+        for start in range(0, len(pairs), self.columns):
+            self._row(pairs[start : start + self.columns], colour, labels)
+        if not pairs:
+            self.ax.text(0.3, self.y + 0.02, "none", size=8.5, color=QUIET, va="center")
+        self.y -= 0.32
+
+    def _row(self, pairs: list[Pair], colour: str, labels: tuple[str, str]) -> None:
+        top, bottom = self.y - self.edge / 2, self.y - self.step - self.edge / 2
+        for y, name in ((top, labels[0]), (bottom, f"nearest in\n{labels[1]}")):
+            self.ax.text(0.3, y, name, size=8, color=QUIET, va="center", parse_math=False, wrap=False)
+        for column, (mine, theirs, distance) in enumerate(pairs):
+            x = self.left + (column + 0.5) * self.step
+            self._picture(mine, x, top, colour, 2.0)
+            self._picture(theirs, x, bottom, FAINT, 0.8)
+            self.ax.text(
+                x, bottom - self.edge / 2 - 0.1, f"{distance:.3g}", size=7, color=QUIET, ha="center", va="center"
+            )
+        self.y = bottom - self.edge / 2 - 0.26
+
+    def _picture(self, given: Any, x: float, y: float, colour: str, width: float) -> None:
+        from matplotlib.patches import Rectangle
+
+        half = self.edge / 2
+        picture = _thumbnail(given)
+        if picture is not None:
+            box = (x - half, x + half, y - half, y + half)
+            self.ax.imshow(picture, extent=box, aspect="auto", cmap="gray", vmin=0, vmax=255)
+        frame = Rectangle((x - half, y - half), 2 * half, 2 * half, fill=False, lw=width, ec=colour, zorder=4)
+        self.ax.add_patch(frame)
+        self._frame()
+
+
+def _say_figures(ax: Axes, figures: Mapping[str, str], x: float, y: float, width: float) -> None:
+    """Names over values, side by side, each column as wide as its words."""
+    need = [max(len(name), len(value), 4) + 2 for name, value in figures.items()]
+    scale = min(width / sum(need), 0.11)
+    for (name, value), size in zip(figures.items(), need, strict=True):
+        ax.text(x, y + 0.1, name, size=7.5, color=QUIET, va="center", parse_math=False)
+        ax.text(x, y - 0.1, value, size=9.5, color=INK, va="center", parse_math=False)
+        x += size * scale
+
+
+def cover_map(
+    real: ArrayLike,
+    fake: ArrayLike,
+    uncovered: ArrayLike,
+    *,
+    figures: Mapping[str, str] | None = None,
+    title: str | None = None,
+    labels: tuple[str, str] = ("A", "B"),
+) -> Figure:
+    """Two samples of points (n, 2) over each other; those of the first that the second does not cover stand out."""
+    P, Q, out = (
+        np.asarray(real, dtype=np.float64),
+        np.asarray(fake, dtype=np.float64),
+        np.asarray(uncovered, dtype=bool),
+    )
+    for name, points in (("real", P), ("fake", Q)):
+        if points.ndim != 2 or points.shape[1] != 2 or len(points) == 0:
+            raise ShapeError(f"{name}: expected points (n, 2), got shape {points.shape}")
+    if out.shape != (len(P),):
+        raise ShapeError(f"uncovered: expected ({len(P)},), one a point of real, got shape {out.shape}")
+    fig, ax = _axes(6.4, 5.6, title)
+    size = float(np.clip(900 / max(len(P), len(Q)), 3, 28))
+    ax.scatter(*Q.T, s=size, c="#B9C4CC", lw=0, label=labels[1])
+    ax.scatter(*P[~out].T, s=size, c=PALETTE[0], lw=0, alpha=0.75, label=f"{labels[0]}, covered")
+    ax.scatter(*P[out].T, s=1.6 * size, c=PALETTE[1], lw=0, label=f"{labels[0]}, not covered by {labels[1]}")
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.set_xlabel("   ".join(f"{name} {value}" for name, value in (figures or {}).items()), size=7.5, color=QUIET)
+    ax.legend(frameon=False, fontsize=8, labelcolor=INK, loc="best", markerscale=1.4)
+    return fig
+
+
+# ---------------------------------------------------------------------------------------------- frontiers and grids
+
+
+def frontier(
+    lines: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    marks: Mapping[str, Sequence[Any]] | None = None,
+    errors: Mapping[str, ArrayLike] | None = None,
+    best: Literal["high", "low"] | None = None,
+    title: str | None = None,
+    xlabel: str = "recall",
+    ylabel: str = "precision",
+) -> Figure:
+    """Families of settings as curves of points: one figure against another (or against ρ), each point marked.
+
+    best: "high" fills the points that no other point of any family beats on both axes (their Pareto frontier), "low"
+    those that none beats on y alone, the lowest of each family; None fills all. `errors` are those of y.
+    """
+    if not lines:
+        raise InputError("lines: expected at least one curve, got none")
+    read = {name: _curve(name, x, y) for name, (x, y) in lines.items()}
+    filled = _best(read, best)
+    fig, ax = _axes(6.2, 4.8, title)
+    for n, (name, (xs, ys)) in enumerate(read.items()):
+        colour = PALETTE[n % len(PALETTE)]
+        ax.plot(xs, ys, color=colour, lw=1.3, zorder=2, label=name, marker="o", ms=5.5, mec=colour, mfc="white")
+        ax.plot(xs[filled[name]], ys[filled[name]], "o", ms=5.5, color=colour, zorder=3)
+        if errors and name in errors:
+            e = _curve(name, xs, errors[name])[1]
+            ax.errorbar(xs, ys, yerr=e, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2, zorder=1)
+        _mark(ax, xs, ys, (marks or {}).get(name), colour)
+    ax.set_xlabel(xlabel, size=9, color=INK)
+    ax.set_ylabel(ylabel, size=9, color=INK)
+    ax.grid(True, color=FAINT, lw=0.5)
+    ax.margins(0.08)
+    ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="best")
+    return fig
+
+
+def _best(read: Mapping[str, tuple[Array, Array]], best: str | None) -> dict[str, NDArray[np.bool_]]:
+    """Which points of each curve to fill."""
+    if best is None:
+        return {name: np.ones(len(xs), dtype=bool) for name, (xs, _) in read.items()}
+    if best == "low":
+        return {name: ys == ys.min() for name, (_, ys) in read.items()}
+    if best != "high":
+        raise InputError(f'best: expected "high", "low" or None, got {best!r}')
+    every = np.concatenate([np.column_stack(curve) for curve in read.values()])
+    return {
+        name: np.array([not _beaten(x, y, every) for x, y in zip(*curve, strict=True)]) for name, curve in read.items()
+    }
+
+
+def _beaten(x: float, y: float, every: Array) -> bool:
+    as_good = (every[:, 0] >= x) & (every[:, 1] >= y)
+    better = (every[:, 0] > x) | (every[:, 1] > y)
+    return bool((as_good & better).any())
+
+
+def _mark(ax: Axes, xs: Array, ys: Array, words: Sequence[Any] | None, colour: str) -> None:
+    if words is None:
+        return
+    if len(words) != len(xs):
+        raise ShapeError(f"marks: expected {len(xs)}, one a point, got {len(words)}")
+    for x, y, word in zip(xs, ys, words, strict=True):
+        ax.annotate(str(word), (x, y), xytext=(4, 4), textcoords="offset points", size=7, color=colour)
+
+
+def grid(
+    rows: Mapping[str, Sequence[Any]],
+    *,
+    captions: Mapping[str, Sequence[str]] | None = None,
+    title: str | None = None,
+    edge: float = 0.8,
+) -> Figure:
+    """Pictures in rows, each row under its name (a ρ, a class): arrays (h, w), (h, w, 3), (3, h, w), or files."""
+    if not rows or not any(len(row) for row in rows.values()):
+        raise InputError("rows: expected at least one picture, got none")
+    columns, said = max(len(row) for row in rows.values()), captions or {}
+    left = 0.3 + 0.085 * max(len(name) for name in rows)
+    gap = 0.2 if said else 0.06
+    width, height = left + columns * (edge + 0.06) + 0.25, len(rows) * (edge + gap) + (0.75 if title else 0.3)
+    fig = _figure(width, height)
+    ax = fig.add_axes((0.0, 0.0, 1.0, 1.0))
+    ax.axis("off")
+    if title:
+        ax.text(0.2, height - 0.33, title, size=12, color=INK, va="center", parse_math=False)
+    for r, (name, row) in enumerate(rows.items()):
+        top = height - (0.62 if title else 0.15) - r * (edge + gap)
+        ax.text(left - 0.12, top - edge / 2, name, size=9, color=INK, ha="right", va="center", parse_math=False)
+        _grid_row(ax, row, said.get(name, ()), left, top, edge)
+    ax.set(xlim=(0, width), ylim=(0, height))
+    return fig
+
+
+def _grid_row(ax: Axes, row: Sequence[Any], captions: Sequence[str], left: float, top: float, edge: float) -> None:
+    for c, given in enumerate(row):
+        x = left + c * (edge + 0.06)
+        picture = _thumbnail(given)
+        if picture is not None:
+            box = (x, x + edge, top - edge, top)
+            ax.imshow(picture, extent=box, aspect="auto", cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        if c < len(captions):
+            ax.text(x + edge / 2, top - edge - 0.08, captions[c], size=6.5, color=QUIET, ha="center", va="center")
+
+
+# ---------------------------------------------------------------------------------------------------------- spectra
+
+
+def histogram(
+    groups: Mapping[str, ArrayLike],
+    *,
+    weights: Mapping[str, ArrayLike] | None = None,
+    curve: tuple[ArrayLike, ArrayLike] | None = None,
+    bins: int = 60,
+    title: str | None = None,
+    xlabel: str = "log σ",
+) -> Figure:
+    """Densities of named samples as outlines over common bins, with a curve (x, density) of a law where given."""
+    if not groups:
+        raise InputError("groups: expected at least one sample, got none")
+    values = {name: np.asarray(v, dtype=np.float64).ravel() for name, v in groups.items()}
+    finite = np.concatenate([v[np.isfinite(v)] for v in values.values()])
+    if finite.size == 0:
+        raise InputError("groups: expected finite values, got none")
+    edges = np.histogram_bin_edges(finite, bins=bins)
+    fig, ax = _axes(5.8, 4.2, title)
+    for n, (name, v) in enumerate(values.items()):
+        w = None if weights is None or name not in weights else np.asarray(weights[name], dtype=np.float64).ravel()
+        _outline(ax, v, w, edges, name, PALETTE[n % len(PALETTE)])
+    if curve is not None:
+        ax.plot(*_curve("curve", *curve), color=INK, lw=1.1, ls=(0, (4, 2)), label="law")
+    ax.set_xlabel(xlabel, size=9, color=INK)
+    ax.set_ylabel("density", size=9, color=INK)
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="best")
+    return fig
+
+
+def _outline(ax: Axes, v: Array, w: Array | None, edges: Array, name: str, colour: str) -> None:
+    if w is not None and w.shape != v.shape:
+        raise ShapeError(f"weights of {name!r}: expected {v.size}, one a value, got {w.size}")
+    good = np.isfinite(v)
+    share = np.ones(v.size) if w is None else w
+    heights = np.histogram(v[good], edges, weights=share[good])[0] / (share.sum() * np.diff(edges))
+    ax.stairs(heights, edges, color=colour, lw=1.4, label=name)
+    ax.stairs(heights, edges, color=colour, fill=True, alpha=0.08)
+
+
+def spectrum(
+    groups: Mapping[str, ArrayLike], *, title: str | None = None, ylabel: str = "log σ", band: float = 0.8
+) -> Figure:
+    """Spectra (n, k) against the number of the singular value: the median of each group, and the middle `band`."""
+    if not groups:
+        raise InputError("groups: expected at least one group of spectra, got none")
+    fig, ax = _axes(5.8, 4.2, title)
+    for n, (name, given) in enumerate(groups.items()):
+        rows = np.atleast_2d(np.asarray(given, dtype=np.float64))
+        if rows.ndim != 2 or rows.size == 0 or np.isnan(rows).any():
+            raise ShapeError(f"group {name!r}: expected spectra (n, k) without NaN, got shape {rows.shape}")
+        rows = np.where(np.isfinite(rows), rows, np.nan)
+        low, middle, high = np.nanquantile(rows, [(1 - band) / 2, 0.5, (1 + band) / 2], axis=0)
+        at, colour = np.arange(1, rows.shape[1] + 1), PALETTE[n % len(PALETTE)]
+        ax.plot(at, middle, color=colour, lw=1.6, label=name)
+        ax.fill_between(at, low, high, color=colour, alpha=0.12, lw=0)
+    ax.set_xlabel("number of the singular value", size=9, color=INK)
+    ax.set_ylabel(ylabel, size=9, color=INK)
+    ax.grid(True, axis="y", color=FAINT, lw=0.5)
+    ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="best")
+    _ranks(ax)
+    return fig
+
+
 # ------------------------------------------------------------------------------------------------------------ files
 
 

@@ -1,0 +1,391 @@
+"""The measures of what a model or collection covers, each a Figure that knows its net and its sample sizes.
+
+Every function takes sources as `likewise.distributions.features` does: folders, pictures, generators, rows (n, d).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from likewise.core import gaussians, neighbors
+from likewise.core.neighbors import Covered, Index
+from likewise.distributions.describers import Describe
+from likewise.distributions.features import DRAWN, PLAIN, Features, features, is_generator
+from likewise.errors import InputError, ShapeError
+from likewise.types import Array
+
+K = 3
+"""The neighbour that sets the radius of a ball, as in improved precision and recall."""
+BLOCKS = 10
+"""Blocks of samples that are left out in turn for the standard error of KID."""
+TILE = 2048
+
+
+class SmallSampleWarning(UserWarning):
+    """A figure was measured on fewer samples than it needs: it is biased, and comparable only at the same size."""
+
+
+class Figure(float):
+    """A measured number that remembers what it measures, under which net, on how many samples, with which k.
+
+    It is a float. Two of them are ordered or subtracted only where all of these agree: a Fréchet distance of 1,000
+    pictures is not comparable with one of 50,000, nor one net's with another's. `error` is its standard error.
+    """
+
+    measure: str
+    net: str
+    n_real: int | None
+    n_fake: int | None
+    k: int | None
+    error: float | None
+
+    def __new__(
+        cls,
+        value: float,
+        *,
+        measure: str,
+        net: str,
+        n_real: int | None = None,
+        n_fake: int | None = None,
+        k: int | None = None,
+        error: float | None = None,
+    ) -> Figure:
+        made = super().__new__(cls, value)
+        made.measure, made.net, made.n_real, made.n_fake, made.k, made.error = measure, net, n_real, n_fake, k, error
+        return made
+
+    def to_dict(self) -> dict[str, Any]:
+        """Value and circumstances, as plain Python values."""
+        return {"value": float(self), **vars(self)}
+
+    def __getnewargs_ex__(self) -> tuple[tuple[float], dict[str, Any]]:
+        return (float(self),), dict(vars(self))
+
+    def __repr__(self) -> str:
+        error = "" if self.error is None else f" ± {self.error:.2g}"
+        sizes = [f"{n} {what}" for n, what in ((self.n_real, "real"), (self.n_fake, "fake")) if n is not None]
+        k = [] if self.k is None else [f"k={self.k}"]
+        return f"Figure({self.measure}={float(self):.4g}{error}, {', '.join([self.net, *sizes, *k])})"
+
+    def _same(self, other: object) -> None:
+        if not isinstance(other, Figure):
+            return
+        for what in ("measure", "net", "n_real", "n_fake", "k"):
+            mine, theirs = getattr(self, what), getattr(other, what)
+            if mine != theirs:
+                raise InputError(
+                    f"figures differ in {what} ({mine} and {theirs}), so their values cannot be compared; "
+                    "measure both alike, or compare float(figure) if you know why"
+                )
+
+    def __lt__(self, other: float) -> bool:
+        self._same(other)
+        return float(self) < float(other)
+
+    def __le__(self, other: float) -> bool:
+        self._same(other)
+        return float(self) <= float(other)
+
+    def __gt__(self, other: float) -> bool:
+        self._same(other)
+        return float(self) > float(other)
+
+    def __ge__(self, other: float) -> bool:
+        self._same(other)
+        return float(self) >= float(other)
+
+    def __sub__(self, other: float) -> float:
+        self._same(other)
+        return float(self) - float(other)
+
+    def __rsub__(self, other: float) -> float:
+        return float(other) - float(self)
+
+
+# ------------------------------------------------------------------------------------------------------- two sides
+
+
+def both(
+    real: Any, fake: Any, describe: Describe = None, *, n: int | None = None, seed: int = 0, **options: Any
+) -> tuple[Features, Features]:
+    """The features of two sources under one net; of a generator as many are drawn as the other side has."""
+    first, second = (real, fake) if is_generator(fake) else (fake, real)
+    names = ("real", "fake") if is_generator(fake) else ("fake", "real")
+    one = features(first, describe, n=n, seed=seed, where=names[0], **options)
+    count = n if n is not None else (DRAWN if is_generator(first) else len(one))
+    two = features(second, describe, n=count, seed=seed + is_generator(first), where=names[1], **options)
+    a, b = (one, two) if is_generator(fake) else (two, one)
+    _check_pair(a, b)
+    return a, b
+
+
+def _check_pair(real: Features, fake: Features) -> None:
+    if real.dim != fake.dim:
+        raise ShapeError(
+            f"fake: expected {real.dim} features a picture as in real, got {fake.dim}; use one net for both"
+        )
+    if real.net != fake.net and PLAIN not in (real.net, fake.net):
+        raise InputError(f"fake: described by {fake.net}, but real by {real.net}; use one net for both")
+    for where, side in (("real", real), ("fake", fake)):
+        if len(side) < 2:
+            raise ShapeError(f"{where}: expected at least two samples, got {len(side)}")
+
+
+def _figure(name: str, value: float, real: Features, fake: Features, **more: Any) -> Figure:
+    net = fake.net if real.net == PLAIN else real.net
+    return Figure(value, measure=name, net=net, n_real=len(real), n_fake=len(fake), **more)
+
+
+# ---------------------------------------------------------------------------------------------------------- Fréchet
+
+
+def frechet(real: Any, fake: Any, *, describe: Describe = None, n: int | None = None, seed: int = 0) -> Figure:
+    """The Fréchet distance of two samples: ‖μ_r − μ_f‖² + Tr(Σ_r + Σ_f − 2 (Σ_r Σ_f)^½) of their features.
+
+    Covariances with n − 1, nothing shrunk. It is biased upwards by about 1/n; a sample not larger than the number of
+    features gives a SmallSampleWarning.
+    """
+    a, b = both(real, fake, describe, n=n, seed=seed)
+    smallest = min(len(a), len(b))
+    if smallest <= a.dim:
+        warnings.warn(
+            f"Fréchet distance of {len(a)} real and {len(b)} fake samples in {a.dim} features: with no more samples "
+            "than features it is far too large; compare it only with others of the same sizes",
+            SmallSampleWarning,
+            stacklevel=2,
+        )
+    value = gaussians.frechet_of_factors(*gaussians.fitted(a.rows), *gaussians.fitted(b.rows))
+    return _figure("frechet", value, a, b)
+
+
+# ------------------------------------------------------------------------------------------------------------- KID
+
+
+def kid(real: Any, fake: Any, *, describe: Describe = None, n: int | None = None, seed: int = 0) -> Figure:
+    """The kernel distance MMD² of two samples under (xᵀy / d + 1)³, unbiased: it may fall below 0.
+
+    MMD² = Σ_{i≠j} k(x_i, x_j) / m(m−1) + Σ_{i≠j} k(y_i, y_j) / n(n−1) − 2 Σ k(x_i, y_j) / mn, over all pairs. Its
+    `.error` is the jackknife over ten blocks of samples, left out in turn (None below 40 samples).
+    """
+    a, b = both(real, fake, describe, n=n, seed=seed)
+    sums = _KernelSums(a.rows, b.rows, min(BLOCKS, max(1, min(len(a), len(b)) // 4)))
+    return _figure("kid", sums.mmd(), a, b, error=sums.jackknife())
+
+
+class _KernelSums:
+    """Sums of the kernel over pairs of blocks, without pairs of a row with itself: all that MMD² needs."""
+
+    def __init__(self, X: NDArray[np.floating], Y: NDArray[np.floating], blocks: int) -> None:
+        self.m, self.n = (np.diff(_cuts(len(Z), blocks)) for Z in (X, Y))
+        self.xx, self.yy, self.xy = (
+            _kernel_sums(X, None, blocks),
+            _kernel_sums(Y, None, blocks),
+            _kernel_sums(X, Y, blocks),
+        )
+
+    def mmd(self, without: int | None = None) -> float:
+        """MMD² of all blocks but one."""
+        keep = np.arange(len(self.m)) != (-1 if without is None else without)
+        m, n, square = self.m[keep].sum(), self.n[keep].sum(), np.ix_(keep, keep)
+        within = self.xx[square].sum() / (m * (m - 1)) + self.yy[square].sum() / (n * (n - 1))
+        return float(within - 2.0 * self.xy[square].sum() / (m * n))
+
+    def jackknife(self) -> float | None:
+        """√((B − 1)/B Σ_b (θ_b − θ̄)²) of the values θ_b without block b."""
+        B = len(self.m)
+        if B < BLOCKS:
+            return None
+        without = np.array([self.mmd(b) for b in range(B)])
+        return float(np.sqrt((B - 1) / B * ((without - without.mean()) ** 2).sum()))
+
+
+def _cuts(n: int, blocks: int) -> Index:
+    return np.asarray(np.arange(blocks + 1) * n // blocks, dtype=np.int64)
+
+
+def _kernel_sums(X: NDArray[np.floating], Y: NDArray[np.floating] | None, blocks: int) -> Array:
+    """Σ k(x, y) for each pair of blocks; of X to itself (Y = None) without the diagonal. Sums in float64."""
+    Z = X if Y is None else Y
+    left, right = _cuts(len(X), blocks), _cuts(len(Z), blocks)
+    total = np.zeros((blocks, blocks))
+    for a in range(blocks):
+        for b in range(a if Y is None else 0, blocks):
+            total[a, b] = _block_sum(X[left[a] : left[a + 1]], Z[right[b] : right[b + 1]], Y is None and a == b)
+            if Y is None:
+                total[b, a] = total[a, b]
+    return total
+
+
+def _block_sum(P: NDArray[np.floating], Q: NDArray[np.floating], same: bool) -> float:
+    total = 0.0
+    for i in range(0, len(P), TILE):
+        for j in range(0, len(Q), TILE):
+            kernel = _cubic(P[i : i + TILE] @ Q[j : j + TILE].T, P.shape[1])
+            total += float(kernel.sum(dtype=np.float64))
+            if same and i == j:
+                total -= float(np.trace(kernel, dtype=np.float64))
+    return total
+
+
+def _cubic(G: NDArray[np.floating], d: int) -> NDArray[np.floating]:
+    """(G / d + 1)³, in place."""
+    G /= d
+    G += 1.0
+    cube: NDArray[np.floating] = G * G * G
+    return cube
+
+
+# ---------------------------------------------------------------------------- precision, recall, density, coverage
+
+
+@dataclass(frozen=True, eq=False)
+class Support:
+    """How two samples lie to each other's k-NN balls; the four measures are read off it."""
+
+    a: Features
+    b: Features
+    k: int
+    real: Covered
+    fake: Covered
+    real_radius: Array
+    fake_radius: Array
+
+    def _figure(self, name: str, value: float) -> Figure:
+        return _figure(name, value, self.a, self.b, k=self.k)
+
+    @property
+    def precision(self) -> Figure:
+        """The share of fake samples inside the ball of any real one."""
+        return self._figure("precision", float((self.fake.inside > 0).mean()))
+
+    @property
+    def recall(self) -> Figure:
+        """The share of real samples inside the ball of any fake one."""
+        return self._figure("recall", float((self.real.inside > 0).mean()))
+
+    @property
+    def density(self) -> Figure:
+        """How many real balls a fake sample lies in, on average, over k; may exceed 1."""
+        return self._figure("density", float(self.fake.inside.mean() / self.k))
+
+    @property
+    def coverage(self) -> Figure:
+        """The share of real samples whose own ball holds a fake one."""
+        return self._figure("coverage", float((self.real.distance <= self.real_radius).mean()))
+
+    @property
+    def uncovered(self) -> Index:
+        """The real samples that no fake ball holds, the farthest out first: 1 − recall of them."""
+        outside = np.flatnonzero(self.real.inside == 0)
+        return np.asarray(outside[np.argsort(-self.real.margin[outside], kind="stable")], dtype=np.int64)
+
+
+def support(
+    real: Any, fake: Any, *, k: int = K, describe: Describe = None, n: int | None = None, seed: int = 0
+) -> Support:
+    """Both samples with the balls whose radius is the distance to the k-th nearest other sample of their own side.
+
+    A ball holds its surface: a sample that stands k + 1 times in a collection still covers itself.
+    """
+    a, b = both(real, fake, describe, n=n, seed=seed)
+    most = min(len(a), len(b)) - 1
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
+        raise InputError(f"k: expected a whole number from 1 to {most}, fewer than the samples of each side, got {k!r}")
+    ra, rb = neighbors.radii(a.rows, int(k)), neighbors.radii(b.rows, int(k))
+    left, right = neighbors.cover(a.rows, b.rows, ra, rb)
+    return Support(a, b, int(k), left, right, ra, rb)
+
+
+class PrecisionRecall(NamedTuple):
+    """Both are shares from 0 to 1, larger is better."""
+
+    precision: Figure
+    recall: Figure
+
+
+class DensityCoverage(NamedTuple):
+    """Density may exceed 1; coverage is a share."""
+
+    density: Figure
+    coverage: Figure
+
+
+def precision_recall(real: Any, fake: Any, *, k: int = K, **options: Any) -> PrecisionRecall:
+    """Improved precision and recall: the shares of each side inside the k-NN balls of the other."""
+    found = support(real, fake, k=k, **options)
+    return PrecisionRecall(found.precision, found.recall)
+
+
+def density_coverage(real: Any, fake: Any, *, k: int = 5, **options: Any) -> DensityCoverage:
+    """Density and coverage: how many real balls hold a fake sample, and how many real balls hold any."""
+    found = support(real, fake, k=k, **options)
+    return DensityCoverage(found.density, found.coverage)
+
+
+# ------------------------------------------------------------------------------------------- nearest training sample
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """Each fake sample's nearest training sample: `distance` (m,), `index` (m,) [Polarity Fig. 15].
+
+    `own` (n,) is each training sample's distance to the nearest other one: a model that copies has distances far below.
+    """
+
+    distance: Array
+    index: Index
+    own: Array
+    median: Figure
+
+    def __repr__(self) -> str:
+        return f"Nearest(median {self.median:.4g}, of training samples to each other {np.median(self.own):.4g})"
+
+
+def nearest_training(
+    real: Any, fake: Any, *, describe: Describe = None, n: int | None = None, seed: int = 0
+) -> Nearest:
+    """How far each fake sample is from its nearest real one: min_i ‖φ(x_i) − φ(y_j)‖ [Polarity Fig. 15]."""
+    a, b = both(real, fake, describe, n=n, seed=seed)
+    distance, index = neighbors.nearest(b.rows, a.rows)
+    own = neighbors.nearest(a.rows)[0]
+    median = _figure("nearest training sample", float(np.median(distance)), a, b)
+    return Nearest(distance[:, 0], index[:, 0], own[:, 0], median)
+
+
+# ------------------------------------------------------------------------------------------------------- likelihood
+
+
+def nll(model: Any, pictures: ArrayLike | Any, *, batch: int = 64) -> Figure:
+    """The mean negative log-likelihood −E log p(x), in nats, where the model gives one [Polarity C.4].
+
+    `model` is a callable pictures → log p (n,), or has `.log_likelihood` or `.log_prob`; `.error` is its standard one.
+    """
+    log_p = _log_likelihood(model)
+    name = getattr(model, "name", None) or type(model).__qualname__
+    given: Any = pictures
+    values = np.concatenate([_logs(log_p(given[i : i + batch])) for i in range(0, len(given), batch)])
+    if len(values) != len(given) or not np.isfinite(values).all():
+        raise InputError(f"model: expected a finite log-likelihood for each of {len(given)} pictures")
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    return Figure(-float(values.mean()), measure="nll", net=str(name), n_fake=len(values), error=error)
+
+
+def _log_likelihood(model: Any) -> Callable[[Any], Any]:
+    choices: tuple[Any, ...] = (getattr(model, "log_likelihood", None), getattr(model, "log_prob", None), model)
+    for found in choices:
+        if callable(found):
+            return lambda pictures: found(pictures)
+    raise InputError(f"model: expected .log_likelihood, .log_prob or a callable, got {type(model).__name__}")
+
+
+def _logs(values: Any) -> Array:
+    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64)
+    if array.ndim != 1:
+        raise ShapeError(f"model: expected a log-likelihood a picture, (n,), got shape {array.shape}")
+    return array
