@@ -1,0 +1,270 @@
+"""What the experiments on polarity sampling are made on: generators, real pictures, features, and their banks.
+
+A bank of the experiments holds the spectra in three spaces at once, and the features of its pictures: one
+forward-mode pass through (before the squashing, pixels, features) gives the three Jacobians for the price of one.
+The first rows are checked against `likewise.distributions.spectrum`, which goes through each space by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import train_generators as training
+from likewise.distributions import Normal, TruncatedNormal, shipped
+from likewise.distributions.model import Generator
+from likewise.engine import checkpoint
+
+SPACES = ("pixel", "preactivation", "feature")
+CHUNK = 8
+"""Latents whose Jacobians are in memory at a time."""
+AGREE = 2e-3
+"""How far, in nats, a singular value among the checked ones may be from the library's own."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A generator under test: its body up to the squashing, the pixels in [0, 1], the describing net, real pictures."""
+
+    name: str
+    dim: int
+    before: Callable[..., Tensor]
+    squash: Callable[[Tensor], Tensor]
+    describe: nn.Module
+    real: Tensor
+    labels: int | None = None
+
+    def pixels(self, z: Tensor, *y: Tensor) -> Tensor:
+        """Pictures in [0, 1]."""
+        return self.squash(self.before(z, *y))
+
+    def generator(self, space: str = "pixel") -> Generator:
+        """The same for the library."""
+        known = {"preactivation": lambda z, y: self.before(z, *(() if y is None else (y,)))}
+        chosen = self.describe if space == "feature" else space
+        made = Generator(self.pixels, Normal(self.dim), labels=self.labels, spaces=known, space=chosen, name=self.name)
+        return made
+
+    def draw(self, n: int, seed: int, psi: float | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Latents and labels from a counter seed; classes in turn."""
+        latent = Normal(self.dim) if psi is None else TruncatedNormal(self.dim, psi)
+        z = torch.from_numpy(latent.sample(n, np.random.default_rng((17, seed))))
+        return z, () if self.labels is None else (torch.arange(n) % self.labels,)
+
+
+# ------------------------------------------------------------------------------------------------------- subjects
+
+
+class Stores:
+    """Where data, trained networks and banks are."""
+
+    def __init__(self, data: Path, cells: Path, fashion: Path = training.FASHION) -> None:
+        self.data, self.cells, self.fashion = data, cells, fashion
+
+    @functools.cached_property
+    def digits(self) -> Tensor:
+        """The half of MNIST's test digits that nothing was trained on."""
+        return training.halves(self.data / "mnist")[1][0]
+
+    @functools.cached_property
+    def digits_net(self) -> nn.Module:
+        """The classifier trained on the other half, without its last layer."""
+        return self.trained("digits-features")["features"]
+
+    @functools.cached_property
+    def clothes(self) -> Tensor:
+        """5,000 of Fashion-MNIST's test pictures."""
+        return training.pictures(self.fashion, "t10k")[0][:5000]
+
+    @functools.cache  # noqa: B019 (one object a run)
+    def trained(self, name: str) -> dict[str, nn.Module]:
+        """The networks of a recipe, trained now if they never were."""
+        return training.made(name, self.cells / "training", self.fashion, self.data)[0]
+
+
+def dcgan(stores: Stores) -> Subject:
+    """The DCGAN of digits, z = 64."""
+    body = nn.Sequential(_up(64, 256, 3, 2), _up(256, 128, 4, 1), _up(128, 64, 3, 2), nn.Sequential(_last(64)))
+    state = torch.load(stores.data / "generators" / "dcgan_mnist_z64.pth", weights_only=True, map_location="cpu")
+    body.load_state_dict({key.removeprefix("gen."): value for key, value in state.items()})
+    _freeze(body)
+    return Subject("dcgan", 64, lambda z: body(z[:, :, None, None]), _from_tanh, stores.digits_net, stores.digits)
+
+
+def _up(inside: int, out: int, kernel: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(nn.ConvTranspose2d(inside, out, kernel, stride), nn.BatchNorm2d(out), nn.ReLU())
+
+
+def _last(inside: int) -> nn.Module:
+    return nn.ConvTranspose2d(inside, 1, 4, 2)
+
+
+class Conditional(nn.Module):
+    """The conditional WGAN's generator up to its tanh: label ‖ z → 7 × 7 → two times (up, conv) → conv."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.label_emb = nn.Embedding(10, 10)
+        self.l1 = nn.Sequential(nn.Linear(20, 128 * 49))
+        layers: list[nn.Module] = [nn.BatchNorm2d(128)]
+        for inside, out in ((128, 128), (128, 64)):
+            layers += [
+                nn.Upsample(scale_factor=2),
+                nn.Conv2d(inside, out, 3, 1, 1),
+                nn.BatchNorm2d(out, 0.8),
+                nn.ReLU(),
+            ]
+        self.conv_blocks = nn.Sequential(*layers, nn.Conv2d(64, 1, 3, 1, 1))
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        return self.conv_blocks(self.l1(torch.cat([self.label_emb(y), z], 1)).reshape(-1, 128, 7, 7))
+
+
+def cwgan(stores: Stores) -> Subject:
+    """The conditional WGAN of digits, z = 10."""
+    body = Conditional()
+    file = stores.data / "generators" / "cwgan_mnist_z10.pth"
+    body.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
+    _freeze(body)
+    return Subject("cwgan", 10, body, _from_tanh, stores.digits_net, stores.digits, labels=10)
+
+
+def fashion(stores: Stores) -> Subject:
+    """The GAN of clothes that is shipped, z = 32."""
+    return _ours("fashion", stores)
+
+
+def fashion_vae(stores: Stores) -> Subject:
+    """The VAE of clothes that is shipped, z = 16."""
+    return _ours("fashion-vae", stores)
+
+
+def _ours(name: str, stores: Stores) -> Subject:
+    net, describe = shipped.shipped(name).net, shipped.describer("fashion")
+    return Subject(name, net[0].in_features, net[:-1], torch.sigmoid, describe, stores.clothes)
+
+
+def _freeze(net: nn.Module) -> None:
+    net.eval().requires_grad_(False)
+
+
+def _from_tanh(x: Tensor) -> Tensor:
+    return (torch.tanh(x) + 1) / 2
+
+
+SUBJECTS: dict[str, Callable[[Stores], Subject]] = {
+    "dcgan": dcgan,
+    "cwgan": cwgan,
+    "fashion": fashion,
+    "fashion-vae": fashion_vae,
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- banks
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """N latents, their labels, log σ (N, K) in each space, and the features (N, d) of their pictures."""
+
+    z: NDArray[np.float32]
+    y: NDArray[np.int64] | None
+    log_sigma: dict[str, NDArray[np.float64]]
+    features: NDArray[np.float32]
+
+
+def harvest(subject: Subject, n: int, seed: int, folder: Path, *, psi: float | None = None) -> Harvest:
+    """The bank of a seed, from the folder if it is there."""
+    about = {"subject": subject.name, "n": n, "seed": seed, "psi": psi, "net": _digest(subject)}
+    file = folder / f"bank-{subject.name}-{n}-{seed}{'' if psi is None else f'-{psi:g}'}.safetensors"
+    if file.is_file():
+        arrays, header = checkpoint.read(file)
+        if header == about:
+            return _unpacked(arrays)
+    made = _harvested(subject, n, seed, psi)
+    arrays = {f"log_sigma.{space}": values for space, values in made.log_sigma.items()}
+    arrays |= {"z": made.z, "features": made.features} | ({} if made.y is None else {"y": made.y})
+    checkpoint.write(file, arrays, about)
+    return made
+
+
+def _unpacked(arrays: dict[str, Any]) -> Harvest:
+    logs = {space: arrays[f"log_sigma.{space}"] for space in SPACES}
+    return Harvest(arrays["z"], arrays.get("y"), logs, arrays["features"])
+
+
+def _harvested(subject: Subject, n: int, seed: int, psi: float | None) -> Harvest:
+    z, y = subject.draw(n, seed, psi)
+    logs: dict[str, list[NDArray[np.float64]]] = {space: [] for space in SPACES}
+    rows = []
+    for i in range(0, n, CHUNK):
+        values, feature = spectra(subject, z[i : i + CHUNK], *(one[i : i + CHUNK] for one in y))
+        rows.append(feature.numpy())
+        for space in SPACES:
+            logs[space].append(values[space])
+    made = {space: np.concatenate(parts) for space, parts in logs.items()}
+    labels = y[0].numpy() if y else None
+    return Harvest(z.numpy(), labels, made, np.concatenate(rows).astype(np.float32))
+
+
+def spectra(subject: Subject, z: Tensor, *y: Tensor) -> tuple[dict[str, NDArray[np.float64]], Tensor]:
+    """log σ in every space, from one forward-mode pass a latent direction, and the features."""
+
+    def three(latents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        before = subject.before(latents, *y)
+        pixels = subject.squash(before)
+        return before.flatten(1), pixels.flatten(1), subject.describe(pixels).flatten(1)
+
+    directions = torch.eye(subject.dim)[:, None, :].expand(-1, len(z), -1)
+    with torch.no_grad():
+        push = torch.func.vmap(lambda t: torch.func.jvp(three, (z,), (t,))[1])
+        before, pixel, feature = push(directions)
+        described = three(z)[2]
+    found = {"preactivation": before, "pixel": pixel, "feature": feature}
+    return {space: _log_sigma(columns) for space, columns in found.items()}, described
+
+
+def _log_sigma(columns: Tensor) -> NDArray[np.float64]:
+    """log σ, descending, of Jacobians given as columns (K, n, D), through the Gram matrix in float64."""
+    J = columns.permute(1, 0, 2).double()
+    squares = torch.linalg.eigvalsh(J @ J.mT).flip(-1)
+    floor = squares[:, :1] * 1e-14
+    return np.asarray(0.5 * torch.log(torch.maximum(squares, floor)))
+
+
+def check(subject: Subject, bank: Harvest, rows: int = 8) -> float:
+    """The largest difference, in nats, of the first rows from the library's own spectra; a large one stops all."""
+    from likewise.distributions import spectrum
+
+    k, worst = min(10, subject.dim), 0.0
+    z, y = torch.from_numpy(bank.z[:rows]), () if bank.y is None else (torch.from_numpy(bank.y[:rows]),)
+    for space in SPACES:
+        own = spectrum(subject.generator(space).function(*y), z, k, method="gram")
+        worst = max(worst, float(np.abs(np.log(own.values) - bank.log_sigma[space][:rows, :k]).max()))
+    if not worst <= AGREE:
+        raise SystemExit(f"{subject.name}: log σ differ by {worst:.2g} nats from the library's own")
+    return worst
+
+
+def _digest(subject: Subject) -> str:
+    """What tells one subject from another: its pictures and features of fixed latents."""
+    z, y = subject.draw(16, 99)
+    with torch.no_grad():
+        x = subject.pixels(z, *y)
+        told = [round(float(v), 3) for v in (x.sum(), x.square().sum(), subject.describe(x).square().sum())]
+    return json.dumps(told)
+
+
+def describe(net: nn.Module, x: Tensor) -> NDArray[np.float32]:
+    """Features (n, d) of pictures, in batches."""
+    with torch.no_grad():
+        return np.concatenate([net(part).numpy() for part in x.split(500)]).astype(np.float32)
