@@ -613,13 +613,19 @@ def cover_map(
             raise ShapeError(f"{name}: expected points (n, 2), got shape {points.shape}")
     if out.shape != (len(P),):
         raise ShapeError(f"uncovered: expected ({len(P)},), one a point of real, got shape {out.shape}")
-    fig, ax = _axes(6.4, 5.6, title)
-    size = float(np.clip(900 / max(len(P), len(Q)), 3, 28))
-    ax.scatter(*Q.T, s=size, c="#B9C4CC", lw=0, label=labels[1])
-    ax.scatter(*P[~out].T, s=size, c=PALETTE[0], lw=0, alpha=0.75, label=f"{labels[0]}, covered")
-    ax.scatter(*P[out].T, s=1.6 * size, c=PALETTE[1], lw=0, label=f"{labels[0]}, not covered by {labels[1]}")
+    fig, ax = _axes(6.4, 6.0, None)
+    size = float(np.clip(6000 / max(len(P), len(Q)), 5, 28))
+    for points, colour, name in (
+        (Q, "#B9C4CC", labels[1]),
+        (P[~out], PALETTE[0], f"{labels[0]}, covered"),
+        (P[out], PALETTE[1], f"{labels[0]}, not covered by {labels[1]}"),
+    ):
+        ax.scatter(points[:, 0], points[:, 1], s=size, c=colour, lw=0, alpha=0.85, label=name)
     ax.set_aspect("equal", adjustable="datalim")
-    ax.set_xlabel("   ".join(f"{name} {value}" for name, value in (figures or {}).items()), size=7.5, color=QUIET)
+    said = [f"{name} {value}" for name, value in (figures or {}).items()]
+    lines = [title or "", "   ".join(said[: len(said) // 2]), "   ".join(said[len(said) // 2 :])]
+    fig.suptitle(lines[0], size=12.5, color=INK, x=0.03, ha="left", parse_math=False)
+    ax.set_title("\n".join(line for line in lines[1:] if line), size=8, color=QUIET, loc="left", parse_math=False)
     ax.legend(frameon=False, fontsize=8, labelcolor=INK, loc="best", markerscale=1.4)
     return fig
 
@@ -627,94 +633,116 @@ def cover_map(
 # ---------------------------------------------------------------------------------------------- frontiers and grids
 
 
-def frontier(
-    lines: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    *,
-    marks: Mapping[str, Sequence[Any]] | None = None,
-    errors: Mapping[str, ArrayLike] | None = None,
-    best: Literal["high", "low"] | None = None,
-    title: str | None = None,
-    xlabel: str = "recall",
-    ylabel: str = "precision",
-) -> Figure:
-    """Families of settings as curves of points: one figure against another (or against ρ), each point marked.
+def frontier(cells: Sequence[Mapping[str, float]], *, title: str | None = None) -> Figure:
+    """What ρ and truncation ψ do: precision against recall, and the Fréchet distance against ρ, a curve a ψ.
 
-    best: "high" fills the points that no other point of any family beats on both axes (their Pareto frontier), "low"
-    those that none beats on y alone, the lowest of each family; None fills all. `errors` are those of y.
+    Each cell has rho, psi, precision, recall, frechet; a standard error where it has frechet_error. Points that no
+    other beats in both precision and recall are filled. Truncation alone (ρ = 0, all ψ) is the dashed line.
     """
-    if not lines:
-        raise InputError("lines: expected at least one curve, got none")
-    read = {name: _curve(name, x, y) for name, (x, y) in lines.items()}
-    filled = _best(read, best)
-    fig, ax = _axes(6.2, 4.8, title)
-    for n, (name, (xs, ys)) in enumerate(read.items()):
-        colour = PALETTE[n % len(PALETTE)]
-        ax.plot(xs, ys, color=colour, lw=1.3, zorder=2, label=name, marker="o", ms=5.5, mec=colour, mfc="white")
-        ax.plot(xs[filled[name]], ys[filled[name]], "o", ms=5.5, color=colour, zorder=3)
-        if errors and name in errors:
-            e = _curve(name, xs, errors[name])[1]
-            ax.errorbar(xs, ys, yerr=e, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2, zorder=1)
-        _mark(ax, xs, ys, (marks or {}).get(name), colour)
-    ax.set_xlabel(xlabel, size=9, color=INK)
-    ax.set_ylabel(ylabel, size=9, color=INK)
-    ax.grid(True, color=FAINT, lw=0.5)
-    ax.margins(0.08)
-    ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="best")
+    table = _cells(cells)
+    fig = _figure(10.6, 4.6, layout="constrained")
+    left, right = (_quiet(ax) for ax in fig.subplots(1, 2))
+    psis = sorted({cell["psi"] for cell in table}, reverse=True)
+    best = _unbeaten(np.array([(cell["precision"], cell["recall"]) for cell in table]))
+    for n, psi in enumerate(psis):
+        own = sorted((i for i, cell in enumerate(table) if cell["psi"] == psi), key=lambda i: table[i]["rho"])
+        rows, name = [table[i] for i in own], f"ρ at ψ = {psi:g}"
+        _along(left, rows, ("recall", "precision"), name, PALETTE[n % len(PALETTE)], best[own])
+        _along(right, rows, ("rho", "frechet"), name, PALETTE[n % len(PALETTE)], np.ones(len(own), dtype=bool))
+        _mark(left, rows, "rho", PALETTE[n % len(PALETTE)])
+    alone = sorted((cell for cell in table if cell["rho"] == 0), key=lambda cell: cell["psi"])
+    if len(alone) > 1:
+        left.plot(
+            *_columns(alone, "recall", "precision"), color=QUIET, lw=1.1, ls=(0, (4, 2)), label="ψ at ρ = 0", zorder=1
+        )
+    _say_axes(left, "recall (diversity)", "precision (quality)")
+    _say_axes(right, "polarity ρ", "Fréchet distance")
+    if title:
+        fig.suptitle(title, size=11.5, color=INK, x=0.01, ha="left", parse_math=False)
     return fig
 
 
-def _best(read: Mapping[str, tuple[Array, Array]], best: str | None) -> dict[str, NDArray[np.bool_]]:
-    """Which points of each curve to fill."""
-    if best is None:
-        return {name: np.ones(len(xs), dtype=bool) for name, (xs, _) in read.items()}
-    if best == "low":
-        return {name: ys == ys.min() for name, (_, ys) in read.items()}
-    if best != "high":
-        raise InputError(f'best: expected "high", "low" or None, got {best!r}')
-    every = np.concatenate([np.column_stack(curve) for curve in read.values()])
-    return {
-        name: np.array([not _beaten(x, y, every) for x, y in zip(*curve, strict=True)]) for name, curve in read.items()
-    }
+def _cells(cells: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    if len(cells) == 0:
+        raise InputError("cells: expected at least one, got none")
+    for i, cell in enumerate(cells):
+        for name in ("rho", "psi", "precision", "recall", "frechet"):
+            if name not in cell or not np.isfinite(cell[name]):
+                raise InputError(f"cells: cell {i} has no finite {name!r}")
+    return list(cells)
 
 
-def _beaten(x: float, y: float, every: Array) -> bool:
-    as_good = (every[:, 0] >= x) & (every[:, 1] >= y)
-    better = (every[:, 0] > x) | (every[:, 1] > y)
-    return bool((as_good & better).any())
+def _columns(rows: Sequence[Mapping[str, float]], *names: str) -> list[Array]:
+    return [np.array([float(row[name]) for row in rows]) for name in names]
 
 
-def _mark(ax: Axes, xs: Array, ys: Array, words: Sequence[Any] | None, colour: str) -> None:
-    if words is None:
-        return
-    if len(words) != len(xs):
-        raise ShapeError(f"marks: expected {len(xs)}, one a point, got {len(words)}")
-    for x, y, word in zip(xs, ys, words, strict=True):
-        ax.annotate(str(word), (x, y), xytext=(4, 4), textcoords="offset points", size=7, color=colour)
+def _along(
+    ax: Axes,
+    rows: list[Mapping[str, float]],
+    names: tuple[str, str],
+    label: str,
+    colour: str,
+    filled: NDArray[np.bool_],
+) -> None:
+    x, y = _columns(rows, *names)
+    ax.plot(x, y, color=colour, lw=1.4, label=label, marker="o", ms=5.5, mec=colour, mfc="white", zorder=2)
+    ax.plot(x[filled], y[filled], "o", ms=5.5, color=colour, zorder=3)
+    spread = f"{names[1]}_error"
+    if all(spread in row for row in rows):
+        ax.errorbar(
+            x, y, yerr=_columns(rows, spread)[0], fmt="none", ecolor=colour, elinewidth=0.8, capsize=2, zorder=1
+        )
+
+
+def _mark(ax: Axes, rows: list[Mapping[str, float]], name: str, colour: str) -> None:
+    for row in rows:
+        at = (float(row["recall"]), float(row["precision"]))
+        ax.annotate(f"{row[name]:g}", at, xytext=(4, 4), textcoords="offset points", size=7, color=colour)
+
+
+def _unbeaten(points: Array) -> NDArray[np.bool_]:
+    """Which rows no other row is at least as large as in every column and larger in one: the Pareto frontier."""
+    as_good = np.all(points[None, :, :] >= points[:, None, :], axis=2)
+    better = np.any(points[None, :, :] > points[:, None, :], axis=2)
+    return np.asarray(~np.any(as_good & better, axis=1))
+
+
+def _say_axes(ax: Axes, x: str, y: str) -> None:
+    ax.set_xlabel(x, size=9, color=INK)
+    ax.set_ylabel(y, size=9, color=INK)
+    ax.grid(True, color=FAINT, lw=0.5)
+    ax.margins(0.08)
+    ax.legend(frameon=False, fontsize=8, labelcolor=INK, loc="best")
 
 
 def grid(
-    rows: Mapping[str, Sequence[Any]],
+    rows: Sequence[Sequence[Any]],
+    labels: Sequence[str] | None = None,
     *,
-    captions: Mapping[str, Sequence[str]] | None = None,
+    captions: Sequence[Sequence[str]] | None = None,
     title: str | None = None,
     edge: float = 0.8,
 ) -> Figure:
-    """Pictures in rows, each row under its name (a ρ, a class): arrays (h, w), (h, w, 3), (3, h, w), or files."""
-    if not rows or not any(len(row) for row in rows.values()):
+    """Pictures in rows, each row beside its label (a ρ, a class): arrays (h, w), (h, w, 3), (3, h, w), or files."""
+    if not any(len(row) for row in rows):
         raise InputError("rows: expected at least one picture, got none")
-    columns, said = max(len(row) for row in rows.values()), captions or {}
-    left = 0.3 + 0.085 * max(len(name) for name in rows)
-    gap = 0.2 if said else 0.06
-    width, height = left + columns * (edge + 0.06) + 0.25, len(rows) * (edge + gap) + (0.75 if title else 0.3)
+    names = [""] * len(rows) if labels is None else [str(label) for label in labels]
+    for what, given in (("labels", names), ("captions", captions)):
+        if given is not None and len(given) != len(rows):
+            raise ShapeError(f"{what}: expected {len(rows)}, one a row, got {len(given)}")
+    left = 0.2 + 0.085 * max(len(name) for name in names)
+    gap, head = (0.06 if captions is None else 0.2), (0.62 if title else 0.15)
+    width = left + max(len(row) for row in rows) * (edge + 0.06) + 0.15
+    height = len(rows) * (edge + gap) + head + 0.1
     fig = _figure(width, height)
     ax = fig.add_axes((0.0, 0.0, 1.0, 1.0))
     ax.axis("off")
     if title:
         ax.text(0.2, height - 0.33, title, size=12, color=INK, va="center", parse_math=False)
-    for r, (name, row) in enumerate(rows.items()):
-        top = height - (0.62 if title else 0.15) - r * (edge + gap)
+    for r, (name, row) in enumerate(zip(names, rows, strict=True)):
+        top = height - head - r * (edge + gap)
         ax.text(left - 0.12, top - edge / 2, name, size=9, color=INK, ha="right", va="center", parse_math=False)
-        _grid_row(ax, row, said.get(name, ()), left, top, edge)
+        _grid_row(ax, row, captions[r] if captions else (), left, top, edge)
     ax.set(xlim=(0, width), ylim=(0, height))
     return fig
 
@@ -837,11 +865,15 @@ def _figure(width: float, height: float, **kwargs: Any) -> Figure:
 def _axes(width: float, height: float, title: str | None) -> tuple[Figure, Axes]:
     """A quiet pair of axes: two thin spines, grey ticks, the title at the left."""
     fig = _figure(width, height, layout="constrained")
-    ax = fig.add_subplot()
+    ax = _quiet(fig.add_subplot())
+    if title:
+        ax.set_title(title, size=11.5, color=INK, loc="left", pad=12)
+    return fig, ax
+
+
+def _quiet(ax: Axes) -> Axes:
     for side, spine in ax.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set(color=FAINT, linewidth=0.8)
     ax.tick_params(length=3, width=0.6, labelsize=8.5, color=FAINT, labelcolor=QUIET)
-    if title:
-        ax.set_title(title, size=11.5, color=INK, loc="left", pad=12)
-    return fig, ax
+    return ax

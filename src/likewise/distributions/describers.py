@@ -117,7 +117,7 @@ def _eight_bits(picture: Any) -> list[NDArray[np.uint8]]:
 
     if isinstance(picture, np.ndarray):
         return [as_uint8(picture, where="pictures")]
-    return [as_uint8(a, where="pictures") for a in arrays_of(picture[None], three=True)]
+    return [as_uint8(a, where="pictures") for a in arrays_of(picture[None])]
 
 
 # ------------------------------------------------------------------------------------------------- tensors, arrays
@@ -141,13 +141,11 @@ def tensor_of(pictures: Any, *, where: str) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.float32)
 
 
-def arrays_of(batch: Tensor, *, clip: bool = False, three: bool = False) -> list[NDArray[Any]]:
-    """The pictures of a batch (b, 1 or 3, h, w) as arrays (h, w) or (h, w, 3); `three`: always (h, w, 3)."""
+def arrays_of(batch: Tensor) -> list[NDArray[Any]]:
+    """The pictures of a batch (b, 1 or 3, h, w) as arrays (h, w, 3), their values as they are."""
     if batch.ndim != 4 or batch.shape[1] not in (1, 3):
         raise ShapeError(f"expected pictures of 1 or 3 channels (b, c, h, w), got shape {tuple(batch.shape)}")
-    x = batch.detach().cpu()
-    x = (x.clamp(0, 1) if clip else x).expand(-1, 3 if three else x.shape[1], -1, -1).permute(0, 2, 3, 1)
-    return [a[..., 0] if a.shape[2] == 1 else a for a in np.ascontiguousarray(x.numpy())]
+    return list(batch.detach().cpu().expand(-1, 3, -1, -1).permute(0, 2, 3, 1).contiguous().numpy())
 
 
 def _stacked(pictures: list[Any], where: str) -> Tensor:

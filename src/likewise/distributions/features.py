@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.distributions.describers import Describe, Describer, arrays_of, describer, name_of, tensor_of
+from likewise.distributions.describers import Describe, Describer, describer, name_of, tensor_of
+from likewise.distributions.pictures import as_pictures
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 
 if TYPE_CHECKING:
@@ -280,15 +281,13 @@ PICTURE_NAMES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".t
 
 
 def _drawable(pictures: Callable[[Any], Tensor]) -> Callable[[Indices], list[Any]]:
-    """Pictures of some indices as arrays (h, w) or (h, w, 3) in [0, 1]; those of a tanh are brought there."""
+    """Pictures of some indices, 8 bits; none where what the source gives cannot be shown."""
 
     def some(which: Indices) -> list[Any]:
         if len(which) == 0:
             return []
         x = pictures(np.asarray(which, dtype=np.int64))
-        if x.ndim != 4 or x.shape[1] not in (1, 3):
-            return []
-        return arrays_of((x + 1) / 2 if bool((x < -0.01).any()) else x, clip=True)
+        return as_pictures(x) if x.ndim == 4 and x.shape[1] in (1, 3) else []
 
     return some
 

@@ -328,6 +328,14 @@ def density_coverage(real: Any, fake: Any, *, k: int = 5, **options: Any) -> Den
     return DensityCoverage(found.density, found.coverage)
 
 
+def measures(real: Any, fake: Any, *, k: int = K, **options: Any) -> dict[str, Figure]:
+    """frechet, precision, recall, density, coverage of one pair of samples, described once."""
+    seen = both(real, fake, **options)
+    found = support(*seen, k=k)
+    names = ("precision", "recall", "density", "coverage")
+    return {"frechet": frechet(*seen), **{name: getattr(found, name) for name in names}}
+
+
 # ------------------------------------------------------------------------------------------- nearest training sample
 
 
