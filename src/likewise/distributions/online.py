@@ -1,0 +1,290 @@
+"""Fresh latents of polarity ρ, as many as wanted: a bank says where to start, the generator is asked on the way.
+
+The target is π(z) ∝ p_z(z) exp(ρ v_k(z)) [Polarity Eq. 7]. Every move below leaves p_z as it is, so that only ρ v_k
+decides on acceptance. What v_k costs, a spectrum, is counted and reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float32, Float64
+
+from likewise.distributions import moves, polarity
+from likewise.distributions.bank import Bank
+from likewise.distributions.harvesting import measured
+from likewise.distributions.resampling import resample
+from likewise.errors import InputError, LikewiseError
+
+if TYPE_CHECKING:
+    from likewise.distributions.model import Generator
+
+Algorithm = Literal["mh", "rejection", "smc", "paper"]
+Z = Float32[np.ndarray, "n dim"]
+V = Float64[np.ndarray, " n"]
+
+
+class BudgetError(LikewiseError):
+    """A sampler used up its spectra before it had drawn what was asked."""
+
+
+class OnlineSampler:
+    """Draws latents of polarity ρ without end [Polarity Algorithm 2, corrected].
+
+    "mh": chains that start at latents of the bank drawn at ρ and make `steps` Metropolis–Hastings moves: fresh latents
+    from p_z and small ones around (autoregressive for normal latents, reflected for uniform ones).
+    "rejection": latents from p_z, accepted with probability exp(ρ v − bound); the bound is the largest ρ v seen in
+    the bank or since, and what was accepted under a lower one is judged again. Independent, exact once the bound is.
+    "smc": the bank's latents carried from ρ = 0 to ρ in steps that keep half of them effective, `steps` moves in each.
+    "paper": Algorithm 2 as printed, but for its exponent: accepts with probability σ^ρ / (σ^ρ + Σ σ_i^ρ), the sum over
+    the N latents of the bank: about one in N + 1 (errata 1 and 2).
+
+    `label` is the class; without one, classes of a conditional generator take turns. `budget` bounds the spectra
+    that a sample may cost.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        bank: Bank,
+        rho: float,
+        k: int | None = None,
+        algorithm: Algorithm = "mh",
+        *,
+        label: int | None = None,
+        steps: int = 12,
+        budget: int = 20_000,
+    ) -> None:
+        if algorithm not in get_args(Algorithm):
+            raise InputError(f"algorithm: expected {', '.join(get_args(Algorithm))}, got {algorithm!r}")
+        for name, value in (("steps", steps), ("budget", budget)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name}: expected a whole number ≥ 1, got {value!r}")
+        if bank.about.generator is None:
+            raise InputError(
+                "bank: nothing says which generator and space it comes from; harvest one"
+            )
+        bank.check(generator)
+        bank.log_weights(rho, k, label=label)  # refuses a wrong ρ, k or label, and a bank of the dead
+        self.generator, self.bank, self.rho = generator, bank, polarity.check_rho(rho)
+        self.k = bank.k if k is None else int(k)
+        self.algorithm, self.label, self.steps, self.budget = algorithm, label, steps, budget
+
+    def __repr__(self) -> str:
+        return f"OnlineSampler({self.generator.name}, ρ = {self.rho:g}, k = {self.k}, {self.algorithm})"
+
+    def draw(self, n: int, seed: int = 0) -> tuple[Z, dict[str, Any]]:
+        """n latents (n, dim), and how they came about.
+
+        info: acceptance (share of proposals), jacobians_per_sample, ess of the bank at ρ, labels of the latents for a
+        conditional generator, and what is the algorithm's own: bound, moved, temperatures.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InputError(f"n: expected a whole number ≥ 1, got {n!r}")
+        rng = np.random.default_rng(seed)
+        runs = [(label, _RUNS[self.algorithm](_Problem(self, label), share, rng)) for label, share in self._shares(n)]
+        labels = None if self.bank.labels is None else np.repeat([r[0] for r in runs], [len(r[1].z) for r in runs])
+        return np.concatenate([run.z for _, run in runs]), self._info(n, [run for _, run in runs], labels)
+
+    def _shares(self, n: int) -> Iterator[tuple[int | None, int]]:
+        """How many latents of which class."""
+        if self.bank.labels is None or self.label is not None:
+            yield self.label, n
+            return
+        classes = np.unique(self.bank.labels)
+        for i, label in enumerate(classes):
+            share = n // len(classes) + (i < n % len(classes))
+            if share:
+                yield int(label), share
+
+    def _info(self, n: int, runs: list[_Run], labels: Any) -> dict[str, Any]:
+        proposed, accepted = (sum(getattr(run, name) for run in runs) for name in ("proposed", "accepted"))
+        info: dict[str, Any] = {
+            "algorithm": self.algorithm,
+            "rho": self.rho,
+            "k": self.k,
+            "acceptance": accepted / proposed if proposed else 1.0,
+            "jacobians_per_sample": sum(run.jacobians for run in runs) / n,
+            "ess": self.bank.ess(self.rho, self.k, label=self.label),
+        }
+        for name in sorted({name for run in runs for name in run.notes}):
+            values = [run.notes[name] for run in runs]
+            info[name] = values[0] if len(values) == 1 else values
+        return info if labels is None else {**info, "labels": labels}
+
+
+@dataclass
+class _Run:
+    """Latents, and what they cost."""
+
+    z: Z
+    proposed: int
+    accepted: int
+    jacobians: int
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+class _Problem:
+    """ρ v_k as a function of latents of one class, the bank's latents of that class, and a count of spectra."""
+
+    def __init__(self, sampler: OnlineSampler, label: int | None) -> None:
+        self.sampler, self.label, self.jacobians = sampler, label, 0
+        bank = sampler.bank
+        rows = np.arange(len(bank)) if label is None else np.flatnonzero(bank.labels == label)
+        self.z = bank.latents[rows].astype(np.float32)
+        self.tilt = self._tilt(bank.log_volume(sampler.k)[rows])
+        self.latent = sampler.generator.latent
+
+    def _tilt(self, v: V) -> V:
+        """ρ v, −∞ where dead; 0 everywhere for ρ = 0."""
+        if self.sampler.rho == 0:
+            return np.zeros(len(v))
+        out, alive = np.full(len(v), -np.inf), np.isfinite(v)
+        out[alive] = self.sampler.rho * v[alive]
+        return out
+
+    def __call__(self, z: Z) -> V:
+        """ρ v_k(z), by a spectrum of each; −∞ where a latent lies outside p_z or is dead."""
+        out = np.full(len(z), -np.inf)
+        inside = np.isfinite(self.latent.log_density(z))
+        if not inside.any():
+            return out
+        self.jacobians += int(inside.sum())
+        s = self.sampler
+        labels = None if self.label is None else np.full(int(inside.sum()), self.label)
+        found = measured(s.generator, z[inside], labels, s.k, s.bank.about.method)
+        out[inside] = self._tilt(found.log_sigma.sum(1))
+        return out
+
+    def fresh(self, n: int, rng: np.random.Generator) -> tuple[Z, V]:
+        """n latents from p_z with their tilts."""
+        z = np.asarray(self.latent.sample(n, rng), dtype=np.float32)
+        return z, self(z)
+
+
+# ── Metropolis–Hastings ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mh(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
+    """n chains from the bank at ρ, each moved `steps` times; the stationary density is π from the first step on."""
+    at = resample(problem.tilt, n, "systematic", rng)
+    state = moves.State(problem.z[at].copy(), problem.tilt[at].copy())
+    start = state.z.copy()
+    kinds = moves.schedule(problem.latent, problem.sampler.steps, rng)
+    accepted = sum(moves.step(state, kind, problem, problem.latent, rng) for kind in kinds)
+    left = float((state.z != start).any(1).mean())
+    notes = {"moved": left, "starts": len(np.unique(at)) / n}
+    return _Run(rng.permutation(state.z), n * len(kinds), accepted, problem.jacobians, notes)
+
+
+# ── rejection ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _rejection(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
+    """Accept where log u < ρ v − bound; each proposal keeps its u, so a raised bound judges the earlier ones again."""
+    bound, raised = float(problem.tilt.max()), 0
+    kept: list[tuple[Z, V]] = []  # latents and ρ v − log u: accepted while above the bound
+    have = proposed = 0
+    rate = float(np.exp(problem.tilt - bound).mean())
+    while have < n:
+        batch = int(np.clip(1.2 * (n - have) / max(rate, 1e-6), 16, 4096))
+        z, tilt = problem.fresh(batch, rng)
+        proposed += batch
+        if tilt.max() > bound:
+            bound, raised = float(tilt.max()), raised + 1
+        kept.append((z, tilt - np.log1p(-rng.random(batch))))
+        kept = [(z[s > bound], s[s > bound]) for z, s in kept]
+        have = sum(len(z) for z, _ in kept)
+        rate = max(have, 0.5) / proposed
+        _within(problem, proposed, have, n)
+    z = np.concatenate([z for z, _ in kept])
+    return _Run(z[:n], proposed, have, problem.jacobians, {"bound": bound, "raised": raised})
+
+
+def _within(problem: _Problem, proposed: int, have: int, n: int) -> None:
+    """A BudgetError where too many spectra went into too few latents."""
+    budget = problem.sampler.budget
+    if have < n and proposed > budget * n:
+        raise BudgetError(
+            f"{problem.sampler.algorithm}: {have} of {proposed} proposals were accepted, and {budget} spectra a sample "
+            'are allowed; use a ρ nearer to 0, algorithm="mh", or a larger budget'
+        )
+
+
+# ── Algorithm 2 ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _paper(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
+    """Accept z ~ p_z with probability σ_z^ρ / (σ_z^ρ + Σ_i σ_i^ρ), i over the bank [Polarity Algorithm 2]."""
+    from scipy.special import expit, logsumexp
+
+    total = float(logsumexp(problem.tilt))
+    found: list[Z] = []
+    have = proposed = 0
+    while have < n:
+        batch = int(np.clip((n - have) * (len(problem.tilt) + 1), 16, 4096))
+        z, tilt = problem.fresh(batch, rng)
+        proposed += batch
+        found.append(z[rng.random(batch) < expit(tilt - total)])
+        have += len(found[-1])
+        _within(problem, proposed, have, n)
+    z = np.concatenate(found)
+    return _Run(z[:n], proposed, have, problem.jacobians, {"reference": len(problem.tilt)})
+
+
+# ── sequential Monte Carlo ────────────────────────────────────────────────────────────────────────────────────────
+
+PARTICLES = 256
+"""The fewest particles that carry a density from ρ = 0 to ρ."""
+
+
+def _smc(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
+    """Particles from p_z, reweighted, resampled and moved at temperatures β₁ < … < 1: πβ ∝ p_z exp(β ρ v)."""
+    state = _particles(problem, max(n, PARTICLES), rng)
+    beta, betas, proposed, accepted = 0.0, [0.0], 0, 0
+    while beta < 1:
+        following = _next(state.tilt, beta)
+        chosen = resample((following - beta) * state.tilt, len(state.z), "systematic", rng)
+        state = moves.State(state.z[chosen], state.tilt[chosen])
+        beta = following
+        betas.append(beta)
+        for kind in moves.schedule(problem.latent, problem.sampler.steps, rng):
+            accepted += moves.step(state, kind, problem, problem.latent, rng, beta=beta)
+            proposed += len(state.z)
+    notes = {"temperatures": betas, "particles": len(state.z)}
+    return _Run(rng.permutation(state.z)[:n], proposed, accepted, problem.jacobians, notes)
+
+
+def _particles(problem: _Problem, n: int, rng: np.random.Generator) -> moves.State:
+    """n draws from p_z: the bank's own in a random order, their volumes known, and fresh ones where it has fewer."""
+    own = rng.permutation(len(problem.z))[:n]
+    z, tilt = problem.z[own], problem.tilt[own]
+    if len(own) < n:
+        new, new_tilt = problem.fresh(n - len(own), rng)
+        z, tilt = np.concatenate([z, new]), np.concatenate([tilt, new_tilt])
+    if not np.isfinite(tilt).any():
+        raise InputError(f"k: all {n} particles are dead at k = {problem.sampler.k}; use a smaller k")
+    return moves.State(z, tilt)
+
+
+def _next(tilt: V, beta: float) -> float:
+    """The largest temperature up to 1 at which half of the particles that are not dead are effective."""
+    from scipy.optimize import brentq
+
+    alive = tilt[np.isfinite(tilt)]
+
+    def excess(following: float) -> float:
+        return polarity.ess((following - beta) * alive) - 0.5
+
+    return 1.0 if excess(1.0) >= 0 else float(brentq(excess, beta, 1.0, xtol=1e-10))
+
+
+_RUNS: dict[str, Callable[[_Problem, int, np.random.Generator], _Run]] = {
+    "mh": _mh,
+    "rejection": _rejection,
+    "smc": _smc,
+    "paper": _paper,
+}
