@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# At once, not lazily: the function must win over the module of the same name, whoever imports that first.
+from likewise.distributions.compare import DistributionComparison, compare
 from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
 
 if TYPE_CHECKING:
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     from likewise.distributions import adapters as adapters
     from likewise.distributions.bank import Bank as Bank
     from likewise.distributions.bank import harvest as harvest
-    from likewise.distributions.compare import DistributionComparison as DistributionComparison
-    from likewise.distributions.compare import compare as compare
     from likewise.distributions.data import load_generator as load_generator
     from likewise.distributions.model import Generator as Generator
     from likewise.distributions.online import OnlineSampler as OnlineSampler
@@ -23,20 +23,26 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bank": "likewise.distributions.bank",
-    "DistributionComparison": "likewise.distributions.compare",
     "Generator": "likewise.distributions.model",
     "OnlineSampler": "likewise.distributions.online",
     "Spectrum": "likewise.core.spectra",
     "Sweep": "likewise.distributions.sweeps",
-    "compare": "likewise.distributions.compare",
     "harvest": "likewise.distributions.bank",
     "load_generator": "likewise.distributions.data",
     "spectrum": "likewise.core.spectra",
     "sweep": "likewise.distributions.sweeps",
 }
-_MODULES = ("adapters",)
+_MODULES = ("adapters", "metrics", "toys")
 
-__all__ = ["Latent", "Normal", "TruncatedNormal", "Uniform", *sorted([*_HOMES, *_MODULES])]
+__all__ = [
+    "DistributionComparison",
+    "Latent",
+    "Normal",
+    "TruncatedNormal",
+    "Uniform",
+    "compare",
+    *sorted([*_HOMES, *_MODULES]),
+]
 
 
 def __getattr__(name: str) -> Any:

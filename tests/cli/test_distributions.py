@@ -1,0 +1,158 @@
+"""`likewise distributions`: what comes in, what goes out, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import likewise as lw
+from likewise import cli
+
+MODULE = """
+import torch
+from likewise.distributions import Generator, Normal
+
+
+def paint(z):
+    ramp = torch.linspace(-1, 2, 64).view(1, 1, 8, 8)
+    return torch.sigmoid(z[:, :1, None, None].exp() * ramp + z[:, 1:, None, None])
+
+
+generator = Generator(paint, Normal(2), name="ramps")
+classes = Generator(lambda z, y: paint(z) * (0.5 + 0.5 * y.view(-1, 1, 1, 1)), Normal(2), labels=2)
+
+
+def flat(x):
+    return x.flatten(1)
+
+
+def broken():
+    return Generator(lambda z: z * float("nan"), Normal(2))
+"""
+
+
+class Ran:
+    """An exit code and what was said."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run `likewise distributions …` in a folder with a module of generators, in this process."""
+    monkeypatch.chdir(tmp_path)
+    name = f"painted_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+
+    def go(*words: str | Path) -> Ran:
+        capsys.readouterr()
+        code = cli.main(["distributions", *(str(w).replace("mine:", f"{name}:") for w in words)])
+        return Ran(code, *capsys.readouterr())
+
+    return go
+
+
+@pytest.fixture
+def bank(run) -> Path:
+    assert run("harvest", "mine:generator", "--n", 200, "--out", "bank").code == 0
+    return Path("bank")
+
+
+def test_harvest_writes_a_bank_that_opens(run):
+    ran = run("harvest", "mine:generator", "--n", 120, "--k", 2, "--out", "bank", "--json")
+    assert ran.code == 0, ran.err
+    assert (ran.json["n"], ran.json["k"], ran.json["name"]) == (120, 2, "ramps")
+    assert len(lw.distributions.Bank.open("bank")) == 120
+
+
+def test_harvest_goes_on_with_what_is_there(run, bank):
+    before = {p.name: p.stat().st_mtime_ns for p in bank.glob("shard-*")}
+    assert run("harvest", "mine:generator", "--n", 200, "--out", "bank").code == 0
+    assert {p.name: p.stat().st_mtime_ns for p in bank.glob("shard-*")} == before
+
+
+def test_sample_writes_pictures_latents_and_figures(run, bank):
+    ran = run("sample", bank, "mine:generator", "--rho", -0.5, "--n", 9, "--json")
+    assert ran.code == 0, ran.err
+    assert len(list(Path("samples").glob("0*.png"))) == 9
+    z = np.load("samples/latents.npy", allow_pickle=False)
+    store = lw.distributions.Bank.open(bank)
+    np.testing.assert_array_equal(z, store.latents[ran.json["rows"]])
+    assert ran.json["ess"] == pytest.approx(store.ess(-0.5))
+    assert json.loads(Path("samples/sample.json").read_text()) == ran.json
+
+
+def test_sample_as_far_as_an_effective_share_allows(run, bank):
+    ran = run("sample", bank, "mine:generator", "--ess", 0.3, "--sign", 1, "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["ess"] == pytest.approx(0.3, abs=1e-6)
+    assert ran.json["rho"] > 0
+
+
+def test_sample_of_a_class(run):
+    assert run("harvest", "mine:classes", "--n", 60, "--out", "bank").code == 0
+    ran = run("sample", "bank", "mine:classes", "--rho", 0.2, "--label", 1, "--n", 5, "--json")
+    assert ran.code == 0, ran.err
+    assert set(lw.distributions.Bank.open("bank").labels[ran.json["rows"]].tolist()) == {1}
+
+
+def test_a_space_of_features_is_named_again(run):
+    assert run("harvest", "mine:generator", "--n", 50, "--space", "mine:flat", "--out", "bank").code == 0
+    ran = run("sample", "bank", "mine:generator", "--rho", 0.1)
+    assert (ran.code, "--space module:attribute" in ran.err) == (2, True)
+    assert run("sample", "bank", "mine:generator", "--rho", 0.1, "--space", "mine:flat").code == 0
+
+
+def test_sweep_writes_table_frontier_and_grid(run, bank):
+    assert run("sample", bank, "mine:generator", "--rho", 0, "--n", 40, "--out", "real").code == 0
+    Path("real/grid.png").unlink()
+    ran = run(
+        "sweep", bank, "mine:generator", "--real", "real", "--describe", "mine:flat", "--rhos", "-0.5,0", "--json"
+    )
+    assert ran.code == 0, ran.err
+    assert ran.out.count("\n") == 4  # a table of two rows
+    kept = json.loads(Path("sweep/sweep.json").read_text())
+    assert [c["rho"] for c in kept["cells"]] == [-0.5, 0]
+    for name in ("sweep.json", "sweep.md", "frontier.png", "grid.png"):
+        assert (Path("sweep") / name).stat().st_size > 100, name
+
+
+def test_modes_are_drawn(run, bank):
+    ran = run("modes", bank, "mine:generator", "--n", 5, "--json")
+    assert ran.code == 0, ran.err
+    assert max(ran.json["modes"]["log_volume"]) < min(ran.json["anti_modes"]["log_volume"])
+    assert Path("modes/modes.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("harvest", "nowhere:thing"), "nowhere"),
+        (("harvest", "mine:nothing"), "nothing"),
+        (("harvest", "missing.pth"), "missing.pth"),
+        (("harvest", "mine:generator", "--k", "3"), "k: expected at most 2"),
+        (("harvest", "mine:generator", "--space", "style"), "space"),
+        (("harvest", "mine:broken"), "NaN"),
+        (("sample", "bank", "mine:generator"), "rho"),
+        (("sample", "bank", "mine:generator", "--rho", "1", "--ess", "0.5"), "rho"),
+        (("sample", "nobank", "mine:generator", "--rho", "1"), "nobank"),
+        (("sample", "bank", "mine:classes", "--rho", "1"), "another generator"),
+        (("sweep", "bank", "mine:generator", "--real", "bank", "--rhos", "a,b"), "rhos"),
+        (("modes", "bank", "mine:generator", "--n", "500"), "n: expected"),
+    ],
+)
+def test_refusals_are_one_line(run, bank, words, said):
+    ran = run(*words)
+    assert ran.code == 2
+    assert ran.err.count("\n") == 1, ran.err
+    assert ran.err.startswith("likewise: ")
+    assert said in ran.err
