@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -59,10 +60,10 @@ def name_of(describe: Describe) -> str:
     name = getattr(describe, "name", None)
     if isinstance(name, str) and name:
         return name
-    from likewise.distributions.model import _fingerprint
+    from likewise.distributions.identity import fingerprint
 
     kind = getattr(describe, "__qualname__", None) or type(describe).__qualname__
-    return f"{kind}-{_fingerprint(describe).hex()[:8]}"
+    return f"{kind}-{hashlib.sha256(fingerprint(describe)).hexdigest()[:8]}"
 
 
 class _Calling:

@@ -208,7 +208,7 @@ def _classes(generator: Any, n: int, labels: Any, rng: np.random.Generator) -> A
     """One class a path: both ends are pictures of the same one."""
     count: int | None = getattr(generator, "labels", None)
     if labels is not None:
-        return np.broadcast_to(np.asarray(labels), (n,))
+        return np.array(np.broadcast_to(np.asarray(labels), (n,)))
     return None if count is None else rng.integers(count, size=n)
 
 

@@ -1,0 +1,356 @@
+"""Measures: by hand, against loops, as properties; and figures that refuse to be compared."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from likewise.distributions import metrics
+from likewise.distributions.features import Features
+from likewise.distributions.marchenko import MarchenkoPastur, marchenko_pastur
+from likewise.distributions.metrics import Figure, SmallSampleWarning
+from likewise.errors import InputError, ShapeError
+
+
+def sample(n: int, d: int = 3, seed: int = 0, shift: float = 0.0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, d)) + shift
+
+
+def figure(value: float = 1.0, **changed: object) -> Figure:
+    return Figure(value, **{"measure": "frechet", "net": "lenet", "n_real": 10, "n_fake": 20, "k": None, **changed})
+
+
+# --------------------------------------------------------------------------------------------------------- figures
+
+
+def test_a_figure_is_a_float_that_knows_its_circumstances() -> None:
+    f = figure(41.3, error=0.8)
+    assert isinstance(f, float)
+    assert float(f) == 41.3
+    assert type(float(f)) is float
+    assert (f.measure, f.net, f.n_real, f.n_fake, f.k, f.error) == ("frechet", "lenet", 10, 20, None, 0.8)
+    assert repr(f) == "Figure(frechet=41.3 ± 0.8, lenet, 10 real, 20 fake)"
+    assert json.loads(json.dumps([f])) == [41.3]
+    assert f.to_dict() == {
+        "value": 41.3,
+        "measure": "frechet",
+        "net": "lenet",
+        "n_real": 10,
+        "n_fake": 20,
+        "k": None,
+        "error": 0.8,
+    }
+
+
+def test_like_figures_are_ordered_and_subtracted() -> None:
+    a, b = figure(1.0), figure(2.5, error=0.1)
+    assert a < b
+    assert a <= b
+    assert b > a
+    assert b >= a
+    assert b - a == 1.5
+    assert max(a, b) is b
+    assert a < 1.5
+    assert 3 - a == 2.0
+    assert not a > 7
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"net": "other"}, {"n_real": 11}, {"n_fake": 21}, {"k": 5}, {"measure": "kid"}],
+    ids=lambda c: next(iter(c)),
+)
+def test_unlike_figures_refuse_to_be_compared(changed: dict[str, object]) -> None:
+    a, b = figure(1.0), figure(2.0, **changed)
+    for compared in (
+        lambda: a < b,
+        lambda: a > b,
+        lambda: a <= b,
+        lambda: a >= b,
+        lambda: a - b,
+        lambda: b - a,
+        lambda: sorted([a, b]),
+        lambda: min(a, b),
+    ):
+        with pytest.raises(InputError, match=f"differ in {next(iter(changed))}"):
+            compared()
+    assert float(b) - float(a) == 1.0
+
+
+def test_a_figure_survives_a_trip_to_another_process() -> None:
+    again = pickle.loads(pickle.dumps(figure(2.0, error=0.5)))
+    assert again.to_dict() == figure(2.0, error=0.5).to_dict()
+
+
+# --------------------------------------------------------------------------------------------------------- Fréchet
+
+
+def test_frechet_by_hand() -> None:
+    X, Y = np.array([[0.0], [2.0]]), np.array([[5.0], [9.0], [13.0]])
+    found = metrics.frechet(X, Y)
+    assert found == pytest.approx((9 - 1) ** 2 + (4 - np.sqrt(2)) ** 2)
+    assert (found.n_real, found.n_fake, found.net, found.measure) == (2, 3, "features", "frechet")
+
+
+@given(st.integers(0, 100), st.integers(4, 30))
+def test_frechet_is_symmetric_and_least_for_the_same(seed: int, n: int) -> None:
+    X, Y = sample(n, seed=seed), sample(n + 3, seed=seed + 1, shift=0.3)
+    forth, back = metrics.frechet(X, Y), metrics.frechet(Y, X)
+    assert float(forth) == pytest.approx(float(back), rel=1e-9)
+    assert metrics.frechet(X, X) < 1e-12 < forth
+
+
+def test_few_samples_are_said_and_nothing_is_shrunk() -> None:
+    X, Y = sample(6, 8), sample(7, 8, seed=1)
+    with pytest.warns(SmallSampleWarning, match="6 real and 7 fake samples in 8 features"):
+        few = metrics.frechet(X, Y)
+    from tests.core.test_gaussians import by_square_root
+
+    expected = by_square_root(X.mean(0), np.cov(X.T), Y.mean(0), np.cov(Y.T))
+    assert few == pytest.approx(expected, rel=1e-4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metrics.frechet(sample(9, 8), sample(9, 8, seed=1))
+
+
+def test_frechet_of_growing_samples_falls_to_that_of_the_gaussians() -> None:
+    means = []
+    for n in (20, 80, 320):
+        means.append(np.mean([metrics.frechet(sample(n, 6, s), sample(n, 6, s + 500)) for s in range(12)]))
+    assert means[0] > 2.5 * means[1] > 6 * means[2] > 0
+
+
+# ------------------------------------------------------------------------------------------------------------- KID
+
+
+def mmd_by_loops(X: np.ndarray, Y: np.ndarray) -> float:
+    def k(x: np.ndarray, y: np.ndarray) -> float:
+        return (x @ y / len(x) + 1) ** 3
+
+    m, n = len(X), len(Y)
+    xx = sum(k(X[i], X[j]) for i in range(m) for j in range(m) if i != j) / (m * (m - 1))
+    yy = sum(k(Y[i], Y[j]) for i in range(n) for j in range(n) if i != j) / (n * (n - 1))
+    return xx + yy - 2 * sum(k(x, y) for x in X for y in Y) / (m * n)
+
+
+@given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 50))
+def test_kid_is_that_of_the_loops(m: int, n: int, seed: int) -> None:
+    X, Y = sample(m, seed=seed), sample(n, seed=seed + 1, shift=0.5)
+    assert float(metrics.kid(X, Y)) == pytest.approx(mmd_by_loops(X, Y), abs=1e-11)
+
+
+def test_kid_by_hand() -> None:
+    X, Y = np.array([[1.0], [2.0]]), np.array([[0.0], [0.0]])
+    assert float(metrics.kid(X, Y)) == pytest.approx(3**3 + 1 - 2 * 1)
+
+
+def test_kid_is_unbiased_and_its_error_is_that_of_many_samples() -> None:
+    same = [metrics.kid(sample(60, 4, s), sample(60, 4, s + 9000)) for s in range(150)]
+    spread = np.std([float(f) for f in same])
+    assert abs(np.mean([float(f) for f in same])) < 3 * spread / np.sqrt(len(same))
+    assert np.median([f.error for f in same]) == pytest.approx(spread, rel=0.5)
+    far = [metrics.kid(sample(60, 4, s), sample(80, 4, s + 9000, shift=0.7)) for s in range(150)]
+    assert np.median([f.error for f in far]) == pytest.approx(np.std([float(f) for f in far]), rel=0.3)
+
+
+def test_kid_of_few_samples_has_no_error_and_of_float32_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, Y = sample(39), sample(39, seed=1)
+    assert metrics.kid(X, Y).error is None
+    X, Y = sample(300, 16), sample(280, 16, 1, 0.1)
+    whole = metrics.kid(X, Y)
+    assert float(metrics.kid(X.astype(np.float32), Y.astype(np.float32))) == pytest.approx(float(whole), abs=1e-6)
+    monkeypatch.setattr(metrics, "TILE", 7)
+    tiled = metrics.kid(X, Y)
+    assert float(tiled) == pytest.approx(float(whole), abs=1e-12)
+    assert tiled.error == pytest.approx(whole.error, rel=1e-9)
+
+
+# ---------------------------------------------------------------------------- precision, recall, density, coverage
+
+
+def by_loops(X: np.ndarray, Y: np.ndarray, k: int) -> dict[str, float]:
+    def d(a: np.ndarray, b: np.ndarray) -> float:
+        return float(np.sqrt(((a - b) ** 2).sum()))
+
+    def radii(Z: np.ndarray) -> list[float]:
+        return [sorted(d(Z[i], Z[j]) for j in range(len(Z)) if j != i)[k - 1] for i in range(len(Z))]
+
+    rx, ry = radii(X), radii(Y)
+    return {
+        "precision": float(np.mean([any(d(x, y) <= r for x, r in zip(X, rx, strict=True)) for y in Y])),
+        "recall": float(np.mean([any(d(x, y) <= r for y, r in zip(Y, ry, strict=True)) for x in X])),
+        "density": float(np.mean([sum(d(x, y) <= r for x, r in zip(X, rx, strict=True)) / k for y in Y])),
+        "coverage": float(np.mean([any(d(x, y) <= r for y in Y) for x, r in zip(X, rx, strict=True)])),
+    }
+
+
+@given(st.integers(5, 12), st.integers(5, 12), st.integers(1, 4), st.integers(0, 100))
+def test_the_four_are_those_of_the_loops(m: int, n: int, k: int, seed: int) -> None:
+    X, Y = sample(m, seed=seed), sample(n, seed=seed + 1, shift=0.8)
+    found = metrics.support(X, Y, k=k)
+    for name, value in by_loops(X, Y, k).items():
+        assert float(getattr(found, name)) == pytest.approx(value), name
+        assert getattr(found, name).k == k
+    assert metrics.precision_recall(X, Y, k=k) == (found.precision, found.recall)
+    assert metrics.density_coverage(X, Y, k=k) == (found.density, found.coverage)
+    assert metrics.measures(X, Y, k=k) == {"frechet": metrics.frechet(X, Y), **by_loops(X, Y, k)}
+
+
+def test_the_four_by_hand() -> None:
+    """Real 0, 1, 2.5 (k = 1: radii 1, 1, 1.5); fake 0.5, 3, 30 (radii 2.5, 2.5, 27)."""
+    found = metrics.support(np.array([[0.0], [1.0], [2.5]]), np.array([[0.5], [3.0], [30.0]]), k=1)
+    assert float(found.precision) == pytest.approx(2 / 3)
+    assert float(found.density) == pytest.approx(3 / 3)
+    assert float(found.coverage) == 1.0
+    assert float(found.recall) == 1.0
+
+
+def test_the_uncovered_are_those_outside_every_fake_ball_the_farthest_first() -> None:
+    """Fake 0, 1 (radii 1): the balls reach from −1 to 2."""
+    found = metrics.support(np.array([[0.3], [5.0], [-1.5], [2.5], [9.0]]), np.array([[0.0], [1.0]]), k=1)
+    assert found.uncovered.tolist() == [4, 1, 2, 3] or found.uncovered.tolist() == [4, 1, 3, 2]
+    np.testing.assert_allclose(found.real.margin[[4, 1, 2, 3]], [7, 3, 0.5, 0.5])
+    assert 1 - float(found.recall) == pytest.approx(len(found.uncovered) / 5)
+
+
+@given(st.integers(4, 30), st.integers(1, 3), st.integers(0, 100), st.integers(1, 5))
+def test_a_sample_covers_itself_even_with_duplicates(n: int, k: int, seed: int, copies: int) -> None:
+    X = np.repeat(sample(n, seed=seed), copies, axis=0)
+    found = metrics.support(X, X, k=k)
+    assert float(found.precision) == float(found.recall) == float(found.coverage) == 1.0
+    assert len(found.uncovered) == 0
+
+
+def test_samples_far_apart_share_nothing() -> None:
+    found = metrics.support(sample(20), sample(20, seed=1, shift=100.0))
+    assert float(found.precision) == float(found.recall) == float(found.density) == float(found.coverage) == 0.0
+
+
+def test_quality_and_diversity_are_told_apart() -> None:
+    """A narrow model is precise and recalls little; a wide one recalls and is not precise."""
+    X = sample(400)
+    narrow, wide = (metrics.precision_recall(X, scale * sample(400, seed=1)) for scale in (0.4, 2.5))
+    assert narrow.precision > wide.precision + 0.2
+    assert wide.recall > narrow.recall + 0.2
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda X: metrics.support(X, X, k=0), "k"),
+        (lambda X: metrics.support(X, X, k=len(X)), "k"),
+        (lambda X: metrics.support(X, X[:3], k=3), "k"),
+        (lambda X: metrics.frechet(X, X[:, :2]), "fake"),
+        (lambda X: metrics.frechet(X[:1], X), "real"),
+        (lambda X: metrics.frechet(X, np.full((5, 3), np.nan)), "fake"),
+        (lambda X: metrics.kid(Features(X, "a"), Features(X, "b")), "described by b, but real by a"),
+        (lambda X: metrics.kid(X, 3), "fake"),
+        (lambda X: metrics.kid("/no/such/folder", X), "no such folder"),
+        (lambda X: metrics.kid(X, X, describe=3), "describe"),
+    ],
+)
+def test_wrong_arguments_are_named(call, name: str) -> None:
+    with pytest.raises((InputError, OSError), match=name):
+        call(sample(10))
+
+
+# ---------------------------------------------------------------------------------------- nearest training sample
+
+
+def test_a_model_that_copies_is_seen() -> None:
+    X = sample(50)
+    copies = metrics.nearest_training(X, X[[3, 7, 7]] + 1e-3)
+    assert copies.index.tolist() == [3, 7, 7]
+    assert copies.median < 0.1 * np.median(copies.own)
+    fresh = metrics.nearest_training(X, sample(40, seed=1))
+    assert fresh.median > 0.5 * np.median(fresh.own)
+    np.testing.assert_allclose(fresh.distance[5], np.sqrt(((X - sample(40, seed=1)[5]) ** 2).sum(1)).min())
+    assert "median" in repr(fresh)
+
+
+# ------------------------------------------------------------------------------------------------------ likelihood
+
+
+class Coin:
+    """A model with a known likelihood: independent standard normal pixels."""
+
+    name = "normal"
+
+    def log_likelihood(self, x: np.ndarray) -> np.ndarray:
+        return (-0.5 * x**2 - 0.5 * np.log(2 * np.pi)).reshape(len(x), -1).sum(1)
+
+
+def test_nll_of_a_known_density() -> None:
+    x = np.random.default_rng(0).normal(size=(500, 2, 2))
+    found = metrics.nll(Coin(), x, batch=64)
+    entropy = 4 * 0.5 * np.log(2 * np.pi * np.e)
+    assert abs(found - entropy) < 4 * found.error
+    assert found.net == "normal"
+    assert metrics.nll(Coin().log_likelihood, x) == pytest.approx(float(found))
+    assert found.error == pytest.approx(np.std(Coin().log_likelihood(x), ddof=1) / np.sqrt(500))
+    with pytest.raises(InputError, match="model"):
+        metrics.nll(3, x)
+    with pytest.raises(ShapeError, match="model"):
+        metrics.nll(lambda v: v, x)
+    with pytest.raises(InputError, match="finite"):
+        metrics.nll(lambda v: np.full(len(v), -np.inf), x)
+
+
+# ----------------------------------------------------------------------------------------------- Marchenko–Pastur
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.99, 1.0, 3.0])
+def test_the_law_has_mass_one_its_mean_and_its_variance(ratio: float) -> None:
+    law = MarchenkoPastur(1.7, ratio)
+    low, high = law.support
+    x = np.linspace(0, 1, 400_001)[1:-1] ** 4 * (high - low) + low
+    mass, mean, square = (np.trapezoid(law.density(x) * x**p, x) for p in (0, 1, 2))
+    assert mass == pytest.approx(min(1.0, 1 / ratio), abs=2e-3)
+    assert mean == pytest.approx(1.7, rel=1e-3)
+    assert square - mean**2 == pytest.approx(1.7**2 * ratio, rel=5e-3)
+    assert law.cdf(high) == pytest.approx(1.0, abs=1e-3)
+    assert law.cdf(-0.1) == 0
+    middle = (low + high) / 2
+    part = x <= middle
+    assert law.cdf(middle) - max(0, 1 - 1 / ratio) == pytest.approx(
+        np.trapezoid(law.density(x[part]), x[part]), abs=2e-3
+    )
+
+
+def test_the_density_of_log_sigma_has_mass_one() -> None:
+    law = MarchenkoPastur(2.0, 0.3)
+    v = np.linspace(-4, 3, 20_001)
+    assert np.trapezoid(law.log_density(v), v) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_random_matrix_follows_the_law_and_a_power_law_does_not() -> None:
+    r = np.random.default_rng(0)
+    sigma = np.linalg.svd(r.normal(size=(6, 400, 100)) * np.sqrt(1.5 / 400), compute_uv=False)
+    fit = marchenko_pastur(sigma)
+    assert fit.scale == pytest.approx(1.5, rel=0.02)
+    assert fit.ratio == pytest.approx(0.25, rel=0.05)
+    assert fit.distance < 0.02
+    assert marchenko_pastur(np.arange(1, 101) ** -1.5).distance > 0.2
+
+
+def test_dead_directions_are_the_mass_at_zero() -> None:
+    r = np.random.default_rng(0)
+    sigma = np.zeros((5, 200))
+    sigma[:, :100] = np.linalg.svd(r.normal(size=(5, 100, 200)) / 10, compute_uv=False)
+    fit = marchenko_pastur(sigma)
+    assert fit.ratio == pytest.approx(2.0, rel=0.05)
+    assert fit.distance < 0.03
+
+
+@pytest.mark.parametrize("sigma", [[1.0], [1.0, 1.0], [1.0, -1.0], [1.0, np.nan]])
+def test_what_cannot_be_fitted_is_refused(sigma: list[float]) -> None:
+    with pytest.raises(InputError, match="sigma"):
+        marchenko_pastur(sigma)
+    with pytest.raises(InputError, match="ratio"):
+        MarchenkoPastur(1.0, 0.0)
