@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from numpy.typing import NDArray
 
 from likewise.engine import shards
@@ -28,6 +29,8 @@ from likewise.engine.shards import ShardStore
 from likewise.errors import InputError, ShapeError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from likewise.distributions.model import Generator
 
 SHARD = 256
@@ -35,6 +38,7 @@ SHARD = 256
 WHAT = "bank"
 SEEDS = "Philox: key = seed, counter = shard × 2^192"
 MOST_SEED = 2**63 - 1
+_TURN = threading.Lock()
 
 
 def stream(seed: int, shard: int) -> np.random.Generator:
@@ -122,19 +126,31 @@ def measured(generator: Generator, z: NDArray[Any], labels: NDArray[Any] | None,
 
 
 def _spectrum(generator: Generator, z: NDArray[Any], label: int | None, k: int, method: str) -> Measured:
+    import torch
+
     from likewise.core.spectra import spectrum
 
-    found = spectrum(generator.function(label), generator.latents(z), k, method=method)  # type: ignore[arg-type]
+    function, at = generator.function(label), generator.latents(z)
+    with torch.no_grad():
+        _refuse(generator, np.concatenate([_unfit(function(part)) for part in at.split(generator.batch)]), "output")
+    found = spectrum(function, at, k, method=method)  # type: ignore[arg-type]
     values = np.asarray(found.values, dtype=np.float64)
-    if not np.isfinite(values).all():
-        row = int(np.flatnonzero(~np.isfinite(values).all(1))[0])
-        raise InputError(
-            f"generator: the Jacobian of {generator.name} at latent {row} of {len(z)} contains NaN or infinity"
-        )
+    _refuse(generator, ~np.isfinite(values).all(1), "Jacobian")
     rank = np.asarray(found.rank, dtype=np.int64)
     with np.errstate(divide="ignore"):
         logs = np.log(np.where(np.arange(k) < rank[:, None], values, 0.0))
     return Measured(logs, rank, found.method, float(found.cost))
+
+
+def _unfit(x: Tensor) -> Bool[np.ndarray, " n"]:
+    """The rows that contain NaN or infinity: a derivative alone may not show it."""
+    return np.asarray((~x.detach().isfinite().all(1)).cpu().numpy())
+
+
+def _refuse(generator: Generator, unfit: Bool[np.ndarray, " n"], what: str) -> None:
+    if unfit.any():
+        row = int(np.flatnonzero(unfit)[0])
+        raise InputError(f"generator: the {what} of {generator.name} at latent {row} contains NaN or infinity")
 
 
 def _by_class(n: int, labels: NDArray[Any] | None) -> Iterator[tuple[Any, int | None]]:
@@ -148,17 +164,21 @@ def _by_class(n: int, labels: NDArray[Any] | None) -> Iterator[tuple[Any, int | 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch and BLAS on one thread: the order of sums, and so the bytes, must not depend on the machine's load."""
+    """Torch and BLAS on one thread: the order of sums, and so the bytes, must not depend on the machine's load.
+
+    Threads of one process take turns: forward-mode differentiation has one state for all of them.
+    """
     import torch
     from threadpoolctl import threadpool_limits
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(before)
+    with _TURN:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with threadpool_limits(limits=1):
+                yield
+        finally:
+            torch.set_num_threads(before)
 
 
 # ── arguments ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,608 @@
+"""Banks: the same bytes however they are made, nothing finished is lost, nothing wrong is passed over in silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import likewise as lw
+from likewise.distributions import Bank, Generator, Normal, TruncatedNormal, Uniform, harvest, harvesting, polarity
+from likewise.distributions.polarity import DegeneracyWarning
+from likewise.engine.shards import ShardError
+from worlds.generators import Classes, Folded, HalfDead, Linear, Stairs, stairs
+
+
+def folded(latent: Any = None, seed: int = 0) -> Generator:
+    return Generator(Folded(seed), latent or Normal(2))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file but the locks, by its path in the folder."""
+    files = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".lock")
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+
+
+def same(a: Bank, b: Bank) -> bool:
+    columns = ("latents", "log_sigma", "rank", "labels", "log_density")
+    return all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Six shards of the folded map, made in this process without interruption."""
+    folder = tmp_path_factory.mktemp("expected") / "bank"
+    harvest(folded(), 48, out=folder, shard_size=8, seed=5)
+    found = contents(folder)
+    assert len(found) == 7
+    return found
+
+
+# ── what a bank holds ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_bank_holds_latents_and_singular_values() -> None:
+    generator = folded()
+    b = harvest(generator, 50, shard_size=20, seed=2)
+    assert (len(b), b.dim, b.k) == (50, 2, 2)
+    assert b.latents.dtype == np.float32
+    J = torch.func.vmap(torch.func.jacfwd(lambda z: generator.net(z[None])[0]))(torch.from_numpy(b.latents))
+    exact = np.log(torch.linalg.svdvals(J.double()).numpy())
+    np.testing.assert_allclose(b.log_sigma, exact, atol=1e-5)
+    np.testing.assert_allclose(b.log_volume(1), exact[:, 0], atol=1e-5)
+    np.testing.assert_allclose(b.log_density, Normal(2).log_density(b.latents))
+    assert b.rank.tolist() == [2] * 50
+    assert "50 latents of Folded, k = 2, space pixel" in repr(b)
+
+
+def test_latents_are_those_of_the_counter_seed() -> None:
+    """Shard i is drawn from Philox with the seed as key and i · 2^192 as counter, whoever draws the others."""
+    b = harvest(folded(), 25, shard_size=10, seed=7)
+    for i in range(3):
+        rng = np.random.Generator(np.random.Philox(key=7, counter=[0, 0, 0, i]))
+        part = Normal(2).sample(10, rng)
+        np.testing.assert_array_equal(b.latents[10 * i : 10 * i + 10], part[: len(b) - 10 * i])
+    assert len(np.unique(b.latents, axis=0)) == 25
+    assert not np.array_equal(harvest(folded(), 10, shard_size=10, seed=8).latents, b.latents[:10])
+
+
+def test_k_defaults_to_thirty_or_the_latent_size() -> None:
+    assert harvest(Generator(Linear(40, 45), Normal(40)), 2).k == 30
+    assert harvest(Generator(Linear(4), Normal(4)), 2).k == 4
+    assert harvest(Generator(Linear(4), Normal(4)), 2, k=3).k == 3
+
+
+def test_classes_take_turns() -> None:
+    generator = Generator(Classes(), Uniform(1), labels=3)
+    b = harvest(generator, 31, shard_size=10)
+    np.testing.assert_array_equal(b.labels, np.arange(31) % 3)
+    # each has the slope of its own class: a derivative by differences, label by label
+    step = 1e-3
+    for c in range(3):
+        z = torch.from_numpy(b.latents[b.labels == c])
+        up, down = generator.net.stairs[c](z + step), generator.net.stairs[c](z - step)
+        slope = ((up - down) / (2 * step)).log().numpy().ravel()
+        far = np.abs(slope - b.log_sigma[b.labels == c, 0]) > 0.01  # but next to a knot
+        assert far.mean() < 0.1
+
+
+def test_dead_latents_are_flagged() -> None:
+    b = harvest(Generator(HalfDead(), Normal(2)), 400)
+    np.testing.assert_array_equal(b.dead(), b.latents[:, 1] < 0)
+    assert not b.dead(1).any()
+    assert np.isneginf(b.log_sigma[b.dead(), 1]).all()
+    for rho in (-1.0, 1.0):
+        drawn = b.draw(300, rho)
+        assert (drawn.latents[:, 1] > 0).all()
+        assert drawn.dead == pytest.approx(0.5, abs=0.1)
+    assert (b.sample(300, -1.0, k=1)[:, 1] < 0).any()
+
+
+def test_memory_and_folder_are_the_same(tmp_path: Path) -> None:
+    inside, outside = harvest(folded(), 50), harvest(folded(), 50, out=tmp_path / "bank")
+    assert same(inside, outside)
+    assert same(Bank.open(tmp_path / "bank"), outside)
+    assert (inside.path, outside.path) == (None, tmp_path / "bank")
+    manifest = json.loads((tmp_path / "bank" / "manifest.json").read_text())
+    key = manifest["key"]
+    assert key["generator"] == folded().digest
+    assert (key["space"], key["k"], key["seed"], key["n"], key["shard_size"]) == ("pixel", 2, 0, 50, 50)
+    assert key["latent"] == {"kind": "Normal", "dim": 2}
+    assert "Philox" in key["seeds"]
+
+
+# ── the same bytes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+def test_same_bytes_with_four_workers(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    harvest(folded(), 48, out=tmp_path / "bank", shard_size=8, seed=5, n_jobs=4)
+    assert contents(tmp_path / "bank") == expected
+
+
+def test_same_bytes_with_threads_and_more_torch_threads(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        harvest(folded(), 48, out=tmp_path / "threads", shard_size=8, seed=5, executor=pool)
+    assert contents(tmp_path / "threads") == expected
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        harvest(folded(), 48, out=tmp_path / "two", shard_size=8, seed=5)
+        assert torch.get_num_threads() == 2  # put back
+    finally:
+        torch.set_num_threads(before)
+    assert contents(tmp_path / "two") == expected
+
+
+def test_a_generator_can_be_sent() -> None:
+    again = pickle.loads(pickle.dumps(stairs()))
+    assert again.digest == stairs().digest
+
+
+CHILD = """
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from worlds.generators import Folded
+from likewise.distributions import Generator, Normal, harvest, harvesting
+
+out, seconds = Path(sys.argv[1]), float(sys.argv[2])
+plain = harvesting.Work.__call__
+
+def slowly(self, shard):
+    time.sleep(seconds)
+    return plain(self, shard)
+
+harvesting.Work.__call__ = slowly
+harvest(Generator(Folded(0), Normal(2)), 48, out=out, shard_size=8, seed=5)
+"""
+
+
+def test_killed_in_the_middle_and_resumed(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    out = tmp_path / "bank"
+    code = CHILD.format(tests=str(Path(__file__).resolve().parents[1]))
+    process = subprocess.Popen([sys.executable, "-c", code, str(out), "0.15"])
+    while process.poll() is None and len(list(out.glob("shard-*"))) < 2:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    done = len(list(out.glob("shard-*")))
+    assert 2 <= done < 6
+    with pytest.raises(
+        lw.FileError, match=r"shard-00000\d\.safetensors.* missing; harvest\(generator, 48, k=2, seed=5"
+    ):
+        Bank.open(out)
+    kept = {p.name: p.stat().st_mtime_ns for p in out.glob("shard-*")}
+    harvest(folded(), 48, out=out, shard_size=8, seed=5)
+    assert contents(out) == expected
+    assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept  # what was finished was not done again
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_cluster_that_loses_a_worker(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    distributed = pytest.importorskip("distributed")
+    out, journal = tmp_path / "bank", tmp_path / "journal"
+    journal.touch()
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        killer = threading.Thread(target=_kill_a_worker, args=(out, journal), daemon=True)
+        killer.start()
+        generator = Generator(_Journal(str(journal)), Normal(2), name="Folded")
+        harvest(generator, 48, out=out, shard_size=8, seed=5, executor=client)
+        killer.join(timeout=60)
+    assert journal.read_text().endswith("killed\n")
+    found = {name: data for name, data in contents(out).items() if name != "manifest.json"}
+    assert len(found) == 6
+    plain = harvest(folded(), 48, shard_size=8, seed=5)
+    assert same(Bank.open(out), plain)
+
+
+class _Journal(nn.Module):
+    """The folded map, slowly, noting the process that computes it."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__()
+        self.map, self.journal = Folded(), journal
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        with open(self.journal, "a") as stream:
+            stream.write(f"{os.getpid()}\n")
+        time.sleep(0.1)
+        return self.map(z)
+
+
+def _kill_a_worker(out: Path, journal: Path) -> None:
+    """Once two shards are finished, kill a worker that is at work."""
+    while len(list(out.glob("shard-*"))) < 2:
+        time.sleep(0.005)
+    victims = [int(p) for p in journal.read_text().split() if int(p) != os.getpid()]
+    os.kill(victims[-1], signal.SIGKILL)
+    with journal.open("a") as stream:
+        stream.write("killed\n")
+
+
+# ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_shard_is_named_and_harvested_again(
+    tmp_path: Path, expected: dict[str, bytes], damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "bank"
+    harvest(folded(), 48, out=out, shard_size=8, seed=5)
+    file = out / "shard-000003.safetensors"
+    data = bytearray(file.read_bytes())
+    if damage == "remove":
+        file.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data if damage == "flip" else data[: len(data) // 2])
+    with pytest.raises(lw.FileError, match=r"shard-000003\.safetensors.*harvest\(.*does it again and keeps the others"):
+        Bank.open(out)
+    others = {p.name: p.stat().st_mtime_ns for p in out.glob("shard-*") if p != file}
+    with caplog.at_level(logging.WARNING):
+        harvest(folded(), 48, out=out, shard_size=8, seed=5)
+    assert contents(out) == expected
+    assert {name: (out / name).stat().st_mtime_ns for name in others} == others
+    assert damage == "remove" or "shard 3 is done again" in caplog.text
+
+
+def test_a_folder_without_a_bank(tmp_path: Path) -> None:
+    with pytest.raises(lw.FileError, match="holds no bank"):
+        Bank.open(tmp_path / "nowhere")
+    from likewise.engine import shards
+
+    shards.run(lambda i: {"x": np.zeros(2)}, 2, tmp_path / "other", key={"what": "other"})
+    with pytest.raises(lw.FileError, match="not the manifest of a bank"):
+        Bank.open(tmp_path / "other")
+
+
+# ── larger, merged, saved ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_larger_n_extends_the_folder(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    out = tmp_path / "bank"
+    whole = harvest(folded(), 100, shard_size=8, seed=5)
+    harvest(folded(), 48, out=out, seed=5, shard_size=8)
+    first = {p.name: p.stat().st_mtime_ns for p in out.glob("shard-*")}
+    grown = harvest(folded(), 70, out=out, seed=5)  # the folder's own shard size
+    assert same(grown, whole.first(70))
+    assert same(Bank.open(out), grown)
+    assert {p.name: p.stat().st_mtime_ns for p in out.glob("shard-*")} == first  # none was done again
+    assert same(harvest(folded(), 71, out=out, seed=5), whole.first(71))  # a latent that the last shard holds already
+    assert same(harvest(folded(), 100, out=out, seed=5), whole)
+    assert same(harvest(folded(), 20, out=out, seed=5), whole.first(20))
+    assert len(Bank.open(out)) == 100
+    assert Bank.open(out).about.shards == {(5, i) for i in range(13)}
+    (out / "more-000000100" / "shard-000001.safetensors").unlink()
+    with pytest.raises(lw.FileError, match=r"more-000000100/shard-000001\.safetensors is missing"):
+        Bank.open(out)
+    assert same(harvest(folded(), 100, out=out, seed=5), whole)
+    harvest(folded(), 48, out=out, seed=5, shard_size=8, resume=False)
+    assert contents(out) == expected
+
+
+def test_another_job_in_the_folder_is_refused(tmp_path: Path, expected: dict[str, bytes]) -> None:
+    out = tmp_path / "bank"
+    harvest(folded(), 48, out=out, shard_size=8, seed=5)
+    with pytest.raises(lw.InputError, match=r"bank was harvested from another generator \(sha .{4}… ≠ .{4}…\)"):
+        harvest(folded(seed=1), 48, out=out, shard_size=8, seed=5)
+    for changed in ({"seed": 6}, {"k": 1}, {"shard_size": 16}, {"method": "fd"}):
+        with pytest.raises(lw.InputError, match=r"made by another job.*resume=False"):
+            harvest(folded(), 48, out=out, **{"shard_size": 8, "seed": 5, **changed})  # type: ignore[arg-type]
+    assert contents(out) == expected
+    harvest(folded(seed=1), 10, out=out, resume=False)
+    assert len(Bank.open(out)) == 10
+
+
+def test_merge(tmp_path: Path) -> None:
+    a, b, c = (harvest(folded(), 30, seed=s, shard_size=10) for s in (0, 1, 2))
+    merged = Bank.merge([c, a, b])
+    assert same(merged, Bank.merge([a, b, c]))
+    assert len(merged) == 90
+    np.testing.assert_array_equal(merged.latents, np.concatenate([a.latents, b.latents, c.latents]))
+    merged.check(folded())
+    merged.save(tmp_path / "merged")
+    again = Bank.open(tmp_path / "merged")
+    assert same(again, merged)
+    assert again.about == merged.about
+    with pytest.raises(lw.InputError, match="holds shard 0 of seed 1 that another holds, too"):
+        Bank.merge([again, b])
+    with pytest.raises(lw.InputError, match="holds shard 0 of seed 0"):
+        Bank.merge([a, harvest(folded(), 5, seed=0)])  # shards of another size, but the same stream
+
+
+@pytest.mark.parametrize(
+    ("other", "word"),
+    [
+        (lambda: harvest(folded(seed=1), 10, seed=1), "generator"),
+        (lambda: harvest(folded(Uniform(2)), 10, seed=1), "generator"),
+        (lambda: harvest(folded(), 10, seed=1, k=1), "k is 1 where the first has 2"),
+        (lambda: harvest(folded(), 10, seed=1, method="fd"), "method is fd where the first has auto"),
+    ],
+)
+def test_merge_refuses_what_differs(other: Any, word: str) -> None:
+    with pytest.raises(lw.InputError, match=rf"banks\[1\]: {word}"):
+        Bank.merge([harvest(folded(), 10), other()])
+
+
+def test_merge_of_nothing() -> None:
+    with pytest.raises(lw.InputError, match="at least one bank"):
+        Bank.merge([])
+    with pytest.raises(lw.InputError, match=r"banks\[0\]: expected a Bank, got str"):
+        Bank.merge(["bank"])  # type: ignore[list-item]
+
+
+def test_a_saved_bank_is_not_overwritten(tmp_path: Path) -> None:
+    harvest(folded(), 10).save(tmp_path / "bank")
+    harvest(folded(), 10).save(tmp_path / "bank")  # the same one
+    with pytest.raises(lw.InputError, match="made by another job"):
+        harvest(folded(), 11).save(tmp_path / "bank")
+    with pytest.raises(lw.InputError, match="made by another job"):
+        harvest(folded(), 10, out=tmp_path / "bank")
+
+
+# ── whose bank ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_bank_of_another_generator_is_refused(tmp_path: Path) -> None:
+    harvest(folded(), 10, out=tmp_path / "bank")
+    b = Bank.open(tmp_path / "bank")
+    b.check(folded())
+    said = r"^bank/ was harvested from another generator \(sha [0-9a-f]{4}… ≠ [0-9a-f]{4}…\); "
+    with pytest.raises(lw.InputError, match=said + "harvest again or pass its own generator$"):
+        b.check(folded(seed=1))
+    with pytest.raises(lw.InputError, match="the bank was harvested from another generator"):
+        harvest(folded(), 10).check(folded().in_space(lambda x: 2 * x))
+
+
+# ── weights and samples ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_weights_are_the_papers() -> None:
+    b = harvest(folded(), 100)
+    for rho, k in ((-1.0, None), (0.7, 1), (0.0, 2)):
+        np.testing.assert_allclose(b.log_weights(rho, k), polarity.log_weights(b.log_sigma, rho, k))
+        assert b.ess(rho, k) == pytest.approx(polarity.ess(b.log_weights(rho, k)))
+        assert b.largest(rho, k) == pytest.approx(np.exp(b.log_weights(rho, k)).max())
+    for sign in (-1, 1):
+        rho = b.rho_for_ess(0.4, sign=sign)
+        assert np.sign(rho) == sign
+        assert b.ess(rho) == pytest.approx(0.4, rel=1e-6)
+
+
+def test_weights_are_normalised_within_a_class() -> None:
+    """Class 2 is e² times as steep as class 0: as a whole its latents would take nearly all the weight at ρ = 1."""
+    b = harvest(Generator(Classes(), Uniform(1), labels=3), 300)
+    w = np.exp(b.log_weights(1.0))
+    for c in range(3):
+        assert w[b.labels == c].sum() == pytest.approx(1 / 3)
+        alone = b.log_weights(1.0, label=c)
+        assert np.isneginf(alone[b.labels != c]).all()
+        np.testing.assert_allclose(np.exp(alone[b.labels == c]), 3 * w[b.labels == c])
+        drawn = b.draw(50, 1.0, label=c)
+        assert set(drawn.labels.tolist()) == {c}  # type: ignore[union-attr]
+        assert drawn.ess == pytest.approx(b.ess(1.0, label=c))
+        assert b.ess(b.rho_for_ess(0.5, label=c), label=c) == pytest.approx(0.5)
+        np.testing.assert_array_equal(b.sample(10, 0.0, label=c), b.latents[b.labels == c][:10])
+    assert b.ess(b.rho_for_ess(0.5)) == pytest.approx(0.5)
+    counts = np.bincount(b.draw(3000, 1.0).labels, minlength=3)  # type: ignore[arg-type]
+    np.testing.assert_allclose(counts, 1000, atol=120)
+    with pytest.raises(lw.InputError, match="label: expected a class from 0 to 2, got 3"):
+        b.sample(5, 1.0, label=3)
+    with pytest.raises(lw.InputError, match="label: this bank has no classes"):
+        harvest(folded(), 5).sample(5, 1.0, label=0)
+
+
+def test_a_draw_tells_what_it_is() -> None:
+    b = harvest(folded(), 200)
+    drawn = b.draw(30, -1.0, seed=4)
+    np.testing.assert_array_equal(drawn.latents, b.latents[drawn.indices])
+    np.testing.assert_array_equal(drawn.latents, b.sample(30, -1.0, seed=4))
+    assert not np.array_equal(drawn.latents, b.sample(30, -1.0, seed=5))
+    assert drawn.ess == pytest.approx(b.ess(-1.0))
+    assert drawn.largest == pytest.approx(b.largest(-1.0))
+    assert "30 latents, ρ = -1, k = 2, ESS" in repr(drawn)
+    without = b.draw(200, -1.0, scheme="without")
+    assert sorted(without.indices.tolist()) == list(range(200))
+
+
+def test_degeneracy_is_told_once() -> None:
+    b = harvest(folded(), 2000)
+    with pytest.warns(DegeneracyWarning, match=r"ρ = 40 at k = 2 leaves an effective 0\.\d+%.*rho_for_ess") as caught:
+        [b.sample(10, 40.0, seed=seed) for seed in range(3)]
+    assert len(caught) == 1
+    assert issubclass(DegeneracyWarning, UserWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        b.sample(10, b.rho_for_ess(0.0101))
+        with pytest.raises(DegeneracyWarning):
+            b.sample(10, b.rho_for_ess(0.0099))
+
+
+def test_the_uniform_target_needs_a_bounded_domain() -> None:
+    b = harvest(folded(), 500)
+    with pytest.raises(lw.InputError, match=r'"uniform" needs a bounded domain, and Normal has none; give box'):
+        b.log_weights(1.0, target="uniform")
+    w = b.log_weights(1.0, target="uniform", box=(-1, [1, 2]))
+    inside = (b.latents >= -1).all(1) & (b.latents <= [1, 2]).all(1)
+    np.testing.assert_array_equal(np.isfinite(w), inside)
+    ratio = w[inside] - b.log_weights(1.0)[inside] + b.log_density[inside]  # type: ignore[index]
+    np.testing.assert_allclose(ratio, ratio[0])
+    for latent in (Uniform(2), TruncatedNormal(2, 1.5)):
+        bounded = harvest(folded(latent), 100)
+        found = bounded.log_weights(-1.0, target="uniform") + latent.log_density(bounded.latents)
+        np.testing.assert_allclose(found - bounded.log_weights(-1.0), (found - bounded.log_weights(-1.0))[0])
+        assert bounded.ess(0.0, target="uniform") == pytest.approx(1.0 if isinstance(latent, Uniform) else 0.8, abs=0.2)
+    for bad, words in (((2, 1), "low < high"), ((0,), "expected"), (3, "expected"), (([0, 1, 2], 3), "expected")):
+        with pytest.raises(lw.InputError, match=f"box: .*{words}"):
+            b.log_weights(1.0, target="uniform", box=bad)  # type: ignore[arg-type]
+    with pytest.raises(lw.InputError, match="box: it bounds"):
+        b.log_weights(1.0, box=(-1, 1))
+    with pytest.raises(lw.InputError, match="target: expected latent or uniform"):
+        b.log_weights(1.0, target="flat")  # type: ignore[arg-type]
+
+
+# ── the authors' files ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reference(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path.with_suffix(".npz") if path.suffix != ".npz" else path
+
+
+def test_the_authors_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    latents, svds = rng.normal(size=(20, 4)).astype(np.float32), -np.sort(-rng.lognormal(size=(20, 6)), axis=1)
+    file = reference(tmp_path / "ffhq_pixel.npz", latents=latents, svds=svds, labels=np.array([]))
+    b = Bank.from_reference_npz(file)
+    np.testing.assert_array_equal(b.latents, latents)
+    np.testing.assert_allclose(np.exp(b.log_sigma), svds)
+    product = svds[:, :3].prod(1) ** -0.5
+    np.testing.assert_allclose(np.exp(b.log_weights(-0.5, 3)), product / product.sum())
+    assert "ffhq_pixel" in repr(b)
+    b.check(Generator(Linear(4), Normal(4)))
+    with pytest.raises(lw.InputError, match="expected latents of size 4 as in the bank, got 2"):
+        b.check(folded())
+    with pytest.raises(lw.InputError, match="density of the latents, which this bank does not know"):
+        b.log_weights(1.0, target="uniform")
+    known = Bank.from_reference_npz(file, latent=TruncatedNormal(4, 9.0))
+    assert np.isfinite(known.log_weights(1.0, target="uniform")).all()
+    with pytest.raises(lw.InputError, match="latent: expected one of size 4"):
+        Bank.from_reference_npz(file, latent=Normal(5))
+    b.save(tmp_path / "saved")
+    assert same(Bank.open(tmp_path / "saved"), b)
+
+
+def test_the_authors_labels_are_one_hot(tmp_path: Path) -> None:
+    svds, latents = np.ones((6, 3)), np.zeros((6, 2))
+    numbers = np.array([2, 0, 1, 1, 0, 2])
+    for labels in (np.eye(4)[numbers], np.eye(4, dtype=bool)[numbers], numbers, numbers[:, None]):
+        b = Bank.from_reference_npz(reference(tmp_path / "c.npz", latents=latents, svds=svds, labels=labels))
+        np.testing.assert_array_equal(b.labels, numbers)
+    assert Bank.from_reference_npz(tmp_path / "c.npz").about.labels == 3
+
+
+def test_the_authors_values_in_any_order_and_with_zeros(tmp_path: Path) -> None:
+    svds = np.array([[1.0, 3.0, 2.0], [4.0, 0.0, 2.0], [5.0, 1e-9, 1.0]], dtype=np.float32)
+    b = Bank.from_reference_npz(reference(tmp_path / "a.npz", latents=np.zeros((3, 2)), svds=svds))
+    np.testing.assert_allclose(np.exp(b.log_sigma), [[3, 2, 1], [4, 2, 0], [5, 1, 0]], rtol=1e-6)
+    assert b.rank.tolist() == [3, 2, 2]
+    assert b.dead().tolist() == [False, True, True]
+    logs = Bank.from_reference_npz(
+        reference(tmp_path / "l.npz", latents=np.zeros((1, 2)), svds=np.array([[0.5, -1.0]])), log=True
+    )
+    np.testing.assert_allclose(logs.log_sigma, [[0.5, -1.0]])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"latents": np.zeros((3, 2))}, "expected arrays 'latents' and 'svds', found latents"),
+        ({"latents": np.zeros((3, 2)), "svds": np.ones((4, 2))}, "different lengths: 3, 4"),
+        ({"latents": np.arange(3), "svds": np.ones((3, 2))}, "'latents' are random seeds, not vectors"),
+        ({"latents": np.full((3, 2), np.nan), "svds": np.ones((3, 2))}, "'latents' contain NaN"),
+        ({"latents": np.zeros((3, 2)), "svds": np.full((3, 2), np.nan)}, "'svds' contain NaN"),
+        ({"latents": np.zeros((3, 2)), "svds": np.ones(3)}, "'svds': expected floating numbers"),
+        ({"latents": np.zeros((3, 2)), "svds": -np.ones((3, 2))}, "if they are logarithms, pass log=True"),
+        ({"latents": np.zeros((2, 2)), "svds": np.ones((2, 2)), "labels": np.ones((2, 3))}, "are not one-hot"),
+        ({"latents": np.zeros((2, 2)), "svds": np.ones((2, 2)), "labels": np.array([0.5, 1])}, "expected one-hot"),
+        ({"latents": np.array([None, {}]), "svds": np.ones((2, 2))}, "Python objects"),
+    ],
+)
+def test_files_that_are_not_the_authors(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+    with pytest.raises(lw.LikewiseError, match=words):
+        Bank.from_reference_npz(reference(tmp_path / "bad.npz", **arrays))
+
+
+# ── bad input ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"k": 3}, "k: expected at most 2, the size of a latent of Folded, got 3"),
+        ({"k": 0}, "k: expected a whole number ≥ 1, got 0"),
+        ({"n": 0}, "n: expected a whole number ≥ 1, got 0"),
+        ({"n": 2.5}, "n: expected a whole number"),
+        ({"seed": -1}, "seed: expected a whole number ≥ 0"),
+        ({"seed": 2**64}, r"seed: expected a whole number below 2\^63"),
+        ({"shard_size": 0}, "shard_size: expected"),
+        ({"executor": "spark"}, "executor: expected"),
+        ({"n_jobs": 0}, "n_jobs: expected"),
+        ({"generator": Stairs()}, r"generator: expected a Generator\(net, latent\), got Stairs"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(lw.InputError, match=words):
+        harvest(**{"generator": folded(), "n": 5, "out": tmp_path / "bank", **changed})
+    assert not (tmp_path / "bank").exists()  # nothing was begun
+
+
+class _Breaks(nn.Module):
+    """NaN where the first coordinate is above a limit."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return torch.where(z[:, :1] > self.limit, torch.full_like(z, torch.nan), z**3)
+
+
+def test_nan_from_the_generator(tmp_path: Path) -> None:
+    with pytest.raises(lw.InputError, match="NaN"):
+        harvest(Generator(_Breaks(-99.0), Normal(2)), 10, out=tmp_path / "at once")
+    assert not (tmp_path / "at once").exists()
+    with pytest.raises(ShardError, match=r"shard \d+: InputError: .*NaN"):
+        harvest(Generator(_Breaks(2.5), Normal(2)), 2000, out=tmp_path / "later", shard_size=100)
+
+
+def test_wrong_latent_shape(tmp_path: Path) -> None:
+    class Flat(Normal):
+        def sample(self, n: int, rng: np.random.Generator) -> Any:
+            return rng.normal(size=n)
+
+    with pytest.raises(lw.ShapeError, match=r"gave shape \(2,\), expected \(n, 2\)"):
+        harvest(Generator(Folded(), Flat(2)), 10)
+    with pytest.raises(lw.ShapeError, match="latents, log_sigma: expected"):
+        Bank(np.zeros(3), np.zeros((3, 2)))
+    with pytest.raises(lw.ShapeError, match=r"labels: expected \(3,\)"):
+        Bank(np.zeros((3, 1)), np.zeros((3, 2)), labels=[1])
+    with pytest.raises(lw.InputError, match="row 1 contains NaN"):
+        Bank(np.zeros((2, 1)), [[0.0], [np.nan]])
+
+
+def test_all_dead() -> None:
+    b = harvest(Generator(HalfDead(), Uniform(2, -3.0, -1.0)), 20)
+    with pytest.raises(lw.InputError, match=r"all 20 latents are dead at k = 2.*use k ≤ 1"):
+        b.sample(5, -1.0)
+    assert len(b.sample(5, -1.0, k=1)) == 5
+    assert len(b.sample(5, 0.0)) == 5
+
+
+def test_a_stream_of_its_own_for_every_shard() -> None:
+    first = harvesting.stream(3, 0).random(1000)
+    assert not set(first) & set(harvesting.stream(3, 1).random(1000))
+    np.testing.assert_array_equal(first, harvesting.stream(3, 0).random(1000))

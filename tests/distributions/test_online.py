@@ -1,0 +1,269 @@
+"""Online samplers: what they report, what they cost, what they refuse. That they are right is in test_exact."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+import likewise as lw
+from likewise.distributions import Bank, Generator, Normal, OnlineSampler, TruncatedNormal, Uniform, harvest, moves
+from likewise.distributions.online import BudgetError
+from worlds.generators import SLOPES, Classes, Folded, HalfDead, Linear, Stairs, stairs
+
+ALGORITHMS = ("mh", "rejection", "smc", "paper")
+
+
+@functools.cache
+def bank(n: int = 200) -> Bank:
+    return harvest(stairs(), n, seed=1, shard_size=n)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_draw_and_its_report(algorithm: str) -> None:
+    sampler = OnlineSampler(stairs(), bank(), 0.5, algorithm=algorithm)  # type: ignore[arg-type]
+    z, info = sampler.draw(20, seed=3)
+    assert z.shape == (20, 1)
+    assert z.dtype == np.float32
+    assert np.isfinite(Uniform(1).log_density(z)).all()
+    assert 0 < info["acceptance"] <= 1
+    assert info["jacobians_per_sample"] > 0
+    assert info["ess"] == pytest.approx(bank().ess(0.5))
+    assert (info["algorithm"], info["rho"], info["k"]) == (algorithm, 0.5, 1)
+    again, _ = sampler.draw(20, seed=3)
+    np.testing.assert_array_equal(z, again)
+    assert not np.array_equal(z, sampler.draw(20, seed=4)[0])
+    assert algorithm in repr(sampler)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_latents_are_fresh(algorithm: str) -> None:
+    """Unlike the bank's own samples, hardly any is one that the bank holds."""
+    z, _ = OnlineSampler(stairs(), bank(), 1.0, algorithm=algorithm).draw(100, seed=1)  # type: ignore[arg-type]
+    assert np.isin(z, bank().latents).mean() < 0.2
+
+
+def test_jacobians_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count is that of the latents whose spectrum was in fact taken."""
+    from likewise.distributions import online
+
+    seen: list[int] = []
+    plain = online.measured
+
+    def counted(generator: Any, z: Any, *rest: Any) -> Any:
+        seen.append(len(z))
+        return plain(generator, z, *rest)
+
+    monkeypatch.setattr(online, "measured", counted)
+    for algorithm in ALGORITHMS:
+        seen.clear()
+        _, info = OnlineSampler(stairs(), bank(), 0.5, algorithm=algorithm).draw(10)  # type: ignore[arg-type]
+        assert sum(seen) == pytest.approx(10 * info["jacobians_per_sample"])
+    seen.clear()
+    OnlineSampler(stairs(), bank(), 0.5, steps=7).draw(10)
+    assert sum(seen) == 70  # a spectrum a move, none for the start
+
+
+def test_rejection_accepts_as_often_as_its_bound_says() -> None:
+    """E exp(ρ v − bound) over p_z: the mean slope over the largest at ρ = 1."""
+    _, info = OnlineSampler(stairs(), bank(), 1.0, algorithm="rejection").draw(3000)
+    assert info["bound"] == pytest.approx(np.log(max(SLOPES)), abs=1e-4)
+    assert info["acceptance"] == pytest.approx(np.mean(SLOPES) / max(SLOPES), rel=0.1)
+    assert info["jacobians_per_sample"] == pytest.approx(max(SLOPES) / np.mean(SLOPES), rel=0.25)
+
+
+def test_rejection_raises_a_bound_that_was_too_low() -> None:
+    """A bank that never saw the steepest piece: the bound grows, and what it had let pass is judged again."""
+    whole = harvest(stairs(), 400, seed=2)
+    shallow = np.exp(whole.log_sigma[:, 0]) < 7
+    part = Bank(
+        whole.latents[shallow],
+        whole.log_sigma[shallow],
+        log_density=whole.log_density[shallow],  # type: ignore[index]
+        about=whole.about,
+    )
+    z, info = OnlineSampler(stairs(), part, 1.0, algorithm="rejection").draw(2000, seed=1)
+    assert info["raised"] >= 1
+    assert info["bound"] == pytest.approx(np.log(8), abs=1e-4)
+    net = Stairs()
+    import torch
+
+    x = net(torch.from_numpy(z)).numpy().ravel().astype(np.float64)
+    assert stats.kstest(x, lambda at: net.cdf(at, 1.0)).pvalue > 1e-3
+
+
+def test_a_budget_is_kept() -> None:
+    generator = Generator(Folded(), Normal(2))
+    b = harvest(generator, 300)
+    with pytest.raises(BudgetError, match=r"of \d+ proposals were accepted, and 5 spectra a sample are allowed"):
+        OnlineSampler(generator, b, 10.0, algorithm="rejection", budget=5).draw(20)
+    with pytest.raises(BudgetError, match="paper: "):
+        OnlineSampler(generator, b, 1.0, algorithm="paper", budget=3).draw(50)
+
+
+# ── errata ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("n", [10, 50])
+def test_erratum_algorithm_2_accepts_one_draw_in_n_plus_one(n: int) -> None:
+    """Read literally, a draw competes with the sum over all N: for equal volumes it wins once in N + 1 times."""
+    generator = Generator(Linear(), Normal(4))
+    _, info = OnlineSampler(generator, harvest(generator, n), -0.7, algorithm="paper").draw(200)
+    proposals = round(info["jacobians_per_sample"] * 200)
+    accepted = info["acceptance"] * proposals
+    assert stats.binomtest(round(accepted), proposals, 1 / (n + 1)).pvalue > 1e-3
+    assert info["reference"] == n
+
+
+def test_erratum_algorithm_2_has_the_exponent_rho() -> None:
+    """Pieces of slope 1 and 4 at ρ = −1: a draw of the first is accepted four times, not a quarter, as often."""
+    generator = Generator(Stairs((1.0, 4.0)), Uniform(1))
+    z, _ = OnlineSampler(generator, harvest(generator, 100), -1.0, algorithm="paper").draw(600)
+    shallow = int((z < 0).sum())
+    assert stats.binomtest(shallow, 600, 0.8).pvalue > 1e-3  # (1, 1/4) normalised
+    assert stats.binomtest(shallow, 600, 0.2).pvalue < 1e-6  # the exponent 1
+
+
+# ── chains ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_chains_report_whether_they_left_their_start() -> None:
+    _, info = OnlineSampler(stairs(), bank(), 0.5, steps=20).draw(200)
+    assert info["moved"] > 0.95
+    assert 0 < info["starts"] <= 1
+    _, short = OnlineSampler(stairs(), bank(), 2.0, steps=1).draw(200)
+    assert short["moved"] < info["moved"]
+
+
+def test_particles_go_to_rho_in_steps_that_keep_half_of_them() -> None:
+    _, info = OnlineSampler(stairs(), bank(), 6.0, algorithm="smc").draw(50)
+    temperatures = info["temperatures"]
+    assert temperatures[0] == 0
+    assert temperatures[-1] == 1
+    assert len(temperatures) > 2
+    assert (np.diff(temperatures) > 0).all()
+    assert info["particles"] == 256
+
+
+LATENTS = (Normal(3), Uniform(3, -0.5, 2.0), TruncatedNormal(3, 1.5), TruncatedNormal(3, 2.0, 0.5))
+
+
+@pytest.mark.parametrize("latent", LATENTS, ids=lambda x: x.name)
+@pytest.mark.parametrize("size", [*moves.STEPS, moves.FRESH])
+def test_moves_leave_the_latents_density(latent: Any, size: float) -> None:
+    """Ten moves without a tilt, from latents of p_z: each coordinate is still p_z's."""
+    rng = np.random.default_rng(5)
+    state = moves.State(latent.sample(3000, rng), np.zeros(3000))
+    start = state.z.copy()
+
+    def inside(z: Any) -> Any:
+        return np.where(np.isfinite(latent.log_density(z)), 0.0, -np.inf)
+
+    for _ in range(10):
+        moves.step(state, size, inside, latent, rng)
+    assert (state.z != start).any(1).mean() > 0.95
+    fresh = latent.sample(3000, np.random.default_rng(6))
+    for j in range(3):
+        assert stats.ks_2samp(state.z[:, j], fresh[:, j]).pvalue > 1e-4
+    assert abs(np.corrcoef(state.z.T) - np.eye(3)).max() < 0.1
+
+
+@given(st.floats(-30, 30), st.floats(-5, 5), st.floats(0.01, 9))
+def test_folding_stays_inside_and_is_the_identity_there(z: float, low: float, width: float) -> None:
+    found = float(moves._folded(np.array([[z]]), low, low + width)[0, 0])
+    assert low - 1e-5 <= found <= low + width + 1e-5
+    if low <= z <= low + width:
+        assert found == pytest.approx(z, abs=1e-5)
+    # and it is periodic and even about the bound
+    mirrored = float(moves._folded(np.array([[2 * low - z]]), low, low + width)[0, 0])
+    assert mirrored == pytest.approx(found, abs=1e-4)
+
+
+def test_a_latent_of_ones_own_gets_fresh_moves_only() -> None:
+    class Two:
+        dim, name = 1, "two points"
+
+        def support(self) -> None:
+            return None
+
+        def sample(self, n: int, rng: np.random.Generator) -> Any:
+            return rng.choice(np.array([-0.9, 0.9], dtype=np.float32), size=(n, 1))
+
+        def log_density(self, z: Any) -> Any:
+            return np.where(np.isin(z[:, 0], np.array([-0.9, 0.9], dtype=np.float32)), -np.log(2), -np.inf)
+
+        def to_dict(self) -> dict[str, Any]:
+            return {"kind": "two"}
+
+    generator = Generator(Stairs(), Two())
+    z, info = OnlineSampler(generator, harvest(generator, 50), 1.0).draw(100)
+    assert set(np.unique(z).tolist()) <= {np.float32(-0.9), np.float32(0.9)}
+    assert stats.binomtest(int((z < 0).sum()), 100, 0.2 / 0.7).pvalue > 1e-3
+    assert info["jacobians_per_sample"] == 12
+
+
+# ── classes, dead latents, ρ = 0 ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("algorithm", ["mh", "rejection", "smc"])
+def test_classes_take_turns_and_keep_to_their_own_map(algorithm: str) -> None:
+    generator = Generator(Classes(), Uniform(1), labels=3)
+    b = harvest(generator, 300, seed=4)
+    z, info = OnlineSampler(generator, b, 1.0, algorithm=algorithm).draw(301)  # type: ignore[arg-type]
+    assert np.bincount(info["labels"]).tolist() == [101, 100, 100]
+    alone, told = OnlineSampler(generator, b, 1.0, algorithm=algorithm, label=1).draw(300)  # type: ignore[arg-type]
+    assert set(told["labels"].tolist()) == {1}
+    slopes = np.array(generator.net.stairs[1].slopes)
+    steepest = int(slopes.argmax())
+    inside = (alone[:, 0] > -1 + 0.4 * steepest) & (alone[:, 0] < -0.6 + 0.4 * steepest)
+    assert inside.mean() == pytest.approx(slopes.max() / slopes.sum(), abs=0.12)
+    assert len(z) == 301
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_dead_latents_are_never_drawn(algorithm: str) -> None:
+    generator = Generator(HalfDead(), Normal(2))
+    b = harvest(generator, 60)
+    z, _ = OnlineSampler(generator, b, -1.0, algorithm=algorithm).draw(80)  # type: ignore[arg-type]
+    assert (z[:, 1] > 0).all()
+    one, _ = OnlineSampler(generator, b, -1.0, 1, algorithm=algorithm).draw(80)  # type: ignore[arg-type]
+    assert (one[:, 1] < 0).any()
+
+
+@pytest.mark.parametrize("algorithm", ["mh", "rejection", "smc"])
+def test_zero_is_the_model(algorithm: str) -> None:
+    z, info = OnlineSampler(stairs(), bank(), 0.0, algorithm=algorithm).draw(1500)  # type: ignore[arg-type]
+    assert stats.kstest(z[:, 0], stats.uniform(-1, 2).cdf).pvalue > 1e-3
+    assert info["acceptance"] == 1.0
+
+
+# ── bad input ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"algorithm": "gibbs"}, "algorithm: expected mh, rejection, smc, paper, got 'gibbs'"),
+        ({"rho": np.nan}, "rho: expected a finite number"),
+        ({"k": 2}, "k: expected a whole number from 1 to 1"),
+        ({"steps": 0}, "steps: expected"),
+        ({"budget": -1}, "budget: expected"),
+        ({"label": 0}, "label: this bank has no classes"),
+        ({"generator": Generator(Stairs((1.0, 2.0)), Uniform(1))}, "was harvested from another generator"),
+        ({"bank": Bank(np.zeros((3, 1)), np.zeros((3, 1)))}, "nothing says which generator"),
+    ],
+)
+def test_bad_arguments(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(lw.InputError, match=words):
+        OnlineSampler(**{"generator": stairs(), "bank": bank(), "rho": 1.0, **changed})
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.5, True])
+def test_bad_numbers(n: Any) -> None:
+    with pytest.raises(lw.InputError, match="n: expected a whole number ≥ 1"):
+        OnlineSampler(stairs(), bank(), 1.0).draw(n)
