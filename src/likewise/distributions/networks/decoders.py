@@ -1,0 +1,280 @@
+"""Plain chains from a latent to a picture, DCGAN and VAE decoders: their layers are read off the shapes of the weights.
+
+Each layer is linear, a transposed convolution or a convolution, normalised where the state dict has statistics, and
+activated but for the last. What weights do not say (strides, paddings, the activation) follows the usual rule for the
+kernel's size, and can be given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from likewise.distributions.networks.network import OUTPUTS, Network
+from likewise.errors import InputError
+
+_RULES = {1: (1, 0, 0), 2: (2, 0, 0), 3: (2, 1, 1), 4: (2, 1, 0), 5: (2, 2, 1)}
+"""Stride, padding and output padding by which a transposed convolution doubles the size, by its kernel; 1 keeps it."""
+
+_KNOWN: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {(3, 4, 3, 4): ((2, 1, 2, 2), (0, 0, 0, 0))}
+"""Strides and paddings of well-known chains by their kernels: the 28 × 28 digits of the GAN specialisation's DCGAN."""
+
+
+class Unit(NamedTuple):
+    """A layer of a chain: where it stands, its kind ("linear", "up", "conv"), the shape of its weight, its grid."""
+
+    path: str
+    kind: str
+    shape: tuple[int, ...]
+    bias: bool
+    norm: str | None
+    stride: int = 1
+    padding: int = 0
+    extra: int = 0
+
+    @property
+    def into(self) -> int:
+        """Features or channels that go in."""
+        return self.shape[0] if self.kind == "up" else self.shape[1]
+
+    @property
+    def out(self) -> int:
+        """Features or channels that come out."""
+        return self.shape[1] if self.kind == "up" else self.shape[0]
+
+    def module(self) -> nn.Module:
+        """The layer itself."""
+        if self.kind == "linear":
+            return nn.Linear(self.into, self.out, bias=self.bias)
+        k = (self.shape[2], self.shape[3])
+        if self.kind == "conv":
+            return nn.Conv2d(self.into, self.out, k, self.stride, self.padding, bias=self.bias)
+        return nn.ConvTranspose2d(self.into, self.out, k, self.stride, self.padding, self.extra, bias=self.bias)
+
+
+class Decoder(Network):
+    """A chain of units. Before the first (transposed) convolution, features are laid out as channels of a square."""
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        *,
+        slope: float = 0.0,
+        output: str = "tanh",
+        colours: int | None = None,
+        plain: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        if output not in OUTPUTS:
+            raise InputError(f"output: expected one of {', '.join(OUTPUTS)}, got {output!r}")
+        self.units, self.slope, self.output, self.plain = tuple(units), slope, output, tuple(plain)
+        self.dim, self.colours = units[0].into, colours
+        for unit in self.units:
+            _place(self, unit.path, unit.module())
+            if unit.norm is not None:
+                _place(self, unit.norm, nn.BatchNorm2d(unit.out))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Grids, activation, squashing, and which layers are not activated."""
+        ups = [unit for unit in self.units if unit.kind != "linear"]
+        return {
+            "kinds": [unit.kind for unit in ups],
+            "strides": [unit.stride for unit in ups],
+            "paddings": [unit.padding for unit in ups],
+            "extras": [unit.extra for unit in ups],
+            "slope": self.slope,
+            "output": self.output,
+            "colours": self.colours,
+        }
+
+    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """What goes into the last squashing."""
+        x = self.psi * z
+        for i, unit in enumerate(self.units):
+            if unit.kind != "linear" and x.ndim == 2:
+                x = _square(x, unit.into, unit.path)
+            x = self.get_submodule(unit.path)(x)
+            if unit.norm is not None:
+                x = _norm(self.get_submodule(unit.norm), x)
+            if i + 1 < len(self.units) and unit.path not in self.plain:
+                x = nn.functional.leaky_relu(x, self.slope)
+        return _square(x, self.colours or _colours(x.shape[1]), "the last layer") if x.ndim == 2 else x
+
+
+def _norm(norm: nn.Module, x: Tensor) -> Tensor:
+    """Batch normalisation of features (n, c), or of maps (n, c, h, w)."""
+    y: Tensor = norm(x[:, :, None, None]).flatten(1) if x.ndim == 2 else norm(x)
+    return y
+
+
+def _square(x: Float[Tensor, "n d"], channels: int, where: str) -> Float[Tensor, "n c s s"]:
+    side = math.isqrt(x.shape[1] // channels)
+    if channels * side**2 != x.shape[1]:
+        raise InputError(f"state: {x.shape[1]} features cannot be a square of {channels} channels before {where}")
+    return x.reshape(len(x), channels, side, side)
+
+
+def _colours(features: int) -> int:
+    """1 for a square number of features, 3 for three times one."""
+    for colours in (1, 3):
+        if features % colours == 0 and math.isqrt(features // colours) ** 2 == features // colours:
+            return colours
+    raise InputError(f"state: {features} outputs are neither a grey nor a coloured square; give colours=")
+
+
+def _place(root: nn.Module, path: str, module: nn.Module) -> None:
+    """Put a module at a dotted path, with empty modules on the way."""
+    *parents, name = path.split(".")
+    for parent in parents:
+        if parent not in root._modules:
+            root.add_module(parent, nn.Module())
+        root = root.get_submodule(parent)
+    root.add_module(name, module)
+
+
+# ------------------------------------------------------------------------------------------------ from weights to units
+
+
+def _order(path: str) -> tuple[Any, ...]:
+    """Sorts decoder_input before decoder before final_layer, and numbers as numbers."""
+    head, *rest = path.split(".")
+    first = {"decoder_input": 0, "final_layer": 2}.get(head, 1)
+    return (first, head, *((int(p), "") if p.isdigit() else (-1, p) for p in rest))
+
+
+def _units(state: Mapping[str, Tensor], chosen: Sequence[str]) -> list[Unit]:
+    """Units in their order, normalisations attached to the layer before them; grids are still to be set."""
+    units: list[Unit] = []
+    for path in sorted(chosen, key=_order):
+        weight = state[f"{path}.weight"]
+        if weight.ndim == 1:
+            if not units or units[-1].norm is not None:
+                raise InputError(f"state: {path} normalises, but no layer stands before it")
+            units[-1] = units[-1]._replace(norm=path)
+        else:
+            bias = f"{path}.bias" in state
+            before = units[-1] if units else None
+            units.append(Unit(path, _kind(state, path, before), tuple(weight.shape), bias, None))
+    if not units:
+        raise InputError("state: no layer of a decoder was found")
+    return units
+
+
+def _kind(state: Mapping[str, Tensor], path: str, before: Unit | None) -> str:
+    """What a weight is, by its axes and the channels that reach and leave it; a tie is a transposed convolution."""
+    weight = state[f"{path}.weight"]
+    if weight.ndim == 2:
+        return "linear"
+    if weight.ndim != 4:
+        raise InputError(f"state: {path}.weight has {weight.ndim} axes; expected a linear layer or a 2-D convolution")
+    bias = state.get(f"{path}.bias")
+    leaves = None if bias is None else len(bias)
+    reaches = before.out if before is not None and before.kind != "linear" else None
+    is_up = leaves in (None, weight.shape[1]) and reaches in (None, weight.shape[0])
+    return "up" if is_up else "conv"
+
+
+def _gridded(
+    units: Sequence[Unit],
+    kinds: Sequence[str] | None,
+    strides: Sequence[int] | None,
+    paddings: Sequence[int] | None,
+    extras: Sequence[int] | None,
+) -> list[Unit]:
+    """The units with strides and paddings: those given, those of a well-known chain, or the rule of the kernel."""
+    places = [i for i, unit in enumerate(units) if unit.kind != "linear"]
+    for name, given in (("kinds", kinds), ("strides", strides), ("paddings", paddings), ("extras", extras)):
+        if given is not None and len(given) != len(places):
+            raise InputError(f"{name}: expected {len(places)}, one a convolution, got {len(given)}")
+    known = _KNOWN.get(tuple(units[i].shape[-1] for i in places)) if len(places) == len(units) else None
+    done = list(units)
+    for j, i in enumerate(places):
+        unit = units[i] if kinds is None else units[i]._replace(kind=kinds[j])
+        stride, padding, extra = (known[0][j], known[1][j], 0) if known else _rule(unit, first=i == 0)
+        if strides is not None:
+            stride, padding, extra = strides[j], 0 if known else padding, extra if stride == strides[j] else 0
+        padding = padding if paddings is None else paddings[j]
+        extra = extra if extras is None else extras[j]
+        done[i] = unit._replace(stride=stride, padding=padding, extra=extra)
+    return done
+
+
+def _rule(unit: Unit, *, first: bool) -> tuple[int, int, int]:
+    """Stride, padding, output padding: a chain's first kernel is laid out as it is, others double; "conv" keeps."""
+    k = unit.shape[-1]
+    if unit.kind == "conv":
+        return 1, k // 2, 0
+    if first:
+        return 1, 0, 0
+    if k not in _RULES:
+        raise InputError(f"strides: no rule for a transposed convolution with kernel {k} at {unit.path}; give strides=")
+    return _RULES[k]
+
+
+def _layers(state: Mapping[str, Tensor], pattern: str) -> list[str]:
+    """The paths of weights that match."""
+    return [key.removesuffix(".weight") for key in state if key.endswith(".weight") and re.match(pattern, key)]
+
+
+class DCGAN(Decoder):
+    """A DCGAN of transposed convolutions, by keys main.{i}.* (PyTorch's example) or gen.{i}.{j}.*: ReLU, tanh."""
+
+    family = "dcgan"
+
+    @classmethod
+    def _shaped(
+        cls,
+        state: Mapping[str, Tensor],
+        *,
+        kinds: Sequence[str] | None = None,
+        strides: Sequence[int] | None = None,
+        paddings: Sequence[int] | None = None,
+        extras: Sequence[int] | None = None,
+        slope: float = 0.0,
+        output: str = "tanh",
+        colours: int | None = None,
+    ) -> Self:
+        units = _units(state, _layers(state, r"[A-Za-z_]\w*(\.\d+)+\.weight$"))
+        return cls(_gridded(units, kinds, strides, paddings, extras), slope=slope, output=output, colours=colours)
+
+
+class VAE(Decoder):
+    """A VAE's decoder, by keys fc3, fc4 (PyTorch's example), decoder.{i}.*, or decoder_input, decoder, final_layer.
+
+    Keys of the encoder are left aside. `output` is "sigmoid", but "tanh" for the last of these layouts.
+    """
+
+    family = "vae"
+
+    @classmethod
+    def _shaped(
+        cls,
+        state: Mapping[str, Tensor],
+        *,
+        kinds: Sequence[str] | None = None,
+        strides: Sequence[int] | None = None,
+        paddings: Sequence[int] | None = None,
+        extras: Sequence[int] | None = None,
+        slope: float | None = None,
+        output: str | None = None,
+        colours: int | None = None,
+    ) -> Self:
+        by_name = any(key.startswith("decoder") for key in state)
+        units = _units(state, _layers(state, r"(decoder|final_layer)" if by_name else r"fc[34]\."))
+        framed = any(key.startswith("decoder_input.") for key in state)
+        return cls(
+            _gridded(units, kinds, strides, paddings, extras),
+            slope=(0.01 if framed else 0.0) if slope is None else slope,
+            output=("tanh" if framed else "sigmoid") if output is None else output,
+            colours=colours,
+            plain=("decoder_input",) if framed else (),
+        )
+
+    def _ignores(self, key: str) -> bool:
+        return not re.match(r"decoder|final_layer|fc[34]\.", key)

@@ -1,0 +1,138 @@
+"""What the networks share: the way from weights to a network, from latents to pictures, and truncation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from likewise.distributions.latents import Latent, Normal
+from likewise.errors import InputError, LikewiseError
+
+OUTPUTS = ("tanh", "sigmoid", "clamp")
+
+
+class Network(nn.Module):
+    """A generator whose shapes were read from its weights.
+
+    `preactivation` is what the network computes before its last squashing, `output` names that squashing, `settings`
+    is what the state dict does not say; `from_state(state, **settings)` makes the network again.
+    """
+
+    family: ClassVar[str]
+    dim: int
+    labels: int | None = None
+    output: str = "tanh"
+    psi: float = 1.0
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor], **settings: Any) -> Self:
+        """The network of a state dict, in evaluation mode; an InputError names the keys that do not fit."""
+        try:
+            net = cls._shaped(state, **settings)
+        except LikewiseError:
+            raise
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            what = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise InputError(f"state: not the weights of a {cls.family}: {what}") from error
+        return net.load(state)
+
+    @classmethod
+    def _shaped(cls, state: Mapping[str, Tensor], *_: Any, **settings: Any) -> Self:
+        """A network of the shapes that the state dict has, its values still to be loaded."""
+        raise NotImplementedError
+
+    def load(self, state: Mapping[str, Tensor]) -> Self:
+        """Take all values of a state dict: no key missing, none left over, every shape the same."""
+        own = self.state_dict()
+        ignored = {key for key in state if key not in own and self._ignores(key)}
+        given = {key: value for key, value in state.items() if key not in ignored}
+        for what, odd in (
+            ("missing", sorted(own.keys() - given.keys())),
+            ("unexpected", sorted(given.keys() - own.keys())),
+            ("of another shape", sorted(k for k in own.keys() & given.keys() if own[k].shape != given[k].shape)),
+        ):
+            if odd:
+                rest = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+                raise InputError(f"state: keys {what} for a {self.family}: {', '.join(odd[:3])}{rest}")
+        self.load_state_dict(given)
+        return self.eval().requires_grad_(False)
+
+    def _ignores(self, key: str) -> bool:
+        """Whether a key belongs to a part that is not needed, such as an encoder."""
+        return False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `from_state` needs besides the state dict, as JSON."""
+        return {}
+
+    @property
+    def latent(self) -> Latent:
+        """The density that the network was trained with."""
+        return Normal(self.dim)
+
+    @property
+    def spaces(self) -> dict[str, Callable[..., Tensor]]:
+        """The spaces of its own in which a volume can be measured [Polarity A.5]."""
+        return {"preactivation": self.preactivation}
+
+    def preactivation(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """What goes into the last squashing."""
+        raise NotImplementedError
+
+    def forward(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """Pictures in [0, 1]."""
+        return squashed(self.preactivation(z, y), self.output)
+
+    def truncated(self, psi: float) -> Self:
+        """The network truncated to ψ, on the same weights: z → ψ z where the family has no way of its own."""
+        cut = copy.copy(self)
+        cut.psi = float(psi)
+        return cut
+
+    def extra_repr(self) -> str:
+        """What tells one network from another besides its weights."""
+        return f"dim={self.dim}, labels={self.labels}, output={self.output}, psi={self.psi}, {self.settings}"
+
+
+def squashed(a: Tensor, output: str) -> Tensor:
+    """Pictures in [0, 1]: (1 + tanh a)/2, the logistic of a, or (1 + a)/2 cut off at 0 and 1.
+
+    The map of [−1, 1] to [0, 1] halves every singular value: log-volumes of k values are k log 2 lower, for every
+    latent alike, so that weights and ρ are the same.
+    """
+    if output == "tanh":
+        return 0.5 + 0.5 * torch.tanh(a)
+    if output == "sigmoid":
+        return torch.sigmoid(a)
+    return (0.5 + 0.5 * a).clamp(0.0, 1.0)
+
+
+def one_hot(y: Int[Tensor, " n"] | None, classes: int, like: Tensor) -> Float[Tensor, "n classes"]:
+    """Class numbers as rows of the identity."""
+    if y is None:
+        raise InputError(f"y: the network has {classes} classes; give a class number for each latent")
+    return torch.eye(classes, dtype=like.dtype, device=like.device)[y]
+
+
+def pixel_norm(x: Tensor, eps: float = 1e-8) -> Tensor:
+    """x / √(mean over channels of x² + ε)."""
+    return x * (x.square().mean(1, keepdim=True) + eps).rsqrt()
+
+
+def upsampled(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h2 w2"]:
+    """Every pixel four times."""
+    return nn.functional.interpolate(x, scale_factor=2.0, mode="nearest")
+
+
+def count(keys: Mapping[str, Tensor], pattern: str) -> int:
+    """How many of pattern.format(0), pattern.format(1) … are keys."""
+    n = 0
+    while pattern.format(n) in keys:
+        n += 1
+    return n
