@@ -89,18 +89,21 @@ def _short(name: str) -> str:
 
 
 def cites(asked: str) -> list[str]:
-    """The functions whose docstrings cite one of the equations (or "Algorithm") of a paper."""
+    """The functions whose docstrings cite one of the equations, algorithms, figures or sections of a paper."""
     paper, *wanted = asked.split()
     return [name for name, text in _docstrings() if "._" not in name and set(wanted) & _cited(paper, text)]
 
 
 def _cited(paper: str, text: str) -> set[str]:
-    """The equations that a docstring cites: `[MLML Eq. 4–7, 11]` is 4, 5, 6, 7 and 11."""
+    """What a docstring cites: `[MLML Eq. 4–7, 11]` is 4, 5, 6, 7 and 11; others are Algorithm-1, Fig-11, C.3."""
     found: set[str] = set()
-    for words in re.findall(rf"\[{paper} Eq\. ([^\]]*)\]", text):
-        for first, last in re.findall(r"(\d+)(?:–(\d+))?", words):
-            found |= {str(n) for n in range(int(first), int(last or first) + 1)}
-    return found | ({"Algorithm"} if re.search(r"\bAlgorithm 1\b", text) else set())
+    for words in re.findall(rf"\[{paper} ([^\]]*)\]", text):
+        for numbers in re.findall(r"Eq\. ([\d–, ]+)", words):
+            for first, last in re.findall(r"(\d+)(?:–(\d+))?", numbers):
+                found |= {str(n) for n in range(int(first), int(last or first) + 1)}
+        found |= {f"{kind}-{n}" for kind, n in re.findall(r"\b(Algorithm|Theorem|Fig|Tab)\.? (\d+)", words)}
+        found |= set(re.findall(r"\b[A-C]\.\d\b", words))
+    return found
 
 
 @cache
