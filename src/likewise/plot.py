@@ -626,7 +626,7 @@ def cover_map(
     lines = [title or "", "   ".join(said[: len(said) // 2]), "   ".join(said[len(said) // 2 :])]
     fig.suptitle(lines[0], size=12.5, color=INK, x=0.03, ha="left", parse_math=False)
     ax.set_title("\n".join(line for line in lines[1:] if line), size=8, color=QUIET, loc="left", parse_math=False)
-    ax.legend(frameon=False, fontsize=8, labelcolor=INK, loc="best", markerscale=1.4)
+    _legend(ax, 8)
     return fig
 
 
@@ -712,7 +712,7 @@ def _say_axes(ax: Axes, x: str, y: str) -> None:
     ax.set_ylabel(y, size=9, color=INK)
     ax.grid(True, color=FAINT, lw=0.5)
     ax.margins(0.08)
-    ax.legend(frameon=False, fontsize=8, labelcolor=INK, loc="best")
+    _legend(ax, 8)
 
 
 def grid(
@@ -787,7 +787,7 @@ def histogram(
     ax.set_xlabel(xlabel, size=9, color=INK)
     ax.set_ylabel("density", size=9, color=INK)
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="best")
+    _legend(ax, 8.5)
     return fig
 
 
@@ -820,7 +820,7 @@ def spectrum(
     ax.set_xlabel("number of the singular value", size=9, color=INK)
     ax.set_ylabel(ylabel, size=9, color=INK)
     ax.grid(True, axis="y", color=FAINT, lw=0.5)
-    ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="best")
+    _legend(ax, 8.5)
     _ranks(ax)
     return fig
 
@@ -869,6 +869,12 @@ def _axes(width: float, height: float, title: str | None) -> tuple[Figure, Axes]
     if title:
         ax.set_title(title, size=11.5, color=INK, loc="left", pad=12)
     return fig, ax
+
+
+def _legend(ax: Axes, size: float) -> None:
+    """Names as they are: a dollar in one is no formula."""
+    for text in ax.legend(frameon=False, fontsize=size, labelcolor=INK, loc="best").get_texts():
+        text.set_parse_math(False)
 
 
 def _quiet(ax: Axes) -> Axes:

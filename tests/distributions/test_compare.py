@@ -1,0 +1,314 @@
+"""compare(real, fake): every kind of source, what is uncovered, the picture, what is left out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from likewise.distributions.compare import compare
+from likewise.distributions.features import Features, features
+from likewise.distributions.latents import Normal
+from likewise.distributions.metrics import SmallSampleWarning
+from likewise.distributions.model import Generator
+from likewise.errors import FileError, InputError, ShapeError
+
+
+class Colours:
+    """Mean colour and its spread: features that pool over any size."""
+
+    name = "colours"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ...]] = []
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(tuple(x.shape))
+        assert not torch.is_grad_enabled()
+        return torch.cat([x.mean((2, 3)), x.std((2, 3))], 1)
+
+
+def pictures(n: int, seed: int = 0, tint: float = 0.5, size: tuple[int, int] = (6, 6)) -> np.ndarray:
+    """uint8 (n, h, w, 3): noise around a colour."""
+    r = np.random.default_rng(seed)
+    base = tint + 0.15 * r.normal(size=(n, 1, 1, 3))
+    return (np.clip(base + 0.05 * r.normal(size=(n, *size, 3)), 0, 1) * 255).astype(np.uint8)
+
+
+def folder(path: Path, n: int, **given: object) -> Path:
+    path.mkdir()
+    for i, picture in enumerate(pictures(n, **given)):
+        Image.fromarray(picture).save(path / f"{i}.png")
+    return path
+
+
+def generator(**given: object) -> Generator:
+    """Pictures whose colour is their latent."""
+    return Generator(lambda z: torch.sigmoid(z)[:, :, None, None].expand(-1, 3, 5, 5), Normal(3), **given)
+
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+
+def test_every_form_of_the_same_pictures_gives_the_same_rows(tmp_path: Path) -> None:
+    arrays = pictures(70)
+    there = folder(tmp_path / "a", 70)
+    files = sorted(there.iterdir(), key=lambda p: int(p.stem))
+    tensor = torch.as_tensor(arrays).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        expected = Colours()(tensor.float() / 255).numpy()
+    for source in (
+        arrays,
+        tensor,
+        tensor.float() / 255,
+        list(arrays),
+        list(tensor),
+        files,
+        [str(f) for f in files],
+        there,
+    ):
+        found = features(source, Colours())
+        np.testing.assert_allclose(found.rows, expected, atol=1e-6)
+        assert found.net == "colours"
+    assert features(files, Colours()).names == tuple(str(f) for f in files)
+    grey = features(arrays[..., 0], lambda x: x.flatten(1))
+    assert grey.rows.shape == (70, 36)
+
+
+def test_pictures_of_different_sizes_are_described_in_their_own() -> None:
+    mixed = [*pictures(3), *pictures(2, size=(8, 4)), *pictures(1)]
+    net = Colours()
+    assert features(mixed, net).rows.shape == (6, 6)
+    assert net.seen == [(3, 3, 6, 6), (2, 3, 8, 4), (1, 3, 6, 6)]
+    with pytest.raises(ShapeError, match="must pool"):
+        features([*pictures(1), *pictures(1, size=(8, 4))], lambda x: x.flatten(1))
+
+
+def test_a_generator_is_drawn_as_often_as_the_other_side_has_pictures() -> None:
+    found = compare(pictures(30), generator(), describe=Colours())
+    assert found.distance.n_fake == found.distance.n_real == 30
+    assert compare(generator(), pictures(30), describe=Colours(), n=50).distance.n_real == 50
+    again = compare(pictures(30), generator(), describe=Colours(), seed=0)
+    assert again.to_json() == found.to_json()
+    assert compare(pictures(30), generator(), describe=Colours(), seed=1).distance != found.distance
+    two = compare(generator(), generator(), describe=Colours(), n=40)
+    assert two.distance > 0
+
+
+def test_a_generator_of_points_needs_no_net() -> None:
+    flat = Generator(lambda z: 2 * z, Normal(2))
+    found = compare(np.random.default_rng(0).normal(size=(200, 2)) * 2, flat)
+    assert found.net == "features"
+    assert float(found.distance) < 0.3
+    assert found.recall > 0.8
+
+
+def test_a_conditional_generator_draws_classes() -> None:
+    seen = []
+
+    def net(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append(y)
+        return z + y[:, None]
+
+    features(Generator(net, Normal(2), labels=3), n=50, where="fake")
+    assert set(torch.cat(seen).tolist()) == {0, 1, 2}
+
+
+def test_a_module_is_held_in_evaluation_mode_and_given_back() -> None:
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5))
+    net.train()
+    x = torch.rand(8, 3, 4, 4)
+    np.testing.assert_array_equal(features(x, net).rows, x.flatten(1).numpy())
+    assert net.training
+
+
+def test_two_nets_of_one_class_have_two_names() -> None:
+    torch.manual_seed(0)
+    one, two = (torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2)) for _ in range(2))
+    x, y = torch.rand(9, 3, 2, 2), torch.rand(9, 3, 2, 2)
+    a, b = compare(x, y, describe=one), compare(x, y, describe=two)
+    assert a.net != b.net
+    assert a.net == compare(x, y, describe=one).net
+    with pytest.raises(InputError, match="differ in net"):
+        _ = a.distance < b.distance
+
+
+def test_precomputed_features_meet_a_described_side() -> None:
+    x = pictures(30)
+    kept = features(x, Colours())
+    assert (
+        compare(kept, pictures(30, 1), describe=Colours()).to_json()
+        == compare(x, pictures(30, 1), describe=Colours()).to_json()
+    )
+    bare = compare(kept.rows, pictures(30, 1), describe=Colours())
+    assert bare.net == "colours"
+
+
+@pytest.mark.parametrize(
+    ("source", "describe", "error", "words"),
+    [
+        (torch.full((4, 3, 5, 5), -0.5), None, InputError, "in \\[0, 1\\]"),
+        (torch.rand(4, 3, 5, 5), lambda x: x.flatten(1)[:2], ShapeError, "one row a picture"),
+        (torch.rand(4, 3, 5, 5), lambda x: x.flatten(1) * np.nan, InputError, "NaN"),
+        (torch.rand(4, 3, 5, 5), lambda x: x.sum(), ShapeError, "describe"),
+        (torch.zeros(4, 3, 5, 5, dtype=torch.int64), Colours(), InputError, "uint8 or floats"),
+        ([], None, ShapeError, "at least one picture"),
+        (["a", 3], None, InputError, "in the list"),
+        (b"x", None, InputError, "got bytes"),
+        (np.zeros((0, 3)), None, ShapeError, "features"),
+        ("no/such/folder", None, FileError, "no such folder"),
+    ],
+)
+def test_wrong_sources_are_named(source, describe, error, words) -> None:
+    with pytest.raises(error, match=words) as caught:
+        features(source, describe, where="real")
+    assert "real" in str(caught.value) or "describe" in str(caught.value) or "no/such" in str(caught.value)
+
+
+def test_files_of_features_must_hold_one_array(tmp_path: Path) -> None:
+    np.savez(tmp_path / "two.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
+    with pytest.raises(FileError, match="expected one array"):
+        features(tmp_path / "two.npz")
+    (tmp_path / "text.txt").write_text("x")
+    with pytest.raises(FileError, match="expected a folder"):
+        features(tmp_path / "text.txt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileError, match="no pictures"):
+        features(tmp_path / "empty")
+
+
+def test_unreadable_files_stop_or_are_named_and_left_out(tmp_path: Path) -> None:
+    there = folder(tmp_path / "a", 5)
+    whole = (there / "2.png").read_bytes()
+    (there / "2.png").write_bytes(whole[: len(whole) // 2])
+    (there / "no.jpg").write_bytes(b"")
+    with pytest.raises(FileError, match=r"no\.jpg"):
+        features(there, Colours())
+    found = features(there, Colours(), on_error="skip")
+    assert len(found) == 4
+    assert [Path(name).name for name, _ in found.skipped] == ["no.jpg", "2.png"]
+    assert "2.png" not in " ".join(found.names or ())
+    for p in there.iterdir():
+        p.write_bytes(whole[:60])
+    with pytest.raises(FileError, match="none of"):
+        features(there, Colours(), on_error="skip")
+
+
+# -------------------------------------------------------------------------------------------------------- uncovered
+
+
+def test_the_pictures_that_nothing_covers_are_named_the_farthest_first(tmp_path: Path) -> None:
+    """Thirty grey pictures on each side, and three in A that B has nothing like."""
+    a, b = folder(tmp_path / "a", 30), folder(tmp_path / "b", 30, seed=1)
+    for name, tint in (("red", (255, 0, 0)), ("green", (0, 255, 0)), ("blue", (0, 0, 200))):
+        Image.new("RGB", (6, 6), tint).save(a / f"{name}.png")
+    found = compare(a, b, describe=Colours())
+    lost = [Path(name).stem for name in found.uncovered]
+    assert {"red", "green", "blue"} <= set(lost)
+    margin = found.support.real.margin[found.support.uncovered]
+    assert (np.diff(margin) <= 0).all()
+    assert (margin > 0).all()
+    assert len(lost) / 33 == pytest.approx(1 - float(found.recall))
+    assert compare(a, a, describe=Colours()).uncovered == ()
+    record = json.loads(found.to_json())
+    assert [Path(row["sample"]).stem for row in record["uncovered"]] == lost
+    assert Path(record["uncovered"][0]["nearest"]).parent.name == "b"
+
+
+def test_the_json_says_net_sizes_and_k() -> None:
+    found = compare(pictures(30), pictures(20, 1), describe=Colours(), k=2)
+    record = json.loads(found.to_json())
+    assert (record["net"], record["n_real"], record["n_fake"], record["k"]) == ("colours", 30, 20, 2)
+    assert set(record["figures"]) == {"frechet", "kid", "precision", "recall", "density", "coverage"}
+    assert record["figures"]["recall"]["value"] == float(found.recall)
+    assert record["figures"]["frechet"]["value"] == record["distance"]
+    assert repr(found).startswith("DistributionComparison(distance=")
+
+
+def test_few_pictures_warn_and_say_how_many() -> None:
+    with pytest.warns(SmallSampleWarning, match="5 real and 6 fake"):
+        compare(pictures(5), pictures(6, 1), describe=Colours())
+
+
+# ---------------------------------------------------------------------------------------------------------- picture
+
+
+def words(figure) -> str:
+    return " | ".join(t.get_text() for ax in figure.axes for t in ax.texts)
+
+
+def test_the_picture_shows_the_uncovered_and_their_nearest(tmp_path: Path) -> None:
+    a, b = pictures(30), pictures(30, 1, tint=0.9)
+    found = compare(a, b, describe=Colours())
+    figure = found.plot(tmp_path / "a.png", labels=("old", "new"))
+    lost = min(16, len(found.uncovered))
+    kept = min(8, 30 - len(found.uncovered))
+    assert len(figure.axes[0].images) == 2 * (lost + kept)
+    assert f"in old, but not covered by new: {len(found.uncovered)} of 30" in words(figure)
+    assert "colours" in words(figure)
+    first = figure.axes[0].images[0].get_array()
+    np.testing.assert_array_equal(first, a[found.support.uncovered[0]])
+    second = figure.axes[0].images[1].get_array()
+    np.testing.assert_array_equal(second, b[found.support.real.index[found.support.uncovered[0]]])
+    assert found.plot(tmp_path / "b.png", labels=("old", "new")) is not None
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_a_comparison_with_nothing_uncovered_is_drawn_and_so_is_one_with_nothing_covered() -> None:
+    a = pictures(12)
+    assert "none" in words(compare(a, a, describe=Colours()).plot())
+    far = compare(a, pictures(12, tint=3.0), describe=lambda x: x.mean((2, 3)))
+    assert "0 of 12" in words(far.plot())
+
+
+def test_pictures_of_a_generator_are_made_again_for_the_drawing() -> None:
+    found = compare(pictures(30), generator(), describe=Colours())
+    shown = found.fake.pictures([3])[0]
+    z = Normal(3).sample(30, np.random.default_rng(0))[3]
+    np.testing.assert_allclose(shown[0, 0] / 255, 1 / (1 + np.exp(-z)), atol=0.003)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 9])
+def test_features_without_pictures_are_drawn_as_a_map(d: int, tmp_path: Path) -> None:
+    r = np.random.default_rng(0)
+    found = compare(r.normal(size=(40, d)), r.normal(size=(50, d)) + 0.5)
+    figure = found.plot(tmp_path / "map.png")
+    points = [c.get_offsets() for c in figure.axes[0].collections]
+    assert [len(p) for p in points] == [50, 40 - len(found.uncovered), len(found.uncovered)]
+    assert found.plot(tmp_path / "again.png") is not None
+    assert (tmp_path / "map.png").read_bytes() == (tmp_path / "again.png").read_bytes()
+
+
+def test_the_map_keeps_the_largest_variance() -> None:
+    r = np.random.default_rng(0)
+    X = r.normal(size=(60, 6)) * [0.1, 5, 0.1, 0.1, 3, 0.1]
+    points = compare(X, X).plot().axes[0].collections[0].get_offsets()
+    assert points.var(0).sum() == pytest.approx(X.var(0).sum(), rel=0.02)
+
+
+def test_features_may_be_given_with_names() -> None:
+    r = np.random.default_rng(0)
+    X = Features(r.normal(size=(12, 2)), "mine", tuple(f"x{i}" for i in range(12)))
+    far = compare(X, r.normal(size=(12, 2)) + 50)
+    assert sorted(far.uncovered) == sorted(X.names or ())
+
+
+# ------------------------------------------------------------------------------------------------------------- data
+
+
+@pytest.mark.slow
+def test_real_photos_of_two_kinds(data: Path, tmp_path: Path) -> None:
+    """Species A against itself and another species: the net for photos tells them apart."""
+    kinds = sorted((data / "cub200").iterdir())[:40:13]
+    if len(kinds) < 2:
+        pytest.skip("cub200 is not in LIKEWISE_DATA")
+    first, other = (sorted(kind.iterdir())[:24] for kind in kinds[:2])
+    with pytest.warns(SmallSampleWarning):
+        same, far = compare(first[:12], first[12:]), compare(first[:12], other[:12])
+    assert same.distance < far.distance
+    assert same.recall >= far.recall
+    far.plot(tmp_path / "photos.png")
