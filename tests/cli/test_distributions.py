@@ -83,7 +83,7 @@ def test_harvest_goes_on_with_what_is_there(run, bank):
 def test_sample_writes_pictures_latents_and_figures(run, bank):
     ran = run("sample", bank, "mine:generator", "--rho", -0.5, "--n", 9, "--json")
     assert ran.code == 0, ran.err
-    assert len(list(Path("samples").glob("0*.png"))) == 9
+    assert len(list(Path("samples/pictures").glob("*.png"))) == 9
     z = np.load("samples/latents.npy", allow_pickle=False)
     store = lw.distributions.Bank.open(bank)
     np.testing.assert_array_equal(z, store.latents[ran.json["rows"]])
@@ -114,9 +114,17 @@ def test_a_space_of_features_is_named_again(run):
 
 def test_sweep_writes_table_frontier_and_grid(run, bank):
     assert run("sample", bank, "mine:generator", "--rho", 0, "--n", 40, "--out", "real").code == 0
-    Path("real/grid.png").unlink()
     ran = run(
-        "sweep", bank, "mine:generator", "--real", "real", "--describe", "mine:flat", "--rhos", "-0.5,0", "--json"
+        "sweep",
+        bank,
+        "mine:generator",
+        "--real",
+        "real/pictures",
+        "--describe",
+        "mine:flat",
+        "--rhos",
+        "-0.5,0",
+        "--json",
     )
     assert ran.code == 0, ran.err
     assert ran.out.count("\n") == 4  # a table of two rows

@@ -184,7 +184,7 @@ def sample(
 ) -> None:
     """Draw pictures of a GENERATOR with polarity ρ from its BANK.
 
-    Writes each picture, grid.png, latents.npy and sample.json (ρ, effective share of the bank, the largest weight).
+    Writes pictures/ (one file each), grid.png, latents.npy and sample.json (ρ, effective share of the bank, the largest weight).
     """
     import numpy as np
 
@@ -217,7 +217,7 @@ def _written(x: Any, folder: Path, title: str) -> None:
         return
     pictures = as_pictures(x)
     for i, picture in enumerate(pictures):
-        write_image(folder / f"{i:05d}.png", picture)
+        write_image(folder / "pictures" / f"{i:05d}.png", picture)
     across = max(1, min(16, round(len(pictures) ** 0.5)))
     rows = [pictures[i : i + across] for i in range(0, len(pictures), across)]
     plot.save(plot.grid(rows, [""] * len(rows), title=title), folder / "grid.png")
