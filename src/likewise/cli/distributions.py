@@ -184,7 +184,7 @@ def sample(
 ) -> None:
     """Draw pictures of a GENERATOR with polarity ρ from its BANK.
 
-    Writes pictures/ (one file each), grid.png, latents.npy and sample.json (ρ, effective share of the bank, the largest weight).
+    Writes pictures/, grid.png, latents.npy and sample.json (ρ, the effective share of the bank, the largest weight).
     """
     import numpy as np
 
