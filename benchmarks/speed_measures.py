@@ -49,7 +49,6 @@ else:
         "frechet": lambda: {"frechet": float(metrics.frechet(X, Y))},
         "kid": lambda: {"kid": float(metrics.kid(X, Y))},
         "precision, recall, density, coverage": support,
-        "nearest training sample": lambda: {"median": float(metrics.nearest_training(X, Y).median)},
     }[what]
 cpu, wall = time.process_time(), time.perf_counter()
 found = run()
@@ -63,7 +62,6 @@ OURS = (
     "frechet",
     "kid",
     "precision, recall, density, coverage",
-    "nearest training sample",
 )
 
 
@@ -96,11 +94,15 @@ def measured(what: str, n: int, d: int, threads: int) -> dict[str, object]:
 @click.option("--most", default=8.0, show_default=True, help="GB that prdc may take.")
 def main(sizes: tuple[int, ...], d: int, threads: int, most: float) -> None:
     """Time and peak memory of each measure; the result goes to benchmarks/results/speed-measures.json."""
-    rows = []
+    rows: list[dict[str, object]] = []
     for n in sizes:
-        rows += [measured(what, n, d, threads) for what in OURS]
-        if 3 * 8 * n * n / 1e9 <= most:
-            rows.append(measured("prdc", n, d, threads))
+        for what in (*OURS, *(["prdc"] if 3 * 8 * n * n / 1e9 <= most else [])):
+            rows.append(measured(what, n, d, threads))
+            written(rows, sizes, d, threads)
+
+
+def written(rows: list[dict[str, object]], sizes: tuple[int, ...], d: int, threads: int) -> None:
+    """What was measured so far: a long run that is stopped leaves what it has."""
     asked = " ".join(f"--n {n}" for n in sizes)
     record(
         "speed-measures",

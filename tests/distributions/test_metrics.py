@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -354,3 +356,22 @@ def test_what_cannot_be_fitted_is_refused(sigma: list[float]) -> None:
         marchenko_pastur(sigma)
     with pytest.raises(InputError, match="ratio"):
         MarchenkoPastur(1.0, 0.0)
+
+
+# ----------------------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.slow
+def test_the_measures_never_hold_a_matrix_of_distances() -> None:
+    """20,000 × 64 a side: one matrix would be 3.2 GB; benchmarks/speed_measures.py measures 50,000 × 2048."""
+    code = (
+        "import resource, numpy as np; from likewise.distributions import metrics\n"
+        "r = np.random.default_rng(0)\n"
+        "X, Y = (r.standard_normal((20000, 64), dtype=np.float32) for _ in range(2))\n"
+        "metrics.measures(X[:500], Y[:500]); metrics.kid(X[:500], Y[:500])\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "metrics.measures(X, Y); metrics.kid(X, Y)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(run.stdout) * (1 if sys.platform == "darwin" else 1024) < 400e6

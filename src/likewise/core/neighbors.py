@@ -41,12 +41,13 @@ def tiles(X: Rows, Y: Rows | None = None, *, tile: int = TILE) -> Iterator[tuple
 
 
 def _squared(P: Array, Q: Array) -> Array:
-    size = np.einsum("id,id->i", P, P)[:, None] + np.einsum("jd,jd->j", Q, Q)[None, :]
+    p, q = np.einsum("id,id->i", P, P)[:, None], np.einsum("jd,jd->j", Q, Q)[None, :]
     D = P @ Q.T
     D *= -2.0
-    D += size
-    size *= ROUNDING
-    D[size >= D] = 0.0
+    D += p
+    D += q
+    if D.min() <= ROUNDING * (p.max() + q.max()):  # seldom: otherwise no entry can be rounding alone
+        D[ROUNDING * (p + q) >= D] = 0.0
     return D
 
 
@@ -99,13 +100,17 @@ class _Best:
         self.index = np.full((n, k), -1, dtype=np.int64)
 
     def offer(self, rows: slice, columns: slice, D: Array) -> None:
+        """See a block; only rows in which it has something nearer are sorted."""
+        at = np.flatnonzero(D.min(axis=1) < self.distance[rows, -1])
         few = min(self.k, D.shape[1])
-        near = np.argpartition(D, few - 1, axis=1)[:, :few]
-        distance = np.concatenate([self.distance[rows], np.take_along_axis(D, near, axis=1)], axis=1)
-        index = np.concatenate([self.index[rows], near + columns.start], axis=1)
+        block = D[at]
+        near = np.argpartition(block, few - 1, axis=1)[:, :few]
+        at += rows.start
+        distance = np.concatenate([self.distance[at], np.take_along_axis(block, near, axis=1)], axis=1)
+        index = np.concatenate([self.index[at], near + columns.start], axis=1)
         order = np.argsort(distance, axis=1, kind="stable")[:, : self.k]
-        self.distance[rows] = np.take_along_axis(distance, order, axis=1)
-        self.index[rows] = np.take_along_axis(index, order, axis=1)
+        self.distance[at] = np.take_along_axis(distance, order, axis=1)
+        self.index[at] = np.take_along_axis(index, order, axis=1)
 
 
 # ---------------------------------------------------------------------------------------------------------- balls
@@ -150,11 +155,10 @@ class _Cover:
         self.inside[rows] += np.count_nonzero(gap <= 0, axis=1)
 
     def _nearest(self, rows: slice, columns: slice, D: Array) -> None:
-        at = D.argmin(axis=1)
-        distance = np.take_along_axis(D, at[:, None], axis=1)[:, 0]
-        nearer = distance < self.distance[rows]
-        self.index[rows] = np.where(nearer, at + columns.start, self.index[rows])
-        self.distance[rows] = np.where(nearer, distance, self.distance[rows])
+        lowest = D.min(axis=1)
+        at = np.flatnonzero(lowest < self.distance[rows])
+        self.index[at + rows.start] = D[at].argmin(axis=1) + columns.start
+        self.distance[at + rows.start] = lowest[at]
 
     def found(self) -> Covered:
         return Covered(self.margin, self.inside, self.distance, self.index)
