@@ -97,6 +97,25 @@ def test_rejection_raises_a_bound_that_was_too_low() -> None:
     assert stats.kstest(x, lambda at: net.cdf(at, 1.0)).pvalue > 1e-3
 
 
+def test_what_passed_under_a_lower_bound_is_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proposals of slope 1 only, then of slope 30 only: of the first, one in thirty may stay."""
+    from likewise.distributions import online
+
+    calls: list[int] = []
+
+    def fresh(self: Any, n: int, rng: np.random.Generator) -> Any:
+        calls.append(n)
+        first = len(calls) == 1
+        return np.full((n, 1), 0.0 if first else 1.0, dtype=np.float32), np.full(n, 0.0 if first else np.log(30))
+
+    monkeypatch.setattr(online._Problem, "fresh", fresh)
+    flat = Generator(Stairs((1.0,)), Uniform(1))
+    z, info = OnlineSampler(flat, harvest(flat, 5), 1.0, algorithm="rejection").draw(6000)
+    assert calls[0] < 6000
+    assert info["raised"] == 1
+    assert stats.binomtest(int((z == 0).sum()), calls[0], 1 / 30).pvalue > 1e-3
+
+
 def test_a_budget_is_kept() -> None:
     generator = Generator(Folded(), Normal(2))
     b = harvest(generator, 300)
@@ -148,6 +167,21 @@ def test_particles_go_to_rho_in_steps_that_keep_half_of_them() -> None:
     assert len(temperatures) > 2
     assert (np.diff(temperatures) > 0).all()
     assert info["particles"] == 256
+
+
+def test_particles_are_weighted_from_temperature_to_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without moves, and where v ~ N(0, 1): tilted by ρ it is N(ρ, 1), in however many steps."""
+    monkeypatch.setattr(moves, "step", lambda *_, **__: 0)
+    N = 40_000
+    grid = (np.arange(N) + 0.5) / N
+    flat = Generator(Stairs((1.0,)), Uniform(1))
+    about = harvest(flat, 5).about
+    b = Bank((2 * grid - 1)[:, None].astype(np.float32), stats.norm.ppf(grid)[:, None], about=about)
+    z, info = OnlineSampler(flat, b, 1.5, algorithm="smc").draw(N)
+    v = stats.norm.ppf((z[:, 0].astype(np.float64) + 1) / 2)
+    assert len(info["temperatures"]) > 2
+    assert v.mean() == pytest.approx(1.5, abs=0.06)
+    assert v.std() == pytest.approx(1.0, abs=0.06)
 
 
 LATENTS = (Normal(3), Uniform(3, -0.5, 2.0), TruncatedNormal(3, 1.5), TruncatedNormal(3, 2.0, 0.5))
