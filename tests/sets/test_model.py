@@ -17,12 +17,12 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from likewise.core import linalg, transport
 from likewise.engine.config import knobs
 from likewise.errors import ConfigError, InputError, LikewiseError, NotFittedError, ShapeError
-from likewise.sets import model as module
+from likewise.sets import folds, learning, rules, selection
 from likewise.sets import multilevel as ml
-from likewise.sets.model import RULES, WassersteinLMNN
+from likewise.sets.model import WassersteinLMNN
 from likewise.types import Signature
 
-FIXED = {"rho0": 0.3, "rhot": 0.3}
+FIXED = {"rho0": 0.3, "rhot": 0.3, "start": "identity"}
 QUICK = {"max_iter": 8, "rounds": 2, **FIXED}
 
 
@@ -117,10 +117,9 @@ def test_fit_leaves_what_it_promises(fitted, train):
 def test_history_has_the_true_objective(train):
     X, y = train
     model = WassersteinLMNN(max_iter=5, rounds=1, **FIXED).fit(X, y)
-    again = WassersteinLMNN(max_iter=0, rounds=1).fit(X, y)  # its R is at M = I, that of the only round
-    unit = transport.Pack(again._raw.points / model.scale_, again._raw.weights, again._raw.offsets)
-    first = ml.start(unit.dim, 4)
-    J, _ = module.problem(model, unit, model._codes, model._level, first, model.gamma_, model.rho_)
+    unit = learning.scaled(model._raw, 1 / model.scale_)
+    task = learning.Task(model, unit, model._codes, model._level, 4, model.gamma_)
+    J, _ = learning.problem(task, ml.start(unit.dim, 4), model.rho_)  # its R is at the start, that of the only round
     blocks = np.stack([model.M0_, *model.Mt_.values()]) * model.scale_**2
     assert J(blocks).objective == pytest.approx(model.history_[-1]["objective"], rel=1e-6)
 
@@ -187,19 +186,11 @@ def test_more_dimensions_than_sets(scale):
 
 
 def test_rho_auto_is_weak_where_there_is_much_to_learn_and_strong_where_there_is_nothing(train):
-    assert WassersteinLMNN(max_iter=1, rounds=1).fit(*train).rho_[0] < module.USUAL_RHO
+    assert WassersteinLMNN(max_iter=1, rounds=1).fit(*train).rho_[0] < selection.USUAL_RHO
     rng = np.random.default_rng(0)
     nothing = [rng.normal(size=(3, 8)) for _ in range(24)]
-    assert WassersteinLMNN(max_iter=1, rounds=1).fit(nothing, np.arange(24) % 3).rho_[0] >= module.USUAL_RHO
+    assert WassersteinLMNN(max_iter=1, rounds=1).fit(nothing, np.arange(24) % 3).rho_[0] >= selection.USUAL_RHO
     assert WassersteinLMNN(max_iter=1, rounds=1, rho0=0.7).fit(*train).rho_[0] == 0.7
-
-
-def test_the_usual_rho_stays_unless_another_is_clearly_better():
-    scores = np.full((4, 9), 0.5)
-    scores[2] += 0.1
-    assert module._clearly_best(scores) == module.RHOS[2]
-    scores[2] += np.linspace(-2, 2, 9)
-    assert module._clearly_best(scores) == module.USUAL_RHO
 
 
 def test_same_seed_same_bytes(train):
@@ -347,32 +338,34 @@ def test_rule_energy_is_the_growth_of_the_objective(train, test):
                 reach = model.pair_distance([(X[i], X[j])], levels=[y[i]])[0]
                 e += push * max(0, 1 + reach - W(X[i], y[i]))
         energies.append(e)
-    found = model._energies(transport.pack([Signature(x)]), np.array([-1]))[0]
+    found = model._gallery.energies(transport.pack([Signature(x)]), np.array([-1]))[0]
     np.testing.assert_allclose(found, energies, rtol=1e-5)
     assert model.predict([x])[0] == model.classes_[int(np.argmin(energies))]
 
 
 def test_rule_auto_takes_the_best_of_the_inner_folds(train, monkeypatch):
     X, y = train
-    known = {p.tobytes(): int(label[-1]) for p, label in zip(X, y, strict=True)}
-    for best in RULES:
+    first = WassersteinLMNN(max_iter=0).fit(X, y)
+    unit = learning.scaled(first._raw, 1 / first.scale_).project(np.eye(8))
+    known = {unit.points[unit.rows(i)].tobytes(): int(label[-1]) for i, label in enumerate(y)}
+    for best in rules.RULES:
 
         def decide(self, P, own, rule, best=best):
             right = np.array([known[P.points[P.rows(i)].tobytes()] for i in range(len(P))])
             return right if rule == best else (right + 1) % 4
 
-        monkeypatch.setattr(WassersteinLMNN, "_decide", decide)
+        monkeypatch.setattr(rules.Gallery, "decide", decide)
         assert WassersteinLMNN(rule="auto", max_iter=0).fit(X, y).rule_ == best
 
 
 def test_inner_folds_leave_two_of_every_class():
     y = np.repeat([0, 1, 2], [2, 3, 11])
-    folds = module.inner_folds(y, seed=0)
-    held = np.concatenate(folds)
+    parts = folds.inner_folds(y, seed=0)
+    held = np.concatenate(parts)
     assert len(held) == len(set(held.tolist())) == 14  # the class of two is never held out
-    for fold in folds:
+    for fold in parts:
         assert np.bincount(np.delete(y, fold), minlength=3).min() >= 2
-    assert module.inner_folds(np.array([0, 0, 1, 1]), seed=0) == []
+    assert folds.inner_folds(np.array([0, 0, 1, 1]), seed=0) == []
 
 
 def test_rule_auto_with_families_of_two_holds_out_families(world_with_relations):
@@ -387,8 +380,8 @@ def test_area_under_the_curve():
 
     rng = np.random.default_rng(0)
     d, same = rng.integers(0, 10, 50).astype(float), rng.random(50) < 0.4
-    assert module.area(d, same) == pytest.approx(roc_auc_score(same, -d))
-    assert module.area(d, np.zeros(50, dtype=bool)) == 0.5
+    assert folds.area(d, same) == pytest.approx(roc_auc_score(same, -d))
+    assert folds.area(d, np.zeros(50, dtype=bool)) == 0.5
 
 
 def test_an_unseen_level_is_refused_unless_the_rule_needs_none(fitted, train):
@@ -405,10 +398,10 @@ def test_an_unseen_level_is_refused_unless_the_rule_needs_none(fitted, train):
 def test_votes():
     D = np.array([[3.0, 1.0, 2.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
     y = np.array([0, 1, 0, 0])
-    assert module.vote(D, y, 1, 2).tolist() == [1, 0]
-    assert module.vote(D, y, 3, 2).tolist() == [0, 0]
-    assert module.vote(D, y, 2, 2).tolist() == [1, 0]  # one vote each: the nearer wins
-    assert module.vote(D, y, 99, 2).tolist() == [0, 0]
+    assert rules.vote(D, y, 1, 2).tolist() == [1, 0]
+    assert rules.vote(D, y, 3, 2).tolist() == [0, 0]
+    assert rules.vote(D, y, 2, 2).tolist() == [1, 0]  # one vote each: the nearer wins
+    assert rules.vote(D, y, 99, 2).tolist() == [0, 0]
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,41 +15,11 @@ from numpy.typing import ArrayLike
 from likewise.core import linalg, transport
 from likewise.core.transport import AllPairs, Pack, Value
 from likewise.errors import ConvergenceWarning, InputError, ShapeError
+from likewise.sets.reading import Set, signature_of, signatures
 from likewise.types import Array, Comparison, Signature
 
-Set = Signature | tuple[ArrayLike, ArrayLike] | ArrayLike
-"""What counts as a set: a Signature, (points, weights), or an (m, d) array of equally weighted points."""
 Gamma = float | Literal["auto"]
 Backend = Literal["auto", "numba", "torch"]
-
-
-def signatures(X: Any, *, where: str = "X") -> list[Signature]:
-    """X as a list of Signatures; a row of a 2-D array is a set of one point."""
-    if isinstance(X, Signature):
-        raise InputError(f"{where}: expected several sets, got one Signature; put it in a list")
-    if isinstance(X, np.ndarray) and X.dtype != object:
-        if X.ndim == 2:
-            return [Signature(row, where=f"{where}[{i}]") for i, row in enumerate(X)]
-        if X.ndim != 3:
-            raise ShapeError(f"{where}: expected a list of (m, d) sets, or (n, d) or (n, m, d); got shape {X.shape}")
-    try:
-        members = list(X)
-    except TypeError:
-        raise InputError(f"{where}: expected a sequence of sets, got {type(X).__name__}") from None
-    if not members:
-        raise ShapeError(f"{where}: expected at least one set, got none")
-    return [signature_of(member, where=f"{where}[{i}]") for i, member in enumerate(members)]
-
-
-def signature_of(member: Any, *, where: str) -> Signature:
-    """One set as a Signature."""
-    if isinstance(member, Signature):
-        return member
-    if isinstance(member, tuple):
-        if len(member) != 2:
-            raise InputError(f"{where}: expected (points, weights), got a tuple of {len(member)}")
-        return Signature(*member, where=where)
-    return Signature(member, where=where)
 
 
 def check_gamma(gamma: Gamma) -> None:

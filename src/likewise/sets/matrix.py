@@ -31,7 +31,8 @@ from likewise.core import linalg, transport
 from likewise.core.transport import AllPairs, Pack, Value
 from likewise.engine import checkpoint, runs, shards
 from likewise.errors import ConvergenceWarning, FileError, InputError, ShapeError
-from likewise.sets.compare import Gamma, check_gamma, signatures
+from likewise.sets.compare import Gamma, check_gamma
+from likewise.sets.reading import signatures
 from likewise.types import Array
 
 FORMAT = 1

@@ -45,9 +45,12 @@ class LMNNKnobs:
     k_targets: int = knob(5, "nearest sets of the same class that are pulled closer", low=1)
     k_impostors: int = knob(40, "nearest sets of other classes that are pushed away", low=1)
     mu: float = knob(0.5, "weight of pushing against pulling", low=0, high=1)
-    rho0: float | str = knob("auto", "how strongly M0 is held to the identity", low=0, choices=("auto",))
+    rho0: float | str = knob("auto", "how strongly M0 is held to the start", low=0, choices=("auto",))
     rhot: float | str = knob("auto", "how strongly each Mt is held to zero", low=0, choices=("auto",))
     normalize: bool = knob(True, "means instead of the paper's sums, points scaled to median squared distance 1")
+    start: Literal["identity", "whitened", "auto"] = knob(
+        "auto", "the metric that learning starts from and is held to: I, or that of matched points of one class"
+    )
     init: Literal["identity", "paper"] = knob("identity", "start at Mt = 0.01 I, or at I as printed")
     solver: Literal["auto", "lbfgs", "fista", "paper"] = knob("auto", "auto: lbfgs for the global model, else fista")
     rule: Literal["gallery", "energy", "global", "mean", "auto"] = knob("gallery", "which metric decides at test time")
@@ -56,7 +59,7 @@ class LMNNKnobs:
     tol: float = knob(1e-6, "marginal error at which a transport problem is solved", above=0, high=0.1)
     n_neighbors: int = knob(1, "neighbours that vote", low=1)
     n_jobs: int = knob(1, "threads that solve transport problems; -1 is all cores", low=-1)
-    seed: int = knob(0, "seed of the inner folds of rule='auto'", low=0)
+    seed: int = knob(0, "seed of the inner folds that choose what is auto", low=0)
     verbose: bool = knob(False, "print a line a round")
 
 
@@ -276,6 +279,7 @@ class Objective:
         self.gamma, self.width, self.tol, self.n_jobs = gamma, width, tol, n_jobs
         self.value: transport.Value = "kl" if value == "divergence" else value
         self.dim = sets.dim
+        self.watch: Callable[[Record], None] | None = None
         self.bundles = [_bundle(sets, pairs, int(t)) for t in np.unique(pairs.level)]
         self.solved: list[Solutions | None] = [None] * len(self.bundles)
 
@@ -459,7 +463,7 @@ def lbfgs(J: Objective, blocks: Array, max_iter: int) -> Steps:
         found = seen.get(x.tobytes()) or J.at_factors(x.reshape(shape))
         seen.clear()
         L = x.reshape(shape)
-        path.append((L @ L.transpose(0, 2, 1), _record(found, began)))
+        path.append((L @ L.transpose(0, 2, 1), _record(J, found, began)))
 
     first = np.stack([linalg.sqrt_psd(M) for M in blocks])
     minimize(
@@ -490,7 +494,7 @@ def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
         after = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         y = project(moved + (momentum - 1) / after * (moved - x))
         x, at_x, momentum = moved, found, after
-        yield x, _record(found, began, step)
+        yield x, _record(J, found, began, step)
         if fallen < PLATEAU * abs(found.smooth):
             return
         at_y = J(y)
@@ -498,7 +502,7 @@ def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
 
 
 def alternation(J: Objective, blocks: Array, max_iter: int, inner: int = 10) -> Steps:
-    """Algorithm 1 as printed: solve every F, then projected subgradient steps on M with F frozen; and again.
+    """As printed [MLML Algorithm 1]: solve every F, then projected subgradient steps on M with F frozen; and again.
 
     A frozen F bounds an impostor's distance from above only, so the true objective need not fall (erratum 3).
     λ and α of the printed algorithm occur in no equation (erratum 6); the step is ‖M‖ / (10 ‖∇‖ √k).
@@ -507,13 +511,13 @@ def alternation(J: Objective, blocks: Array, max_iter: int, inner: int = 10) -> 
     for outer in range(max_iter):
         found = J.freeze(blocks)
         if outer:
-            yield blocks, _record(found, began, step)
+            yield blocks, _record(J, found, began, step)
         for k in range(inner):
             gradient = J.at_frozen(blocks).gradient
             step = float(_first_step(blocks, gradient) / np.sqrt(1 + k + outer * inner))
             blocks = project(blocks - step * gradient)
     if max_iter:
-        yield blocks, _record(J(blocks), began, step)
+        yield blocks, _record(J, J(blocks), began, step)
 
 
 def _first_step(x: Array, gradient: Array) -> float:
@@ -534,14 +538,18 @@ def _backtrack(J: Objective, y: Array, at_y: Evaluation, step: float) -> tuple[A
     return moved, found, step
 
 
-def _record(found: Evaluation, began: float, step: float = 0.0) -> Record:
-    return {
+def _record(J: Objective, found: Evaluation, began: float, step: float = 0.0) -> Record:
+    """What an iteration came to; whoever watches J is told at once."""
+    record = {
         "objective": found.objective,
         "smooth": found.smooth,
         "active": found.active,
         "step": float(step),
         "seconds": time.perf_counter() - began,
     }
+    if J.watch is not None:
+        J.watch(record)
+    return record
 
 
 SOLVERS: dict[str, Callable[[Objective, Array, int], Steps]] = {"lbfgs": lbfgs, "fista": fista, "paper": alternation}
