@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import train_generators as training
-from likewise.distributions import Normal, TruncatedNormal, shipped
+from likewise.distributions import Normal, TruncatedNormal
 from likewise.distributions.model import Generator
+from likewise.distributions.shipped import describer, shipped
 from likewise.engine import checkpoint
 
 SPACES = ("pixel", "preactivation", "feature")
 CHUNK = 8
 """Latents whose Jacobians are in memory at a time."""
+SHARD = 500
+"""Latents a file."""
 AGREE = 2e-3
 """How far, in nats, a singular value among the checked ones may be from the library's own."""
 
@@ -54,10 +57,10 @@ class Subject:
         made = Generator(self.pixels, Normal(self.dim), labels=self.labels, spaces=known, space=chosen, name=self.name)
         return made
 
-    def draw(self, n: int, seed: int, psi: float | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def draw(self, n: int, seed: tuple[int, ...], psi: float | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Latents and labels from a counter seed; classes in turn."""
         latent = Normal(self.dim) if psi is None else TruncatedNormal(self.dim, psi)
-        z = torch.from_numpy(latent.sample(n, np.random.default_rng((17, seed))))
+        z = torch.from_numpy(latent.sample(n, np.random.default_rng((17, *seed))))
         return z, () if self.labels is None else (torch.arange(n) % self.labels,)
 
 
@@ -149,7 +152,7 @@ def fashion_vae(stores: Stores) -> Subject:
 
 
 def _ours(name: str, stores: Stores) -> Subject:
-    net, describe = shipped.shipped(name).net, shipped.describer("fashion")
+    net, describe = shipped(name).net, describer("fashion")
     return Subject(name, net[0].in_features, net[:-1], torch.sigmoid, describe, stores.clothes)
 
 
@@ -183,37 +186,35 @@ class Harvest:
 
 
 def harvest(subject: Subject, n: int, seed: int, folder: Path, *, psi: float | None = None) -> Harvest:
-    """The bank of a seed, from the folder if it is there."""
-    about = {"subject": subject.name, "n": n, "seed": seed, "psi": psi, "net": _digest(subject)}
-    file = folder / f"bank-{subject.name}-{n}-{seed}{'' if psi is None else f'-{psi:g}'}.safetensors"
+    """The first n latents of a seed's bank, from the folder as far as they are there; kept shard by shard."""
+    shards = [_shard(subject, seed, part, folder, psi) for part in range(-(-n // SHARD))]
+    whole = {key: np.concatenate([shard[key] for shard in shards])[:n] for key in shards[0]}
+    logs = {space: whole[f"log_sigma.{space}"] for space in SPACES}
+    return Harvest(whole["z"], whole.get("y"), logs, whole["features"])
+
+
+def _shard(subject: Subject, seed: int, part: int, folder: Path, psi: float | None) -> dict[str, Any]:
+    about = {"subject": subject.name, "seed": seed, "part": part, "psi": psi, "net": _digest(subject)}
+    file = folder / f"bank-{subject.name}-{seed}{'' if psi is None else f'-{psi:g}'}-{part}.safetensors"
     if file.is_file():
         arrays, header = checkpoint.read(file)
         if header == about:
-            return _unpacked(arrays)
-    made = _harvested(subject, n, seed, psi)
-    arrays = {f"log_sigma.{space}": values for space, values in made.log_sigma.items()}
-    arrays |= {"z": made.z, "features": made.features} | ({} if made.y is None else {"y": made.y})
+            return arrays
+    arrays = _harvested(subject, seed, part, psi)
     checkpoint.write(file, arrays, about)
-    return made
+    return arrays
 
 
-def _unpacked(arrays: dict[str, Any]) -> Harvest:
-    logs = {space: arrays[f"log_sigma.{space}"] for space in SPACES}
-    return Harvest(arrays["z"], arrays.get("y"), logs, arrays["features"])
-
-
-def _harvested(subject: Subject, n: int, seed: int, psi: float | None) -> Harvest:
-    z, y = subject.draw(n, seed, psi)
-    logs: dict[str, list[NDArray[np.float64]]] = {space: [] for space in SPACES}
-    rows = []
-    for i in range(0, n, CHUNK):
+def _harvested(subject: Subject, seed: int, part: int, psi: float | None) -> dict[str, Any]:
+    z, y = subject.draw(SHARD, (seed, part), psi)
+    found: dict[str, list[Any]] = {}
+    for i in range(0, SHARD, CHUNK):
         values, feature = spectra(subject, z[i : i + CHUNK], *(one[i : i + CHUNK] for one in y))
-        rows.append(feature.numpy())
+        found.setdefault("features", []).append(feature.numpy().astype(np.float32))
         for space in SPACES:
-            logs[space].append(values[space])
-    made = {space: np.concatenate(parts) for space, parts in logs.items()}
-    labels = y[0].numpy() if y else None
-    return Harvest(z.numpy(), labels, made, np.concatenate(rows).astype(np.float32))
+            found.setdefault(f"log_sigma.{space}", []).append(values[space])
+    labels = {"y": y[0].numpy()} if y else {}
+    return {"z": z.numpy(), **labels, **{key: np.concatenate(parts) for key, parts in found.items()}}
 
 
 def spectra(subject: Subject, z: Tensor, *y: Tensor) -> tuple[dict[str, NDArray[np.float64]], Tensor]:
@@ -257,7 +258,7 @@ def check(subject: Subject, bank: Harvest, rows: int = 8) -> float:
 
 def _digest(subject: Subject) -> str:
     """What tells one subject from another: its pictures and features of fixed latents."""
-    z, y = subject.draw(16, 99)
+    z, y = subject.draw(16, (99,))
     with torch.no_grad():
         x = subject.pixels(z, *y)
         told = [round(float(v), 3) for v in (x.sum(), x.square().sum(), subject.describe(x).square().sum())]

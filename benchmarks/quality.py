@@ -2,6 +2,7 @@
 
     python benchmarks/quality.py sets            eth80, JapaneseVowels, kinfacew2: every method, written to results/
     python benchmarks/quality.py sets --quick    two resamples and the four set methods, printed only
+    python benchmarks/quality.py distributions   the experiments on polarity sampling: see quality_distributions.py
 
 eth80: grey 20 × 20 pixels → PCA 50, five objects a class to train, the others to test, drawn `--resamples` times.
 JapaneseVowels: the official split, frames as points. kinfacew2: the official five folds, 1 − EER, mean of the four
@@ -34,6 +35,7 @@ from likewise.errors import InputError
 from likewise.io import write_text
 from likewise.sets import baselines, data, features, protocols
 from likewise.sets.model import WassersteinLMNN
+from quality_distributions import distributions
 from record import record
 
 Methods = dict[str, Callable[[], Any]]
@@ -199,6 +201,9 @@ def sets(
     settings = "" if (resamples, seed) == (10, 0) else f" --resamples {resamples} --seed {seed}"
     path = record("quality-sets", [*columns, "mean"], rows, f"python benchmarks/quality.py sets{settings}", note)
     click.echo(f"written: {path}")
+
+
+main.add_command(distributions)
 
 
 if __name__ == "__main__":
