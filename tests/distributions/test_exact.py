@@ -11,7 +11,7 @@ from scipy import stats
 from likewise.distributions import Bank, Generator, Normal, OnlineSampler, TruncatedNormal, Uniform, harvest
 from worlds.generators import Folded, Linear, Stairs, cell_masses, cells, stairs
 
-N = 20_000
+N = 12_000
 DRAWN = 4_000
 SEEDS = range(3)
 
@@ -19,7 +19,7 @@ SEEDS = range(3)
 @functools.cache
 def bank(kind: str) -> Bank:
     """The bank of a world, harvested once."""
-    return harvest(GENERATORS[kind](), N if kind != "stairs" else 40_000, seed=3, shard_size=4000)
+    return harvest(GENERATORS[kind](), N if kind != "stairs" else 20_000, seed=3, shard_size=4000)
 
 
 GENERATORS = {
@@ -163,7 +163,7 @@ def test_online_outputs_follow_the_exact_cdf(algorithm: str, rho: float) -> None
 def test_online_latents_keep_their_density(algorithm: str, kind: str) -> None:
     """Against the bank's own weights in the cells: a move that is not reversible for p_z drifts away from them."""
     big, few = bank(kind), small(kind)
-    z, info = OnlineSampler(GENERATORS[kind](), few, 1.0, algorithm=algorithm, steps=30).draw(2000, seed=2)  # type: ignore[arg-type]
+    z, info = OnlineSampler(GENERATORS[kind](), few, 1.0, algorithm=algorithm, steps=12).draw(1000, seed=2)  # type: ignore[arg-type]
     inside = np.abs(z).max(1) <= 2
     counts = cells(z[inside], -2, 2)
     weights = np.exp(big.log_weights(1.0))
@@ -180,7 +180,7 @@ def test_chains_forget_where_they_began() -> None:
     """Started from the model (a bank that weights nothing), the moves alone bring the chains to ρ = 1."""
     b = small("stairs")
     flat = Bank(b.latents, np.zeros_like(b.log_sigma), log_density=b.log_density, about=b.about)
-    sampler = OnlineSampler(stairs(), flat, 1.0, steps=60)
+    sampler = OnlineSampler(stairs(), flat, 1.0, steps=40)
     z, _ = sampler.draw(1500, seed=3)
     assert ks(z, 1.0, np.inf) > 1e-3
     few, _ = OnlineSampler(stairs(), flat, 1.0, steps=1).draw(1500, seed=3)

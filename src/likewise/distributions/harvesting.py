@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
 from likewise.engine import shards
@@ -29,8 +29,6 @@ from likewise.engine.shards import ShardStore
 from likewise.errors import InputError, ShapeError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from likewise.distributions.model import Generator
 
 SHARD = 256
@@ -126,31 +124,13 @@ def measured(generator: Generator, z: NDArray[Any], labels: NDArray[Any] | None,
 
 
 def _spectrum(generator: Generator, z: NDArray[Any], label: int | None, k: int, method: str) -> Measured:
-    import torch
-
     from likewise.core.spectra import spectrum
 
-    function, at = generator.function(label), generator.latents(z)
-    with torch.no_grad():
-        _refuse(generator, np.concatenate([_unfit(function(part)) for part in at.split(generator.batch)]), "output")
-    found = spectrum(function, at, k, method=method)  # type: ignore[arg-type]
-    values = np.asarray(found.values, dtype=np.float64)
-    _refuse(generator, ~np.isfinite(values).all(1), "Jacobian")
-    rank = np.asarray(found.rank, dtype=np.int64)
-    with np.errstate(divide="ignore"):
-        logs = np.log(np.where(np.arange(k) < rank[:, None], values, 0.0))
-    return Measured(logs, rank, found.method, float(found.cost))
-
-
-def _unfit(x: Tensor) -> Bool[np.ndarray, " n"]:
-    """The rows that contain NaN or infinity: a derivative alone may not show it."""
-    return np.asarray((~x.detach().isfinite().all(1)).cpu().numpy())
-
-
-def _refuse(generator: Generator, unfit: Bool[np.ndarray, " n"], what: str) -> None:
-    if unfit.any():
-        row = int(np.flatnonzero(unfit)[0])
-        raise InputError(f"generator: the {what} of {generator.name} at latent {row} contains NaN or infinity")
+    try:
+        found = spectrum(generator.function(label), generator.latents(z), k, method=method)  # type: ignore[arg-type]
+    except InputError as error:
+        raise type(error)(f"generator: {generator.name}: {error}") from error
+    return Measured(found.log_values, np.asarray(found.rank, dtype=np.int64), found.method, float(found.cost))
 
 
 def _by_class(n: int, labels: NDArray[Any] | None) -> Iterator[tuple[Any, int | None]]:
