@@ -137,6 +137,26 @@ def test_two_nets_of_one_class_have_two_names() -> None:
         _ = a.distance < b.distance
 
 
+def test_the_smooth_net_is_near_the_default_and_has_gradients() -> None:
+    from likewise.distributions.describers import PhotoFeatures
+
+    r = np.random.default_rng(0)
+    coarse = torch.as_tensor(r.uniform(size=(2, 3, 4, 4)), dtype=torch.float32)
+    x = torch.nn.functional.interpolate(coarse, (240, 240), mode="bicubic").clamp(0, 1)
+    smooth, default = PhotoFeatures()(x).numpy(), features(x).rows
+    assert (np.sum(smooth * default, 1) > 0.85).all()
+    np.testing.assert_allclose(PhotoFeatures(-1)(2 * x - 1).numpy(), smooth, atol=1e-3)
+    assert features(x, PhotoFeatures()).net != features(x).net
+    small = torch.rand(1, 1, 32, 32, requires_grad=True)
+    PhotoFeatures()(small)[0, :8].sum().backward()
+    assert small.grad is not None
+    assert float(small.grad.abs().sum()) > 0
+    with pytest.raises(ShapeError, match="pictures"):
+        PhotoFeatures()(torch.zeros(2, 5))
+    with pytest.raises(InputError, match="low < high"):
+        PhotoFeatures(1.0, 0.0)
+
+
 def test_precomputed_features_meet_a_described_side() -> None:
     x = pictures(30)
     kept = features(x, Colours())

@@ -363,11 +363,11 @@ def test_what_cannot_be_fitted_is_refused(sigma: list[float]) -> None:
 
 @pytest.mark.slow
 def test_the_measures_never_hold_a_matrix_of_distances() -> None:
-    """20,000 × 64 a side: one matrix would be 3.2 GB; benchmarks/speed_measures.py measures 50,000 × 2048."""
+    """12,000 × 64 a side: one matrix would be 1.15 GB; benchmarks/speed_measures.py measures 50,000 × 2048."""
     code = (
         "import resource, numpy as np; from likewise.distributions import metrics\n"
         "r = np.random.default_rng(0)\n"
-        "X, Y = (r.standard_normal((20000, 64), dtype=np.float32) for _ in range(2))\n"
+        "X, Y = (r.standard_normal((12000, 64), dtype=np.float32) for _ in range(2))\n"
         "metrics.measures(X[:500], Y[:500]); metrics.kid(X[:500], Y[:500])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "metrics.measures(X, Y); metrics.kid(X, Y)\n"

@@ -137,8 +137,26 @@ def test_the_distance_may_be_that_of_a_net() -> None:
     expected = (((ends[3:] - ends[:3]) @ net.weight.numpy().T) ** 2).sum(1)
     np.testing.assert_allclose(found.distances, expected, rtol=1e-4)
     assert found.value.net.startswith("Linear-")
+
+
+def test_an_embedder_of_8_bits_is_refused_for_small_steps_and_the_default_net_is_smooth() -> None:
+    import likewise as lw
+
+    ramp = torch.linspace(0, 1, 16)
+    base = torch.stack([ramp[None, :] * torch.ones(16, 1), ramp[:, None] * torch.ones(1, 16)])
+
+    def net(z: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(torch.einsum("nd,dhw->nhw", z, base))[:, None]
+
+    ends = np.random.default_rng(0).normal(size=(4, 2))
     with pytest.raises(InputError, match="8 bits"):
-        path_length(lambda z: z, latents=ends)
+        path_length(net, latents=ends, describe=lw.images.default())
+    short, less = (path_length(net, latents=ends, path="lerp", kind="end", step=step) for step in (1e-2, 5e-3))
+    np.testing.assert_allclose(short.distances, less.distances, rtol=0.1)
+    assert (short.distances > 0).all()
+    assert short.value.net == "efficientnet-lite0-imagenet-smooth"
+    squashed = path_length(lambda z: 2 * net(z) - 1, latents=ends, path="lerp", kind="end", step=1e-2)
+    np.testing.assert_allclose(squashed.distances, short.distances, rtol=1e-2)
 
 
 def test_trimming_leaves_out_the_extremes() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.distributions.describers import Describe, describer
+from likewise.distributions.describers import Describe, PhotoFeatures, describer
 from likewise.distributions.metrics import Figure
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array
@@ -94,8 +94,8 @@ def path_length(
     kind: "full" draws t from [0, 1 − ε], "end" is t = 0. path: "auto" is slerp for latents without bounds and lerp
     otherwise. With `mapping` (z → w) the path is a straight line in w and `generator` is the synthesis w → x.
     latents (2n, dim) replace those drawn of the generator's own density (a Bank's at some ρ); pair i is row i and
-    row n + i. distance(x, y) → (n,), squared; without one ‖φ(x) − φ(y)‖² with φ = `describe`, whose rows should then
-    be differentiable in the picture: the default net rounds to 8 bits, so that a small step needs a net of one's own.
+    row n + i. distance(x, y) → (n,), squared; without one ‖φ(x) − φ(y)‖² with φ = `describe`, a callable of tensors
+    (an embedder rounds to 8 bits, in which small steps are lost); by default PhotoFeatures, EfficientNet-Lite0.
     """
     _check(n, kind, step)
     rng = np.random.default_rng(seed)
@@ -160,6 +160,8 @@ def _measure(distance: Distance | None, describe: Describe, step: float) -> tupl
             raise InputError(f"distance: expected a callable of two batches, got {type(distance).__name__}")
         name = getattr(distance, "name", None) or getattr(distance, "__qualname__", type(distance).__qualname__)
         return distance, str(name)
+    if describe is None:
+        return _photo_distance, PhotoFeatures().name
     net = describer(describe)
     if net.takes_any_size and step < 0.01:
         raise InputError(
@@ -172,6 +174,15 @@ def _measure(distance: Distance | None, describe: Describe, step: float) -> tupl
         return np.asarray(((rows[0] - rows[1]) ** 2).sum(axis=1))
 
     return squared, net.name
+
+
+def _photo_distance(x: Tensor, y: Tensor) -> Array:
+    """‖φ(x) − φ(y)‖² under the default net, of pictures in [0, 1], or in [−1, 1] where any value is below −0.01."""
+    import torch
+
+    net = PhotoFeatures(-1.0 if min(float(x.min()), float(y.min())) < -0.01 else 0.0)
+    with torch.no_grad():
+        return np.asarray((net(x).double() - net(y).double()).square().sum(1).cpu())
 
 
 def _made(generator: Any, z: Any, y: Any) -> Tensor:
