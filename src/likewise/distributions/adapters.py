@@ -98,8 +98,9 @@ def dcgan(
 ) -> Generator:
     """A DCGAN: transposed convolutions (main.*, gen.*), or doubled pixels and convolutions (l1, conv_blocks).
 
-    Strides, paddings and output paddings (`extras`) of transposed convolutions follow the kernels where they are not
-    given; `latent_first` says whether z comes before the class's embedding in the other layout.
+    Strides, paddings and output paddings (`extras`) of transposed convolutions follow the kernels; with strides given,
+    paddings are 0 unless given, too. `latent_first` says whether z comes before the class's embedding in the other
+    layout; where it is not given, the stored statistics tell.
     """
     state = _state(source)
     grid = {"strides": strides, "paddings": paddings, "extras": extras, "slope": slope}

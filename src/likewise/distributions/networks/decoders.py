@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 from jaxtyping import Float, Int
@@ -163,6 +164,10 @@ def _units(state: Mapping[str, Tensor], chosen: Sequence[str]) -> list[Unit]:
             units.append(Unit(path, _kind(state, path, before), tuple(weight.shape), bias, None))
     if not units:
         raise InputError("state: no layer of a decoder was found")
+    if units[-1].norm is not None:
+        raise InputError(
+            f"state: the chain ends with {units[-1].norm}, which normalises; the layer after it is missing"
+        )
     return units
 
 
@@ -196,13 +201,24 @@ def _gridded(
     done = list(units)
     for j, i in enumerate(places):
         unit = units[i] if kinds is None else units[i]._replace(kind=kinds[j])
-        stride, padding, extra = (known[0][j], known[1][j], 0) if known else _rule(unit, first=i == 0)
         if strides is not None:
-            stride, padding, extra = strides[j], 0 if known else padding, extra if stride == strides[j] else 0
-        padding = padding if paddings is None else paddings[j]
-        extra = extra if extras is None else extras[j]
-        done[i] = unit._replace(stride=stride, padding=padding, extra=extra)
-    return done
+            usual = (strides[j], 0, 0)
+        else:
+            usual = (known[0][j], known[1][j], 0) if known else _rule(unit, first=i == 0)
+        padding = usual[1] if paddings is None else paddings[j]
+        extra = usual[2] if extras is None else extras[j]
+        done[i] = unit._replace(stride=usual[0], padding=padding, extra=extra)
+    return _chained(done)
+
+
+def _chained(units: list[Unit]) -> list[Unit]:
+    """The units, if what leaves each one is what the next one takes."""
+    for before, after in pairwise(units):
+        turns = before.kind == "linear" and after.kind != "linear"
+        fits = before.out % after.into == 0 if turns else before.out == after.into
+        if not fits:
+            raise InputError(f"state: {before.path} gives {before.out} and {after.path} takes {after.into}")
+    return units
 
 
 def _rule(unit: Unit, *, first: bool) -> tuple[int, int, int]:

@@ -9,6 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+DENSE = 256
+"""Up to this many samples a side, a separable filter is applied as two products with a matrix; above, it convolves."""
+
 
 def upfirdn(
     x: Float[Tensor, "n c h w"],
@@ -21,36 +24,56 @@ def upfirdn(
 ) -> Float[Tensor, "n c h2 w2"]:
     """Put up − 1 zeros after each sample, pad, convolve with f, keep every down-th: the same along both axes.
 
-    `pad` counts zeros before and after on the finer grid, negative to crop. f is (t,), applied to rows and then to
-    columns, or (t, t); None is a single tap of 1. The size h becomes ⌈(h·up + pad − t + 1) / down⌉.
+    `pad` counts zeros before and after on the finer grid, negative to crop. f is (t,), applied to rows and to columns,
+    or (t, t); None is a single tap of 1. The size h becomes ⌈(h·up + pad − t + 1) / down⌉.
     """
-    if f is None:
-        f = torch.ones(1, dtype=x.dtype, device=x.device)
-    if f.ndim == 1:
-        rows = _along(x, f[None, :], (1, up), (1, down), ((0, 0), pad))
-        return _along(rows, f[:, None], (up, 1), (down, 1), (pad, (0, 0))) * gain
-    return _along(x, f, (up, up), (down, down), (pad, pad)) * gain
+    f = torch.ones(1, dtype=x.dtype, device=x.device) if f is None else f.to(x.dtype)
+    if f.ndim == 2:
+        f = _factor(f)
+    if f.ndim == 2:
+        return _along(x, f, (up, up), (down, down), (pad, pad)) * gain
+    if max(x.shape[2:]) <= DENSE:
+        tall, wide = (line_matrix(f, size, up, down, pad) for size in x.shape[2:])
+        return (gain * tall) @ (x @ wide.T)
+    rows = _along(x, f[None, :], (1, up), (1, down), ((0, 0), pad))
+    return _along(rows, f[:, None], (up, 1), (down, 1), (pad, (0, 0))) * gain
+
+
+def _factor(f: Float[Tensor, "t t"]) -> Tensor:
+    """g where f = g gᵀ, as for the outer square of a filter that sums to 1; else f itself."""
+    g = f.sum(1)
+    return g if torch.allclose(torch.outer(g, g), f, rtol=1e-6, atol=1e-9) else f
+
+
+def line_matrix(
+    f: Float[Tensor, " t"], size: int, up: int, down: int, pad: tuple[int, int]
+) -> Float[Tensor, "out size"]:
+    """The matrix of `upfirdn` along one axis: A[o, i] = f[o·down + t − 1 − pad₀ − i·up], 0 where f has no such tap."""
+    taps = len(f)
+    out = -(-(size * up + pad[0] + pad[1] - taps + 1) // down)
+    ends = torch.arange(out, device=f.device)[:, None] * down + taps - 1 - pad[0]
+    tap = ends - torch.arange(size, device=f.device)[None, :] * up
+    return torch.where((tap >= 0) & (tap < taps), f[tap.clamp(0, taps - 1)], 0.0)
 
 
 def _along(
     x: Tensor, f: Tensor, up: tuple[int, int], down: tuple[int, int], pad: tuple[tuple[int, int], tuple[int, int]]
 ) -> Tensor:
-    """The same with factors and padding of their own for rows and columns; channels go through as pictures."""
-    planes = x.reshape(-1, 1, *x.shape[2:])
-    kernel = f.to(x.dtype)[None, None]
+    """The same by convolution, channel by channel, with factors and padding of their own for rows and columns."""
+    channels = x.shape[1]
+    kernel = f.expand(channels, 1, *f.shape)
     (top, bottom), (left, right) = pad
-    if up != (1, 1):
-        # A transposed convolution is the full one of the zero-stuffed signal: only its ends are left to be set.
-        planes = nn.functional.conv_transpose2d(planes, kernel, stride=up)
-        tall, wide = (x.shape[2] * up[0], x.shape[3] * up[1])
-        top, left = top - f.shape[0] + 1, left - f.shape[1] + 1
-        bottom = tall + pad[0][0] + pad[0][1] - f.shape[0] + 1 - planes.shape[2] - top
-        right = wide + pad[1][0] + pad[1][1] - f.shape[1] + 1 - planes.shape[3] - left
-        y = nn.functional.pad(planes, (left, right, top, bottom))[:, :, :: down[0], :: down[1]]
-    else:
-        padded = nn.functional.pad(planes, (left, right, top, bottom))
-        y = nn.functional.conv2d(padded, kernel.flip(2, 3), stride=down)
-    return y.reshape(*x.shape[:2], *y.shape[2:])
+    if up == (1, 1):
+        padded = nn.functional.pad(x, (left, right, top, bottom))
+        return nn.functional.conv2d(padded, kernel.flip(2, 3), stride=down, groups=channels)
+    # A transposed convolution is the full one of the zero-stuffed signal: only its ends are left to be set.
+    full = nn.functional.conv_transpose2d(x, kernel, stride=up, groups=channels)
+    ends: list[int] = []
+    for axis, (low, high) in ((3, pad[1]), (2, pad[0])):
+        taps, factor = f.shape[axis - 2], up[axis - 2]
+        before = low - taps + 1
+        ends += [before, x.shape[axis] * factor + low + high - taps + 1 - full.shape[axis] - before]
+    return nn.functional.pad(full, ends)[:, :, :: down[0], :: down[1]]
 
 
 def binomial() -> Float[Tensor, "4 4"]:

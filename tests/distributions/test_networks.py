@@ -1,0 +1,624 @@
+"""The networks of well-known families: derivatives, wiring and layers against slow, plain versions of the same."""
+
+from __future__ import annotations
+
+import math
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import signal
+from torch import Tensor, nn
+from torch.func import jvp, vmap
+
+from likewise.distributions.networks import (
+    FAMILIES,
+    biggan,
+    class_of,
+    decoders,
+    recognise,
+    resample,
+    stylegan3,
+    upsampling,
+)
+from likewise.distributions.networks.network import Network, one_hot, pixel_norm, squashed
+from likewise.distributions.networks.resample import binomial, lowpass, upfirdn
+from likewise.distributions.networks.style import demodulation, modulated_conv
+from likewise.errors import InputError
+from worlds import networks as worlds
+
+F = nn.functional
+
+
+@pytest.fixture(params=worlds.ALL, ids=lambda name: name.replace(" ", "-"))
+def net(request: pytest.FixtureRequest) -> Network:
+    return worlds.ALL[request.param]()
+
+
+# ------------------------------------------------------------------------------------------ what every network does
+
+
+def test_pictures_are_in_the_unit_interval_and_rows_are_independent(net: Network) -> None:
+    z, y = worlds.latents(net)
+    x = net(z, y)
+    assert x.ndim == 4
+    assert x.shape[2] == x.shape[3]
+    assert float(x.min()) >= 0
+    assert float(x.max()) <= 1
+    assert float(x.std(0).max()) > 1e-3, "the latent changes nothing"
+    alone = torch.cat([net(z[i : i + 1], None if y is None else y[i : i + 1]) for i in range(len(z))])
+    torch.testing.assert_close(x, alone, rtol=1e-4, atol=1e-5)
+    assert torch.equal(x, net(z, y))
+
+
+def test_the_squashed_preactivation_is_the_picture(net: Network) -> None:
+    z, y = worlds.latents(net)
+    a = net.preactivation(z, y)
+    plain = {"tanh": lambda: (a.tanh() + 1) / 2, "sigmoid": lambda: 1 / (1 + (-a).exp())}
+    wanted = plain.get(net.output, lambda: ((a + 1) / 2).clip(0, 1))()
+    torch.testing.assert_close(net(z, y), wanted)
+
+
+def test_forward_mode_batched_over_directions_is_the_derivative(net: Network) -> None:
+    """Central differences in float64; ReLU kinks are rare enough at this step."""
+    net = net.double()
+    z, y = worlds.latents(net, dtype=torch.float64)
+    t = torch.randn(4, *z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for space in (net, *net.spaces.values()):
+
+        def flat(x: Tensor, space: object = space) -> Tensor:
+            return space(x, y).flatten(1)  # type: ignore[operator]
+
+        pushed = vmap(lambda d, flat=flat: jvp(flat, (z,), (d,))[1])(t)
+        h = 1e-6
+        central = torch.stack([(flat(z + h * d) - flat(z - h * d)) / (2 * h) for d in t])
+        # Few entries may straddle a kink or a cut: the median error is exact, the norm nearly.
+        assert float((pushed - central).abs().median()) <= 1e-6 * float(central.abs().max())
+        assert float((pushed - central).norm()) <= 0.02 * float(central.norm())
+
+
+def test_reverse_mode_agrees_with_forward_mode(net: Network) -> None:
+    net = net.double()
+    z, y = worlds.latents(net, dtype=torch.float64)
+    _, pushed = jvp(lambda x: net(x, y), (z,), (torch.ones_like(z),))
+    u = torch.randn(pushed.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    x = z.clone().requires_grad_()
+    (pulled,) = torch.autograd.grad(net(x, y), x, u)
+    assert float(pulled.sum()) == pytest.approx(float((u * pushed).sum()), rel=1e-9)
+
+
+def test_keys_go_round(net: Network) -> None:
+    state = net.state_dict()
+    assert recognise(state) == net.family
+    again = class_of(net.family).from_state(state, **net.settings)
+    z, y = worlds.latents(net)
+    assert torch.equal(again(z, y), net(z, y))
+    assert list(again.state_dict()) == list(state)
+    assert repr(again) == repr(net)
+    assert not any(p.requires_grad for p in again.parameters())
+    assert not any(m.training for m in again.modules())
+
+
+def test_a_key_too_few_too_many_or_misshapen_is_named(net: Network) -> None:
+    state = net.state_dict()
+    cls = class_of(net.family)
+    last = [key for key in state if key.endswith("weight") or key.endswith("weight_orig")][-1]
+    with pytest.raises(InputError, match=r"state: .*(missing|no layer|not the weights|has no|expected)"):
+        cls.from_state({key: value for key, value in state.items() if key != last})
+    bias = next(key for key in state if key.endswith("bias"))
+    bad = {**state, bias: torch.zeros(len(state[bias]) + 1)}
+    with pytest.raises(InputError, match=r"state: "):
+        cls.from_state(bad, **net.settings)
+    if net.family != "vae":  # a VAE's file has an encoder, whose keys nobody knows
+        with pytest.raises(InputError, match=r"keys unexpected for a \w+: surplus"):
+            cls.from_state({**state, "surplus": torch.zeros(1)}, **net.settings)
+    with pytest.raises(InputError, match=r"state: not the weights of"):
+        cls.from_state({}) if net.family in ("biggan_deep", "progan", "nvae", "upsampling_dcgan") else cls.from_state(
+            {}, nonsense=1
+        )
+
+
+def test_truncation_shares_weights_and_leaves_the_original_alone(net: Network) -> None:
+    z, y = worlds.latents(net)
+    before = net(z, y)
+    if net.family == "progan":
+        with pytest.raises(InputError, match="TruncatedNormal"):
+            net.truncated(0.5)
+        return
+    cut = net.truncated(0.5)
+    assert not torch.allclose(cut(z, y), before)
+    assert torch.equal(net(z, y), before)
+    assert next(cut.parameters()) is next(net.parameters())
+    assert repr(cut) != repr(net)
+    if net.family not in ("stylegan2", "stylegan3", "biggan_deep"):
+        torch.testing.assert_close(cut(z, y), net(0.5 * z, y))
+
+
+def test_classes_are_asked_for() -> None:
+    for make in (lambda: worlds.stylegan2(4), worlds.biggan, worlds.upsampling):
+        net = make()
+        with pytest.raises(InputError, match=r"y: the network has \d classes"):
+            net(torch.zeros(1, net.dim))
+
+
+def test_families_are_told_apart_or_named() -> None:
+    assert set(FAMILIES) == {class_of(family).family for family in FAMILIES}
+    with pytest.raises(InputError, match=r"family: the keys \(conv1.weight, fc.bias\) are those of no known family"):
+        recognise(["conv1.weight", "fc.bias"])
+    with pytest.raises(InputError, match="family: expected one of stylegan3"):
+        class_of("gan")
+
+
+# ---------------------------------------------------------------------------------------------------------- layers
+
+
+def naive_upfirdn(x: np.ndarray, f: np.ndarray, up: int, down: int, pad: tuple[int, int]) -> np.ndarray:
+    """One plane: stuff zeros, pad or crop, convolve by SciPy, keep every down-th."""
+    h, w = x.shape
+    fine = np.zeros((h * up, w * up))
+    fine[::up, ::up] = x
+    low, high = pad
+    fine = np.pad(fine, (max(low, 0), max(high, 0)))
+    fine = fine[max(-low, 0) : fine.shape[0] - max(-high, 0), max(-low, 0) : fine.shape[1] - max(-high, 0)]
+    return np.asarray(signal.convolve2d(fine, f, mode="valid")[::down, ::down])
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.integers(-2, 5),
+    st.integers(-2, 5),
+    st.booleans(),
+    st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=60)
+def test_upfirdn_against_scipy(up: int, down: int, taps: int, low: int, high: int, separable: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(2, 3, 5, 6))
+    f = rng.normal(size=taps) if separable else rng.normal(size=(taps, taps))
+    if min(5 * up, 6 * up) + low + high < taps:
+        return
+    full = np.outer(f, f) if separable else f
+    wanted = 3 * np.array([[naive_upfirdn(plane, full, up, down, (low, high)) for plane in row] for row in x])
+    for most in (resample.DENSE, 0):  # by matrices, and as for large pictures by convolution
+        with mock.patch.object(resample, "DENSE", most):
+            got = upfirdn(torch.from_numpy(x), torch.from_numpy(f), up=up, down=down, pad=(low, high), gain=3.0)
+        np.testing.assert_allclose(got.numpy(), wanted, atol=1e-12)
+
+
+def test_the_outer_square_of_a_filter_is_applied_line_by_line() -> None:
+    x = torch.randn(1, 2, 9, 9, dtype=torch.float64)
+    square = binomial().double()
+    assert resample._factor(square).ndim == 1
+    assert resample._factor(torch.randn(4, 4)).ndim == 2
+    torch.testing.assert_close(upfirdn(x, square, up=2, pad=(2, 1)), upfirdn(x, square.sum(0), up=2, pad=(2, 1)))
+
+
+def test_upfirdn_along_a_line_is_scipys_upfirdn() -> None:
+    x, f = torch.randn(1, 1, 7, 7, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    ours = upfirdn(x, f, up=3, pad=(4, 4))
+    one = signal.upfirdn(f.numpy(), signal.upfirdn(f.numpy(), x[0, 0].numpy(), up=3, axis=0), up=3, axis=1)
+    np.testing.assert_allclose(
+        ours[0, 0, : one.shape[0], : one.shape[1]].numpy(), one[: ours.shape[2], : ours.shape[3]]
+    )
+
+
+def test_modulated_convolution_is_a_kernel_for_each_sample() -> None:
+    x, w = torch.randn(3, 4, 6, 5, dtype=torch.float64), torch.randn(7, 4, 3, 3, dtype=torch.float64)
+    s = torch.randn(3, 4, dtype=torch.float64)
+    got = modulated_conv(x, w, s, padding=1)
+    for n in range(3):
+        own = torch.zeros_like(w)
+        for o in range(7):
+            for i in range(4):
+                own[o, i] = w[o, i] * s[n, i]
+            own[o] = own[o] / math.sqrt(float((own[o] ** 2).sum()) + 1e-8)
+        torch.testing.assert_close(got[n : n + 1], F.conv2d(x[n : n + 1], own, padding=1))
+
+
+def test_demodulated_outputs_have_unit_variance() -> None:
+    torch.manual_seed(0)
+    w, s = torch.randn(5, 6, 3, 3), torch.rand(1, 6) + 0.5
+    y = modulated_conv(torch.randn(1, 6, 200, 200), w, s, padding=0)
+    torch.testing.assert_close(y.std((0, 2, 3)), torch.ones(5), rtol=0.03, atol=0)
+
+
+def test_a_doubling_layer_stuffs_zeros_convolves_and_smooths() -> None:
+    """y = 4 f ∗ w ∗ x↑2 with true convolutions, cut from the third sample on: one plane at a time by SciPy."""
+    layer = worlds.stylegan2().get_submodule("synthesis.b8.conv0").double()
+    x, w = torch.randn(2, 10, 4, 4, dtype=torch.float64), torch.randn(2, 12, dtype=torch.float64)
+    s = layer.affine(w)
+    got = layer._doubled(x, s)
+    kernel, f = layer.weight.numpy(), layer.resample_filter.numpy()
+    scale = demodulation(layer.weight, s)
+    for n in range(2):
+        for o in range(8):
+            total = np.zeros((8, 8))
+            for i in range(10):
+                fine = np.zeros((8, 8))
+                fine[::2, ::2] = (x[n, i] * s[n, i]).numpy()
+                total += 4 * signal.convolve2d(signal.convolve2d(fine, kernel[o, i]), f)[2:10, 2:10]
+            np.testing.assert_allclose(got[n, o].numpy(), total * float(scale[n, o]), atol=1e-10)
+
+
+def plain_stylegan2(state: dict[str, Tensor], z: Tensor, y: Tensor | None, psi: float) -> Tensor:
+    """The whole network by its published equations, straight from the keys: a kernel a sample, no shared layers."""
+
+    def dense(x: Tensor, path: str, rate: float = 1.0) -> Tensor:
+        weight, bias = state[f"{path}.weight"], state[f"{path}.bias"]
+        return x @ (weight * rate / math.sqrt(weight.shape[1])).T + bias * rate
+
+    def lrelu(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x, 0.2 * x) * math.sqrt(2)
+
+    def conv(x: Tensor, path: str, w: Tensor, up: bool) -> Tensor:
+        kernel = state[f"{path}.weight"] * dense(w, f"{path}.affine")[0][None, :, None, None]
+        kernel = kernel / (kernel.square().sum((1, 2, 3), keepdim=True) + 1e-8).sqrt()
+        if up:
+            fine = torch.zeros(1, x.shape[1], 2 * x.shape[2], 2 * x.shape[3], dtype=x.dtype)
+            fine[:, :, ::2, ::2] = x
+            blur = state[f"{path}.resample_filter"][None, None].expand(x.shape[1], 1, 4, 4)
+            smooth = 4 * F.conv2d(F.pad(fine, (3, 2, 3, 2)), blur, groups=x.shape[1])
+            x = F.conv2d(smooth, kernel.flip(2, 3))
+        else:
+            x = F.conv2d(x, kernel, padding=1)
+        x = x + state[f"{path}.noise_const"] * state[f"{path}.noise_strength"] + state[f"{path}.bias"][:, None, None]
+        return lrelu(x)
+
+    w = z / (z.square().mean(1, keepdim=True) + 1e-8).sqrt()
+    if y is not None:
+        e = dense(torch.eye(4, dtype=z.dtype)[y], "mapping.embed")
+        w = torch.cat([w, e / (e.square().mean(1, keepdim=True) + 1e-8).sqrt()], 1)
+    for i in range(3):
+        w = lrelu(dense(w, f"mapping.fc{i}", 0.01))
+    w = torch.lerp(state["mapping.w_avg"].expand_as(w), w, psi)
+    x, picture = state["synthesis.b4.const"][None], torch.zeros(1, 3, 4, 4, dtype=z.dtype)
+    for size in (4, 8, 16):
+        if size > 4:
+            x = conv(x, f"synthesis.b{size}.conv0", w, up=True)
+            fine = torch.zeros(1, 3, size, size, dtype=z.dtype)
+            fine[:, :, ::2, ::2] = picture
+            blur = state[f"synthesis.b{size}.resample_filter"][None, None].expand(3, 1, 4, 4)
+            picture = 4 * F.conv2d(F.pad(fine, (2, 1, 2, 1)), blur, groups=3)
+        x = conv(x, f"synthesis.b{size}.conv1", w, up=False)
+        rgb = f"synthesis.b{size}.torgb"
+        style = dense(w, f"{rgb}.affine")[0] / math.sqrt(x.shape[1])
+        picture = picture + F.conv2d(x, state[f"{rgb}.weight"] * style[None, :, None, None], state[f"{rgb}.bias"])
+    return picture
+
+
+@pytest.mark.parametrize("classes", [None, 4])
+@pytest.mark.parametrize("psi", [1.0, 0.6])
+def test_stylegan2_against_its_equations(classes: int | None, psi: float) -> None:
+    net = worlds.stylegan2(classes).double()
+    z, y = worlds.latents(net, dtype=torch.float64)
+    got = net.truncated(psi).preactivation(z, y)
+    for n in range(len(z)):
+        own = plain_stylegan2(net.state_dict(), z[n : n + 1], None if y is None else y[n : n + 1], psi)
+        torch.testing.assert_close(got[n : n + 1], own)
+
+
+@pytest.mark.parametrize("make", [worlds.stylegan2, worlds.stylegan3])
+def test_truncated_styles_are_on_the_line_to_the_mean_style(make: object) -> None:
+    net = make()  # type: ignore[operator]
+    z, _ = worlds.latents(net)
+    w, mean = net.style(z), net.mapping.w_avg
+    torch.testing.assert_close(net.truncated(0.3).style(z), mean + 0.3 * (w - mean))
+    torch.testing.assert_close(net.truncated(0).style(z), mean.expand_as(w))
+    torch.testing.assert_close(net.style(5 * z), w, rtol=1e-4, atol=1e-5)  # z counts by its direction only
+
+
+def test_activations_are_cut_off_where_asked() -> None:
+    state = worlds.stylegan2().state_dict()
+    z = torch.randn(2, 8)
+    wide, narrow = (class_of("stylegan2").from_state(state, clamp=c).preactivation(z) for c in (None, 0.5))
+    assert float(narrow.abs().max()) < float(wide.abs().max())
+
+
+# ------------------------------------------------------------------------------------------------------- StyleGAN3
+
+
+def test_the_progression_of_a_megapixel_network() -> None:
+    """Names, cut-offs and half widths as the official 1024-pixel network prints them."""
+    rows = stylegan3.stages(1024)
+    names = " ".join(f"L{i}_{row.size}_{row.channels}" for i, row in enumerate(rows))
+    assert names == (
+        "L0_36_512 L1_36_512 L2_52_512 L3_52_512 L4_84_512 L5_148_512 L6_148_512 L7_276_323 L8_276_203 L9_532_128 "
+        "L10_1044_81 L11_1044_51 L12_1044_32 L13_1024_32 L14_1024_3"
+    )
+    assert [rows[i].cutoff for i in (1, 2, 11, 14)] == pytest.approx([3.1748, 5.03968, 322.54, 512], rel=1e-5)
+    assert [rows[i].width / 2 for i in (0, 2, 9, 11, 14)] == pytest.approx([6, 10.9603, 128, 189.46, 118.346], rel=1e-5)
+    assert [row.rate for row in rows] == [16, 16, 32, 32, 64, 128, 128, 256, 256, 512, *[1024] * 5]
+
+
+@pytest.mark.parametrize("radial", [False, True])
+def test_filters_pass_the_band_and_stop_the_rest(radial: bool) -> None:
+    f = lowpass(24, 4.0, 8.0, 64.0, radial=radial)
+    assert f is not None
+    response = np.abs(np.fft.fft2(np.outer(f, f) if f.ndim == 1 else f.numpy(), (256, 256)))
+    freq = np.abs(np.fft.fftfreq(256, 1 / 64.0))
+    assert response[0, 0] == pytest.approx(1, abs=1e-6)
+    assert response[0, freq < 0.5].min() > 0.9
+    assert response[:, freq > 12].max() < 0.05
+    assert response[0, np.argmin(np.abs(freq - 4))] == pytest.approx(0.5, abs=0.15)
+    assert lowpass(1, 4.0, 8.0, 64.0) is None
+
+
+def test_fourier_features_by_loops() -> None:
+    layer = worlds.stylegan3().get_submodule("synthesis.input").double()
+    layer.affine.weight.copy_(torch.randn(4, 12) * 0.3)
+    layer.transform.copy_(torch.tensor([[0.8, -0.6, 0.1], [0.6, 0.8, -0.2], [0, 0, 1]]))
+    w = torch.randn(2, 12, dtype=torch.float64)
+    got = layer(w)
+    t = layer.affine(w)
+    for n in range(2):
+        c, s, dx, dy = (t[n] / t[n, :2].norm()).tolist()
+        move = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ np.array([[1, 0, -dx], [0, 1, -dy], [0, 0, 1]])
+        move = move @ layer.transform.numpy()
+        for i, j in ((0, 0), (3, 17), (35, 20)):
+            place = move @ np.array([(j + 0.5 - 18) / 16, (i + 0.5 - 18) / 16, 1.0])
+            waves = []
+            for f, phase in zip(layer.freqs.numpy(), layer.phases.numpy(), strict=True):
+                height = min(max(1 - (np.linalg.norm(f @ move[:2, :2]) - 2) / (8 - 2), 0), 1)
+                waves.append(height * math.sin(2 * math.pi * (f @ place[:2] + phase)))
+            mixed = layer.weight.numpy() @ np.array(waves) / math.sqrt(len(waves))
+            np.testing.assert_allclose(got[n, :, i, j].numpy(), mixed, atol=1e-10)
+
+
+@pytest.mark.parametrize("radial", [False, True])
+def test_a_filtered_layer_one_plane_at_a_time(radial: bool) -> None:
+    net = worlds.stylegan3(radial=radial).double()
+    synthesis = net.get_submodule("synthesis")
+    name = next(
+        n for n, row in zip(synthesis.names[1:], synthesis.names, strict=False) if n.split("_")[1] != row.split("_")[1]
+    )
+    layer = synthesis.get_submodule(name)
+    w = torch.randn(1, 12, dtype=torch.float64)
+    before = synthesis.names[synthesis.names.index(name) - 1].split("_")
+    x = torch.randn(1, int(before[2]), int(before[1]), int(before[1]), dtype=torch.float64)
+    got = layer(x, w)
+    assert got.shape[2] == int(name.split("_")[1])
+    kernel = layer.weight * layer.affine(w)[0][None, :, None, None]
+    kernel = kernel / kernel.square().sum((1, 2, 3), keepdim=True).sqrt() / layer.magnitude_ema.sqrt()
+    y = F.conv2d(x, kernel, padding=kernel.shape[2] - 1) + layer.bias[:, None, None]
+    for o, plane in enumerate(y[0].numpy()):
+        up, down = (f.numpy() if f.ndim == 2 else np.outer(f, f) for f in (layer.up_filter, layer.down_filter))
+        fine = layer.up**2 * naive_upfirdn(plane, up, layer.up, 1, layer.pad)
+        fine = np.where(fine > 0, fine, 0.2 * fine) * math.sqrt(2)
+        np.testing.assert_allclose(got[0, o].numpy(), naive_upfirdn(fine, down, 1, layer.down, (0, 0)), atol=1e-8)
+
+
+def test_paddings_keep_the_canvas_centred() -> None:
+    """With symmetric kernels, a layer of the picture turned by 180° is the layer's picture turned."""
+    synthesis = worlds.stylegan3().double().get_submodule("synthesis")
+    sizes = [36, *(int(name.split("_")[1]) for name in synthesis.names)]
+    assert len(set(sizes)) >= 3
+    for name, size in zip(synthesis.names, sizes, strict=False):
+        layer = synthesis.get_submodule(name)
+        layer.weight.copy_(layer.weight + layer.weight.flip(2, 3))
+        x = torch.randn(1, layer.weight.shape[1], size, size, dtype=torch.float64)
+        w = torch.randn(1, 12, dtype=torch.float64)
+        torch.testing.assert_close(layer(x.flip(2, 3), w), layer(x, w).flip(2, 3), rtol=1e-5, atol=1e-6)
+
+
+# --------------------------------------------------------------------------------------------------------- BigGAN
+
+
+def test_conditional_batch_normalisation_by_hand() -> None:
+    norm = biggan.Norm(2, 3, condition=1)
+    norm.running_means.copy_(torch.tensor([[0.0, 0.0], [1.0, 2.0], [3.0, 6.0]]))
+    norm.running_vars.copy_(torch.tensor([[1.0, 1.0], [4.0, 9.0], [16.0, 25.0]]))
+    for part, row in ((norm.scale, [[3.0], [4.0]]), (norm.offset, [[0.0], [2.0]])):
+        part.weight_orig.data.copy_(torch.tensor(row))
+        u = torch.tensor(row)[:, 0] / np.linalg.norm(row)
+        part.weight_u.copy_(u)
+        part.weight_v.copy_(torch.ones(1))
+    # spectral norms 5 and 2: scale (0.6, 0.8), offset (0, 1); the condition is 0.5; the statistics those of ψ = 1/2
+    y = norm(torch.tensor([[[[7.0]], [[11.0]]]]), torch.tensor([[0.5]]), 0.5)
+    wanted = [(7 - 1) / math.sqrt(4 + 1e-4) * 1.3, (11 - 2) / math.sqrt(9 + 1e-4) * 1.4 + 0.5]
+    assert y.flatten().tolist() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_statistics_between_two_steps_are_on_the_line() -> None:
+    table = torch.arange(51.0)[:, None] ** 2
+    for psi in np.arange(51) / 50:  # 0.4 / 0.02 is not 20 in floating point, its row is
+        assert float(biggan.at(table, float(psi))) == round(float(psi) * 50) ** 2
+    assert float(biggan.at(table, 0.41 + 0.005)) == pytest.approx(20**2 + 0.75 * (21**2 - 20**2), rel=1e-5)
+    assert float(biggan.at(table, 0.401)) == pytest.approx(400 + 0.05 * 41, rel=1e-5)
+    assert float(biggan.at(table, 2.0)) == 2500
+
+
+def test_weights_are_divided_as_torchs_spectral_norm_divides_them() -> None:
+    layer = biggan.Spectral(5, 4, 3, 3)
+    assert float(torch.linalg.matrix_norm(layer.weight.detach().flatten(1), 2)) == pytest.approx(1, abs=1e-5)
+    theirs = nn.utils.spectral_norm(nn.Conv2d(4, 5, 3, padding=1)).eval()
+    assert set(theirs.state_dict()) == set(layer.state_dict())
+    layer.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 4, 6, 6)
+    torch.testing.assert_close(layer(x), theirs(x))
+
+
+def test_attention_by_loops() -> None:
+    layer = worlds.biggan().get_submodule("generator.layers.2").double()
+    x = torch.randn(1, 32, 4, 4, dtype=torch.float64)
+    got = layer(x, torch.zeros(1, 10), 1.0)[0].reshape(32, 16)
+    theta, phi, g, o = (
+        getattr(layer, f"snconv1x1_{name}").weight[:, :, 0, 0].numpy() for name in ("theta", "phi", "g", "o_conv")
+    )
+    grid = x[0].numpy()
+
+    def cells(m: np.ndarray) -> list[np.ndarray]:
+        full = np.einsum("oc,chw->ohw", m, grid)
+        return [full[:, i : i + 2, j : j + 2].max((1, 2)) for i in (0, 2) for j in (0, 2)]
+
+    keys, values = cells(phi), cells(g)
+    for place in range(16):
+        here = grid[:, place // 4, place % 4]
+        score = np.exp([float(theta @ here @ key) for key in keys])
+        seen = sum(s * v for s, v in zip(score / score.sum(), values, strict=True))
+        np.testing.assert_allclose(got[:, place].numpy(), here + float(layer.gamma) * (o @ seen), atol=1e-9)
+
+
+def test_truncation_scales_the_latent_and_picks_the_statistics() -> None:
+    net = worlds.biggan()
+    z, y = worlds.latents(net)
+    cut = net.truncated(0.5)
+    for name, m in net.named_modules():
+        if isinstance(m, biggan.Norm):
+            m.running_means[:] = m.running_means[2].clone()
+            m.running_vars[:] = m.running_vars[2].clone()
+            assert name
+    torch.testing.assert_close(cut(z, y), net(0.5 * z, y))
+    assert net.latent.support() == (-2, 2)
+    for psi in (0.0, 1.5):
+        with pytest.raises(InputError, match="statistics for 0 < ψ ≤ 1"):
+            net.truncated(psi)
+
+
+def test_only_the_first_three_channels_are_a_picture_and_the_condition_reaches_every_block() -> None:
+    net = worlds.biggan()
+    z, y = worlds.latents(net)
+    assert net(z, y).shape == (3, 3, 16, 16)
+    before = net(z, y)
+    net.get_submodule("generator.conv_to_rgb").bias[3] += 1
+    assert torch.equal(net(z, y), before)
+    assert not torch.allclose(net(z, (y + 1) % 3), before)
+
+
+# --------------------------------------------------------------------------------- ProGAN, NVAE, DCGAN, VAE
+
+
+def test_progan_against_its_equations() -> None:
+    net = worlds.progan().double()
+    state = net.state_dict()
+    z, _ = worlds.latents(net, dtype=torch.float64)
+
+    def layer(x: Tensor, path: str) -> Tensor:
+        weight, bias = state[f"{path}.weight"], state[f"{path}.bias"]
+        c = math.sqrt(2 / weight[0].numel())
+        y = x @ weight.T + bias if weight.ndim == 2 else F.conv2d(x, weight, bias, padding=weight.shape[2] // 2)
+        return c * y
+
+    def rest(x: Tensor) -> Tensor:
+        x = torch.where(x > 0, x, 0.2 * x)
+        return x / (x.square().mean(1, keepdim=True) + 1e-8).sqrt()
+
+    x = rest(layer(z / (z.square().mean(1, keepdim=True) + 1e-8).sqrt(), "formatLayer").view(3, 10, 4, 4))
+    x = rest(layer(x, "groupScale0.0"))
+    for i in range(2):
+        x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+        x = rest(layer(rest(layer(x, f"scaleLayers.{i}.0")), f"scaleLayers.{i}.1"))
+    torch.testing.assert_close(net.preactivation(z), layer(x, "toRGBLayers.2"))
+
+
+def test_progan_reads_newer_files_too() -> None:
+    net = worlds.progan()
+    newer = {
+        key.replace(".weight", ".module.weight").replace(".bias", ".module.bias"): v
+        for key, v in net.state_dict().items()
+    }
+    assert recognise(newer) == "progan"
+    z, _ = worlds.latents(net)
+    assert torch.equal(class_of("progan").from_state(newer)(z), net(z))
+
+
+def test_the_groups_of_an_nvae_are_laid_flat_coarse_to_fine() -> None:
+    net = worlds.nvae()
+    assert net.sizes == [8, 8, 16]
+    assert net.dim == 32
+    z = torch.randn(1, 32)
+    h = net.top[None]
+    first = net.groups[0]
+    h = first.combine(torch.cat([h, z[:, :8].view(1, 2, 2, 2)], 1))
+    h = first.cells[0](h)
+    second = net.groups[1]
+    mean, log_deviation = second.prior(F.elu(h)).split(2, 1)
+    drawn = 5 * torch.tanh(mean / 5) + torch.exp(5 * torch.tanh(log_deviation / 5)) * z[:, 8:16].view(1, 2, 2, 2)
+    h = second.cells[0](second.combine(torch.cat([h, drawn], 1)))
+    h = net.groups[2](h, z[:, 16:])
+    torch.testing.assert_close(net(z), torch.sigmoid(net.head(F.elu(h))))
+
+
+def test_the_dcgan_of_pytorchs_example() -> None:
+    theirs, ours = worlds.example_dcgan(), worlds.dcgan()
+    z = torch.randn(3, 7)
+    torch.testing.assert_close(ours(z), (theirs(z[:, :, None, None]) + 1) / 2)
+    assert ours(z).shape == (3, 3, 64, 64)
+
+
+def test_the_vaes() -> None:
+    theirs, ours = worlds.example_vae(), worlds.vae()
+    z = torch.randn(3, 5)
+    own = torch.sigmoid(theirs.fc4(torch.relu(theirs.fc3(z)))).view(3, 1, 8, 8)
+    torch.testing.assert_close(ours(z), own)
+    framed, ours = worlds.framed_vae(), worlds.vae_convolutional()
+    x = framed["decoder"](framed["decoder_input"](z).view(3, 8, 2, 2))
+    torch.testing.assert_close(ours.preactivation(z), framed["final_layer"](x))
+    torch.testing.assert_close(ours(z), (torch.tanh(framed["final_layer"](x)) + 1) / 2)
+
+
+def test_a_vae_of_named_layers_with_normalised_features() -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(
+        nn.Linear(4, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 48), nn.ReLU(), nn.Unflatten(1, (3, 4, 4)),
+        nn.ConvTranspose2d(3, 2, 4, 2, 1), nn.ReLU(), nn.Conv2d(2, 1, 3, padding=1), nn.Sigmoid(),
+    ).eval()  # fmt: skip
+    state = {f"decoder.{key}": value for key, value in body.state_dict().items()}
+    ours = decoders.VAE.from_state(state)
+    assert [unit.kind for unit in ours.units] == ["linear", "linear", "up", "conv"]
+    z = torch.randn(2, 4)
+    torch.testing.assert_close(ours(z), body(z))
+
+
+def test_strides_that_weights_do_not_tell_can_be_given() -> None:
+    body = nn.Sequential(nn.ConvTranspose2d(4, 3, 5, 1, 0), nn.ReLU(), nn.ConvTranspose2d(3, 1, 7, 3, 2), nn.Tanh())
+    state = {f"main.{key}": value for key, value in body.state_dict().items()}
+    with pytest.raises(InputError, match=r"strides: no rule for a transposed convolution with kernel 7 at main.2"):
+        decoders.DCGAN.from_state(state)
+    z = torch.randn(2, 4)
+    ours = decoders.DCGAN.from_state(state, strides=[1, 3], paddings=[0, 2], extras=[0, 0])
+    torch.testing.assert_close(ours(z), (body(z[:, :, None, None]) + 1) / 2)
+    with pytest.raises(InputError, match="strides: expected 2, one a convolution, got 1"):
+        decoders.DCGAN.from_state(state, strides=[1])
+
+
+def test_numbers_of_layers_are_sorted_as_numbers() -> None:
+    """safetensors gives keys in the order of their letters: main.10 before main.2."""
+    state = {f"main.{key}": value for key, value in worlds.example_dcgan().state_dict().items()}
+    assert sorted(state) != list(state)
+    z = torch.randn(2, 7)
+    assert torch.equal(decoders.DCGAN.from_state(dict(sorted(state.items())))(z), worlds.dcgan()(z))
+
+
+@pytest.mark.parametrize("latent_first", [True, False])
+def test_the_order_of_latent_and_class_is_read_off_the_statistics(latent_first: bool) -> None:
+    torch.manual_seed(0)
+    net = upsampling.UpsamplingDCGAN(6, (8, 8, 6, 1), 3, classes=(5, 6), latent_first=latent_first)
+    net.label_emb.weight.data.mul_(0.2).add_(1.5)
+    z, y = torch.randn(4000, 6), torch.randint(5, (4000,))
+    parts = [z, net.label_emb(y)] if latent_first else [net.label_emb(y), z]
+    maps = net.l1(torch.cat(parts, 1)).view(-1, 8, 3, 3)
+    net.conv_blocks["0"].running_mean.copy_(maps.mean((0, 2, 3)))
+    net.conv_blocks["0"].running_var.copy_(maps.var((0, 2, 3)))
+    read = upsampling.UpsamplingDCGAN.from_state(net.state_dict())
+    assert read.latent_first is latent_first
+    assert (
+        upsampling.UpsamplingDCGAN.from_state(net.state_dict(), latent_first=not latent_first).latent_first
+        is not latent_first
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ small parts
+
+
+def test_small_parts() -> None:
+    x = torch.randn(2, 5, 3, 3)
+    torch.testing.assert_close(pixel_norm(x).square().mean(1), torch.ones(2, 3, 3), rtol=1e-4, atol=1e-4)
+    assert torch.equal(one_hot(torch.tensor([2, 0]), 3, x), torch.tensor([[0.0, 0, 1], [1, 0, 0]]))
+    assert float(binomial().sum()) == 1
+    assert squashed(torch.tensor([-3.0, 0.0, 0.5, 3.0]), "clamp").tolist() == [0, 0.5, 0.75, 1]
+    assert squashed(torch.tensor([0.0]), "tanh").tolist() == squashed(torch.tensor([0.0]), "sigmoid").tolist() == [0.5]
