@@ -75,6 +75,8 @@ def test_every_form_of_the_same_pictures_gives_the_same_rows(tmp_path: Path) -> 
         np.testing.assert_allclose(found.rows, expected, atol=1e-6)
         assert found.net == "colours"
     assert features(files, Colours()).names == tuple(str(f) for f in files)
+    arrays.flags.writeable = False
+    np.testing.assert_allclose(features(arrays, Colours()).rows, expected, atol=1e-6)
     grey = features(arrays[..., 0], lambda x: x.flatten(1))
     assert grey.rows.shape == (70, 36)
 

@@ -128,7 +128,7 @@ def tensor_of(pictures: Any, *, where: str) -> Tensor:
     """A batch as a tensor (b, c, h, w): channels first, 8 bits as floats in [0, 1]; floats stay as they are."""
     import torch
 
-    x = pictures if isinstance(pictures, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(pictures))
+    x = pictures if isinstance(pictures, torch.Tensor) else torch.from_numpy(_writable(pictures))
     if x.ndim == 3:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
@@ -140,6 +140,12 @@ def tensor_of(pictures: Any, *, where: str) -> Tensor:
     if not x.is_floating_point():
         raise InputError(f"{where}: expected pictures as uint8 or floats, got {x.dtype}")
     return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.float32)
+
+
+def _writable(pictures: Any) -> NDArray[Any]:
+    """A contiguous array that torch takes without complaint: a copy where it is read-only."""
+    array = np.ascontiguousarray(pictures)
+    return array if array.flags.writeable else array.copy()
 
 
 def arrays_of(batch: Tensor) -> list[NDArray[Any]]:

@@ -110,14 +110,14 @@ def path_length(
         rows = slice(start, min(start + BATCH, n))
         pictures = [_made(generator, ends, None if y is None else y[rows]) for ends in walk(rows)]
         parts.append(_checked(measure(*pictures), pictures[0].shape[0]) / step**2)
-    return _result(np.concatenate(parts), f"ppl {kind} ε={step:g}", net, trim)
+    return _result(np.concatenate(parts), f"ppl {kind}, step {step:g}", net, trim)
 
 
 def _result(values: Array, name: str, net: str, trim: bool) -> PathLength:
     if trim:
         low, high = np.quantile(values, [SHARE, 1 - SHARE], method="lower")
         values = values[(values >= low) & (values <= high)]
-        name += " trimmed"
+        name += ", trimmed"
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
     return PathLength(Figure(float(values.mean()), measure=name, net=net, n_fake=len(values), error=error), values)
 
