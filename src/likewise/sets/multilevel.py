@@ -48,8 +48,8 @@ class LMNNKnobs:
     rho0: float | str = knob("auto", "how strongly M0 is held to the start", low=0, choices=("auto",))
     rhot: float | str = knob("auto", "how strongly each Mt is held to zero", low=0, choices=("auto",))
     normalize: bool = knob(True, "means instead of the paper's sums, points scaled to median squared distance 1")
-    start: Literal["identity", "whitened", "auto"] = knob(
-        "auto", "the metric that learning starts from and is held to: I, or that of matched points of one class"
+    start: Literal["whitened", "identity", "auto"] = knob(
+        "whitened", "the metric that learning starts from and is held to: of matched points of one class, or I"
     )
     init: Literal["identity", "paper"] = knob("identity", "start at Mt = 0.01 I, or at I as printed")
     solver: Literal["auto", "lbfgs", "fista", "paper"] = knob("auto", "auto: lbfgs for the global model, else fista")

@@ -18,11 +18,14 @@ from likewise.sets.rules import RULES, Gallery
 from likewise.sets.whitening import whitening
 from likewise.types import Array
 
-STARTS = ("identity", "whitened")
+STARTS = ("whitened", "identity")
+"""The first stays unless the second is clearly better."""
 RHOS = (1.0, 0.3, 0.1, 0.03)
 """What ρ "auto" is chosen from when the objective is normalised."""
 USUAL_RHO = 0.3
-FOLDS, REPEATS = 3, 2
+FOLDS = 3
+FEW = 100
+"""With fewer sets than this the folds are drawn twice."""
 TRIAL = 10
 """Iterations a trial of one ρ in one fold; each starts where the last, stronger one ended."""
 LOOSE = 1e-4
@@ -48,7 +51,7 @@ def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remembe
     softly counted; where classes have no member to spare, the area under the ROC curve over pairs of held-out classes.
     The usual stays unless another is better by more than the standard error of the gain. The rule is then the one with
     the most held-out sets right (the greatest area) under the trial models of that choice; the first on a tie.
-    Without learning (max_iter=0), or for the paper's own sums, "auto" means the identity, and ρ = 1 and 1/C.
+    Without learning (max_iter=0), or for the paper's own sums, "auto" means the whitened start, and ρ = 1 and 1/C.
     """
     k, cells = task.knobs, candidates(task.knobs)
     if len(cells) == 1 and k.rule != "auto":
@@ -64,7 +67,7 @@ def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remembe
 def candidates(k: ml.LMNNKnobs) -> list[Cell]:
     """(start, ρ) to choose from, each start from its strongest ρ down."""
     learns = k.normalize and k.max_iter > 0
-    starts = STARTS if k.start == "auto" and learns else ("identity" if k.start == "auto" else k.start,)
+    starts = STARTS[: None if learns else 1] if k.start == "auto" else (k.start,)
     rhos: tuple[float | None, ...] = RHOS if learns and "auto" in (k.rho0, k.rhot) else (None,)
     return list(product(starts, rhos))
 
@@ -94,8 +97,8 @@ def _rho(k: ml.LMNNKnobs, cell: Cell, levels: int) -> Rho:
 
 
 def held_out(y: Index, level: Index, seed: int) -> Iterator[tuple[Index, bool]]:
-    """Held-out parts, drawn anew `REPEATS` times, and whether they are whole classes."""
-    for repeat in range(REPEATS):
+    """Held-out parts, drawn once or, for FEW sets, twice; and whether they are whole classes."""
+    for repeat in range(2 if len(y) < FEW else 1):
         members = inner_folds(y, (seed, repeat), FOLDS)
         whole = [] if members else class_folds(y, level, (seed, repeat), FOLDS)
         yield from ((held, not members) for held in members or whole)
