@@ -82,15 +82,18 @@ def rho_of(bank: Harvest, space: str, k: int, share: float, sign: int) -> float:
     return polarity.rho_for_ess(bank.log_sigma[space], share, k, sign=sign, groups=bank.y)
 
 
-def cell(bank: Harvest, measured: Measured, space: str, k: int, rho: float, n: int, seed: int) -> dict[str, Any]:
-    """One cell of the table: n latents drawn systematically at (space, k, ρ), and the control."""
+def cell(
+    bank: Harvest, measured: Measured, space: str, k: int, rho: float, n: int, seed: int, *, control: bool = False
+) -> dict[str, Any]:
+    """One cell of the table: n latents drawn systematically at (space, k, ρ), and the control where asked."""
     log_w = weights(bank, space, rho, k)
     rng = np.random.default_rng((23, seed))
     rows = polarity.resample(log_w, n, "systematic", rng)
-    dealt = polarity.resample(_dealt(log_w, bank.y, rng), n, "systematic", rng)
     found: dict[str, Any] = {"space": space, "k": k, "rho": rho, "ess": polarity.ess(log_w)}
     found |= {"largest": polarity.largest(log_w), "distinct": len(np.unique(rows)) / n, **measured(rows)}
-    found |= {f"control {name}": value for name, value in measured(dealt).items()}
+    if control:
+        dealt = polarity.resample(_dealt(log_w, bank.y, rng), n, "systematic", rng)
+        found |= {f"control {name}": value for name, value in measured(dealt).items()}
     return found
 
 
@@ -108,7 +111,8 @@ def sweep(bank: Harvest, measured: Measured, n: int, seed: int, ks: tuple[int, .
     for space, logs in bank.log_sigma.items():
         for k in (k for k in ks if k <= logs.shape[1]):
             for rho in RHOS:
-                cells.append({"by": "rho", **cell(bank, measured, space, k, rho, n, seed)})
+                one = cell(bank, measured, space, k, rho, n, seed, control=space == "feature")
+                cells.append({"by": "rho", **one})
             for share, sign in ((s, sign) for s in SHARES for sign in (-1, 1)):
                 rho = rho_of(bank, space, k, share, sign)
                 cells.append({"by": f"{sign * share:g}", **cell(bank, measured, space, k, rho, n, seed)})

@@ -10,7 +10,9 @@ it depends on: a killed run goes on where it was.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import json
 import time
 from collections.abc import Callable
@@ -23,6 +25,7 @@ import numpy as np
 import torch
 from scipy import stats
 
+import distributions_cards as cards
 import distributions_cells as cells
 import distributions_claims as claims
 import distributions_figures as figures
@@ -68,9 +71,12 @@ class Setting:
         return world.harvest(subject, n or self.size(subject.name), seed, self.stores.cells, psi=psi)
 
 
-def kept(setting: Setting, experiment: str, name: str, seed: int, make: Callable[[], Rows]) -> Rows:
-    """The rows of one (experiment, generator, seed), from the folder of cells if they are there."""
-    file = setting.stores.cells / f"{experiment}-{name}-{seed}-{_digest(setting, name)}.json"
+def kept(setting: Setting, experiment: str, name: str, seed: int, make: Callable[[], Rows], of: Any = None) -> Rows:
+    """The rows of one (experiment, generator, seed), from the folder of cells if they are there.
+
+    `of` is the function that does the work, where that is not `make` itself: its source is part of the file's name.
+    """
+    file = setting.stores.cells / f"{experiment}-{name}-{seed}-{_digest(setting, name, of or make)}.json"
     if file.is_file():
         return list(json.loads(file.read_text(encoding="utf-8")))
     began = time.perf_counter()
@@ -80,15 +86,16 @@ def kept(setting: Setting, experiment: str, name: str, seed: int, make: Callable
     return rows
 
 
-def _digest(setting: Setting, name: str) -> str:
+def _digest(setting: Setting, name: str, made: Callable[..., Rows]) -> str:
     """The sources that a figure depends on, and the sizes."""
     home, here = Path(likewise.__file__).parent, Path(__file__).parent
-    own = [here / f"{file}.py" for file in ("distributions_cells", "distributions_world", "quality_distributions")]
+    own = [here / f"{file}.py" for file in ("distributions_cells", "distributions_world")]
     level = [home / "distributions" / f"{file}.py" for file in ("polarity", "resampling", "metrics", "paths")]
     math = [home / "core" / f"{file}.py" for file in ("gaussians", "neighbors")]
-    weights = sorted((home / "weights").glob("*.safetensors"))
+    weights = sorted((home / "weights").glob("fashion*.safetensors")) if name.startswith("fashion") else []
     text = b"".join(file.read_bytes() for file in [*own, *level, *math, *weights])
-    return hashlib.sha256(text + f"{setting.size(name)} {setting.quick}".encode()).hexdigest()[:12]
+    settings = f"{inspect.getsource(made)} {setting.size(name)} {setting.quick} {REAL}"
+    return hashlib.sha256(text + settings.encode()).hexdigest()[:12]
 
 
 # --------------------------------------------------------------------------------------- ρ × k × space, 5 seeds
@@ -128,8 +135,9 @@ def table(seeds: list[Rows], name: str) -> Rows:
             row[f"Δ {key}"], row[f"Δ {key} ±"] = summary(paired)
             row[f"{key} by bank"] = [round(one[key], 5) for one in same]
             row[f"Δ {key} by bank"] = [round(value, 5) for value in paired]
-            against = [one[key] - one[f"control {key}"] for one in same]
-            row[f"beyond control {key}"], row[f"beyond control {key} ±"] = summary(against)
+            if f"control {key}" in first:
+                against = [one[key] - one[f"control {key}"] for one in same]
+                row[f"beyond control {key}"], row[f"beyond control {key} ±"] = summary(against)
         rows.append(row)
     return rows
 
@@ -330,7 +338,7 @@ def _by_rho(setting: Setting, experiment: str, names: tuple[str, ...], make: Mak
     rows = []
     for name in names:
         seeds = [
-            kept(setting, experiment, name, seed, lambda name=name, seed=seed: make(setting, name, seed))  # type: ignore[misc]
+            kept(setting, experiment, name, seed, functools.partial(make, setting, name, seed), make)
             for seed in range(setting.seeds)
         ]
         zero = cells.RHOS.index(0.0)
@@ -349,8 +357,9 @@ def _by_rho(setting: Setting, experiment: str, names: tuple[str, ...], make: Mak
 def colours(setting: Setting) -> Rows:
     """A VAE that saw one cyan digit in five: how ρ moves the share of cyan, and which ρ suits which real share."""
     seeds = [
-        kept(setting, "colours", "colours-vae", s, lambda s=s: _coloured(setting, s)) for s in range(setting.seeds)
-    ]  # type: ignore[misc]
+        kept(setting, "colours", "colours-vae", seed, functools.partial(_coloured, setting, seed), _coloured)
+        for seed in range(setting.seeds)
+    ]
     rows = []
     for i, first in enumerate(seeds[0]):
         row = {"space": first["space"], "rho": first["rho"], "ess": float(np.mean([s[i]["ess"] for s in seeds]))}
@@ -429,6 +438,8 @@ def distributions(folder: Path, fashion: Path, only: tuple[str, ...], seeds: int
         click.echo(f"{row['verdict']:13} {row['claim']}: {row['figures']}")
     if not quick:
         written(found, verdicts, seeds, complete=not only)
+        if "sweep" in found:
+            cards.fill(found["sweep"], fashion)
 
 
 def written(found: dict[str, Rows], verdicts: Rows, seeds: int, *, complete: bool) -> None:

@@ -200,7 +200,11 @@ def gan(x: Tensor, y: Tensor, *, steps: int, dim: int = 32, channels: int = 64, 
         return {"decoder": mean.eval()}, {"dim": dim, "channels": channels}
 
     modules = {"net": net, "mean": mean, "critic": critic}
-    settings = {"steps": steps, "dim": dim, "channels": channels, "batch": batch}
+    settings = {
+        "dim": dim,
+        "channels": channels,
+        "batch": batch,
+    }  # no steps: a run may go on
     look = _look(mean, dim)
     return Recipe("gan", steps, modules, {"net opt": opt_net, "critic opt": opt_critic}, step, finish, look, settings)
 
@@ -308,7 +312,7 @@ def made(name: str, runs: Path, fashion: Path, digits: Path | None) -> tuple[dic
     """The trained modules of that name and their header, from the folder of runs if they were trained before."""
     recipe = RECIPES[name](fashion, digits)
     modules, header = train(recipe, runs / name)
-    return modules, {"kind": name, **header, "recipe": recipe.settings}
+    return modules, {"kind": name, **header, "recipe": {"steps": recipe.steps, **recipe.settings}}
 
 
 def _digits(folder: Path | None) -> Path:
