@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,7 @@ from likewise.cli.sets import Reading, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, result, write_json
 from likewise.engine.config import knobs, options
-from likewise.errors import InputError
+from likewise.errors import InputError, LikewiseError
 from likewise.sets.multilevel import LMNNKnobs
 
 if TYPE_CHECKING:
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
     from likewise.types import Signature
 
 LEARNING = tuple(k.name for k in knobs(LMNNKnobs) if k.name not in ("seed", "verbose"))
-"""The knobs of WassersteinLMNN that are flags here; --seed is shared with k-means, rounds are always told."""
+"""The knobs of WassersteinLMNN that are flags here; --seed is shared with k-means, progress is always told."""
+
+PARTS = "parts"
+"""The folder in a run directory where finished folds and rounds are kept until the end."""
 
 MOST_QUERIES = 1000
 """Leave-one-out accuracy asks at most this many sets (drawn by seed); the gallery is always whole."""
@@ -41,29 +46,37 @@ MOST_QUERIES = 1000
 )
 @click.option("--run", "run_folder", type=click.Path(), help="the run directory  [default: OUT without suffix, .run]")
 @click.option("--overwrite", is_flag=True, help="replace an earlier model and its run directory")
+@click.option("--resume/--no-resume", default=True, show_default=True, help="go on with what a stopped fit left")
 @options(Reading)
 @options(LMNNKnobs, *LEARNING)
 @click.option("--json", "as_json", is_flag=True, help="print what stands in fit.json")
-def fit(path: str, out: str, pca: int, run_folder: str | None, overwrite: bool, as_json: bool, **given: Any) -> None:
+def fit(
+    path: str, out: str, pca: int, run_folder: str | None, overwrite: bool, resume: bool, as_json: bool, **given: Any
+) -> None:
     """Learn a metric from the labelled sets at PATH: class/object/pictures, class/videos, or an .npz with labels.
 
     Writes the metric (--out), fit.json and fit.png beside it, and a run directory with the configuration and history.
+    metrics.jsonl there grows with every trial and iteration; finished folds and rounds are kept until the end, so that
+    a stopped fit goes on (the round that was cut short is logged again).
     """
     target = Path(out)
-    run = _begin(target, run_folder, overwrite, {"path": path, "pca": pca, **given})
+    run = _begin(target, run_folder, overwrite, resume, {"path": path, "pca": pca, **given})
     reader = reader_of(given)
     found = reader.many(path)
     reader.tell()
     labels = _labels(found, path)
-    pipeline, seconds = _learned(found, labels, pca, given, reader)
+    pipeline, seconds = _learned(found, labels, pca, given, reader, run)
     record = _record(pipeline, found, labels, seconds, reader, path)
     _keep(pipeline, record, target, run)
     result(_line(record, target), record, as_json)
     remark(f"see {target.parent / 'fit.png'}; the run is in {run.path}")
 
 
-def _begin(target: Path, run_folder: str | None, overwrite: bool, config: dict[str, Any]) -> Run:
-    """The run directory, made before any work; an earlier one that came to its end is refused unless --overwrite."""
+def _begin(target: Path, run_folder: str | None, overwrite: bool, resume: bool, config: dict[str, Any]) -> Run:
+    """The run directory, made before any work; an earlier one that came to its end is refused unless --overwrite.
+
+    One that was stopped is gone on with if its configuration is the same, else begun anew.
+    """
     from likewise.engine.runs import Run
 
     if target.suffix != ".safetensors":
@@ -73,8 +86,13 @@ def _begin(target: Path, run_folder: str | None, overwrite: bool, config: dict[s
     finished = [f for f in (target, folder / "result.json") if f.exists()]
     if finished and not overwrite:
         raise InputError(f"out: {finished[0]} is there already; use another --out, or --overwrite to replace it")
+    if resume and not finished and (folder / "run.json").exists():
+        with contextlib.suppress(LikewiseError):
+            return Run.create(folder, config, seed=config["seed"], resume=True)
     for name in ("config.json", "run.json", "metrics.jsonl", "result.json"):
         (folder / name).unlink(missing_ok=True)
+    if not resume or finished:
+        shutil.rmtree(folder / PARTS, ignore_errors=True)
     return Run.create(folder, config, seed=config["seed"])
 
 
@@ -88,23 +106,56 @@ def _labels(found: NamedSets, path: str) -> NDArray[Any]:
 
 
 def _learned(
-    found: NamedSets, labels: NDArray[Any], pca: int, given: dict[str, Any], reader: Reader
+    found: NamedSets, labels: NDArray[Any], pca: int, given: dict[str, Any], reader: Reader, run: Run
 ) -> tuple[Pipeline, float]:
-    """The fitted pipeline, and how long learning took; rounds are told on stderr to who watches."""
+    """The fitted pipeline, and how long learning took; each step is logged in the run and told to who watches."""
+    from likewise.sets.memory import Parts, fit_key
     from likewise.sets.model import WassersteinLMNN
     from likewise.sets.pipeline import Axes, Pipeline
 
     axes = Axes.of(found.signatures, pca) if pca else None
     sets = found.signatures if axes is None else [axes(s) for s in found.signatures]
-    chosen = {name: given[name] for name in LEARNING}
-    model = WassersteinLMNN(**chosen, seed=given["seed"], verbose=sys.stderr.isatty())
+    model = WassersteinLMNN(**{name: given[name] for name in LEARNING}, seed=given["seed"])
+    parts = Parts(run.path / PARTS, fit_key(sets, labels, model.get_params()))
     began = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):
-        model.fit(sets, labels)
+    with _told(run) as watch:
+        model.fit(sets, labels, watch=watch, remember=parts)
     seconds = time.perf_counter() - began
-    model.verbose = False
+    if parts.found:
+        remark(f"went on after {', '.join(parts.found)}")
     features = reader.features if found.described else None
     return Pipeline(model, axes, features, reader.k, reader.every, reader.seed), seconds
+
+
+@contextlib.contextmanager
+def _told(run: Run) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """What `fit` calls after every step: a line of metrics.jsonl, and the same in words on a terminal's last line."""
+    count = len(run.metrics())
+    with contextlib.ExitStack() as stack:
+        say: Callable[[str], None] | None = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            say = stack.enter_context(Console(stderr=True).status("learning: first distances")).update
+
+        def watch(record: dict[str, Any]) -> None:
+            nonlocal count
+            run.log(count, **{"step_length" if k == "step" else k: v for k, v in record.items()})
+            count += 1
+            if say is not None:
+                say(_words(record))
+
+        yield watch
+
+
+def _words(record: dict[str, Any]) -> str:
+    """One step in words."""
+    if record["stage"] == "choice":
+        return (
+            f"choosing: {record['fold']}, start {record['start']}, ρ = {record['rho']:g}, score {record['score']:.3f}"
+        )
+    active = f"{record['active']} of {record['triplets']} triplets active"
+    return f"learning: round {record['round'] + 1}, J = {record['objective']:.5g}, {active}"
 
 
 def _record(
@@ -120,6 +171,8 @@ def _record(
         "features": pipeline.features,
         "dimensions": {"described": pipeline.dim, "learned": int(model.n_features_in_)},
         "gamma": model.gamma_,
+        "start": model.start_,
+        "rho": list(model.rho_),
         "rule": model.rule_,
         "objective": model.history_[-1]["objective"] if model.history_ else None,
         "objective_at_start": model.history_[0]["objective"] if model.history_ else None,
@@ -164,8 +217,6 @@ def _keep(pipeline: Pipeline, record: dict[str, Any], target: Path, run: Run) ->
     from likewise.engine.checkpoint import save
 
     history = pipeline.model.history_
-    for step, line in enumerate(history):
-        run.log(step, **{"step_length" if k == "step" else k: v for k, v in line.items() if isinstance(v, int | float)})
     save(pipeline, target)
     if history:
         lines = _rounds(history)
@@ -177,6 +228,7 @@ def _keep(pipeline: Pipeline, record: dict[str, Any], target: Path, run: Run) ->
     figures = {"objective": record["objective"], "iterations": record["iterations"], "seconds": record["seconds"]}
     kept = {k: v for k, v in figures.items() if v is not None}
     run.finish(**kept, leave_one_out_learned=own["learned"], leave_one_out_unlearned=own["unlearned"])
+    shutil.rmtree(run.path / PARTS, ignore_errors=True)
 
 
 def _rounds(history: list[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:

@@ -1,0 +1,198 @@
+"""A stopped fit goes on where it was, to the same bytes, in Python and on the command line; it tells what it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from likewise import cli
+from likewise.engine import checkpoint, runs
+from likewise.errors import InputError
+from likewise.sets import data
+from likewise.sets.memory import Parts, fit_key
+from likewise.sets.model import WassersteinLMNN
+from likewise.types import Signature
+
+KNOBS = {"max_iter": 4, "rounds": 2, "rule": "auto", "multilevel": False}
+
+
+@pytest.fixture(scope="module")
+def world():
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], 5)
+    return [Signature(rng.normal(size=(rng.integers(2, 5), 4)) + np.eye(4)[c]) for c in y], y
+
+
+@pytest.fixture(scope="module")
+def whole(world):
+    records = []
+    return WassersteinLMNN(**KNOBS).fit(*world, watch=records.append), records
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_after(n):
+    seen = []
+
+    def watch(record):
+        seen.append(record)
+        if len(seen) == n:
+            raise Stopped
+
+    return watch
+
+
+def test_every_trial_and_every_iteration_is_told(whole):
+    model, records = whole
+    trials = [r for r in records if r["stage"] == "choice"]
+    assert len(trials) == 6 * 4  # folds drawn twice, ρ
+    steps = [{k: v for k, v in r.items() if k != "stage"} for r in records if r["stage"] == "learning"]
+    assert steps == model.history_
+    assert [r["iteration"] for r in steps] == list(range(len(steps)))
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "fista", "paper"])
+def test_iterations_are_told_while_they_happen(world, solver):
+    model = WassersteinLMNN(solver=solver, rho0=0.1, rhot=0.1, max_iter=5, rounds=1)
+    with pytest.raises(Stopped):
+        model.fit(*world, watch=stop_after(2))
+    assert not hasattr(model, "M0_")
+
+
+@pytest.mark.parametrize("after", [1, 9, 24, 26])
+def test_a_stopped_fit_goes_on_to_the_same_bytes(world, whole, tmp_path, after):
+    expected, records = whole
+    parts = Parts(tmp_path, "key")
+    with pytest.raises(Stopped):
+        WassersteinLMNN(**KNOBS).fit(*world, watch=stop_after(after), remember=parts)
+    again, rest = Parts(tmp_path, "key"), []
+    model = WassersteinLMNN(**KNOBS).fit(*world, watch=rest.append, remember=again)
+    assert len(again.found) == min(after // 4 - (after % 4 == 0), 6)
+    assert len(rest) == len(records) - 4 * len(again.found)
+    assert model.M0_.tobytes() == expected.M0_.tobytes()
+    assert (model.rho_, model.rule_, model.start_) == (expected.rho_, expected.rule_, expected.start_)
+    assert [r["objective"] for r in model.history_] == [r["objective"] for r in expected.history_]
+
+
+def test_a_finished_fit_is_only_read(world, whole, tmp_path):
+    parts = Parts(tmp_path, "key")
+    WassersteinLMNN(**KNOBS).fit(*world, remember=parts)
+    model = WassersteinLMNN(**KNOBS).fit(*world, watch=stop_after(1), remember=Parts(tmp_path, "key"))
+    assert model.M0_.tobytes() == whole[0].M0_.tobytes()
+
+
+def test_a_damaged_part_is_made_again(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return {"a": np.arange(3.0)}, {"n": 1}
+
+    Parts(tmp_path, "k")("part", make)
+    file = next(tmp_path.rglob("part.safetensors"))
+    file.write_bytes(file.read_bytes()[:-3])
+    arrays, said = Parts(tmp_path, "k")("part", make)
+    assert arrays["a"].tolist() == [0, 1, 2]
+    assert said == {"n": 1}
+    assert len(made) == 2
+    assert checkpoint.read(file)[1] == {"n": 1}
+    Parts(tmp_path, "another")("part", make)
+    assert len(made) == 3
+
+
+def test_the_key_is_of_all_that_decides(world):
+    X, y = world
+    knobs = WassersteinLMNN().get_params()
+    key = fit_key(X, y, knobs)
+    assert fit_key(X, y, {**knobs, "n_jobs": 7, "verbose": True}) == key
+    moved = [Signature(X[0].points + 1e-12, X[0].weights), *X[1:]]
+    levels = [Signature(s.points, s.weights, level="t") for s in X]
+    others = [fit_key(moved, y, knobs), fit_key(X, y[::-1], knobs), fit_key(X, y, {**knobs, "mu": 0.4})]
+    others.append(fit_key(levels, y, knobs))
+    assert len({key, *others}) == 5
+
+
+# ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+WORDS = ("--max-iter", "4", "--rounds", "2", "--rule", "auto", "--no-multilevel")
+
+
+@pytest.fixture
+def file(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data.save_npz("sets.npz", world[0], labels=[f"class {c}" for c in world[1]])
+    return "sets.npz"
+
+
+def fit(*words):
+    return cli.main(["sets", "fit", *words])
+
+
+def lines(folder="model.run"):
+    return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_command_goes_on_after_a_stop(file, monkeypatch, capsys):
+    assert fit(file, "--out", "whole.safetensors", *WORDS) == 0
+    expected = lines("whole.run")
+    log, count = runs.Run.log, []
+
+    def broken(self, step, **figures):
+        count.append(step)
+        if len(count) == 11:
+            raise InputError("pulled the plug")
+        log(self, step, **figures)
+
+    monkeypatch.setattr(runs.Run, "log", broken)
+    assert fit(file, *WORDS) == 2
+    assert len(lines()) == 10  # it grew while it learned
+    assert sorted(p.stem for p in Path("model.run/parts").rglob("*.safetensors")) == ["choice-0", "choice-1"]
+    monkeypatch.setattr(runs.Run, "log", log)
+    assert fit(file, *WORDS) == 0
+    assert len(lines()) == len(expected) + 2  # two trials of the fold that was cut short
+    assert [line["step"] for line in lines()] == list(range(len(expected) + 2))
+    assert not Path("model.run/parts").exists()
+    one, two = (checkpoint.load(f"{name}.safetensors").model for name in ("whole", "model"))
+    assert one.M0_.tobytes() == two.M0_.tobytes()
+
+
+def test_the_command_begins_anew_when_told_to(file, monkeypatch):
+    log = runs.Run.log
+
+    def broken(self, step, **figures):
+        if step == 6:
+            raise InputError("pulled the plug")
+        log(self, step, **figures)
+
+    monkeypatch.setattr(runs.Run, "log", broken)
+    assert fit(file, *WORDS) == 2
+    monkeypatch.setattr(runs.Run, "log", log)
+    assert fit(file, *WORDS, "--no-resume") == 0
+    assert [line["fold"] for line in lines()[:5]] == ["choice-0"] * 4 + ["choice-1"]
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_after_kill_9(file, tmp_path):
+    command = [sys.executable, "-m", "likewise.cli", "sets", "fit", file, *WORDS]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    log = tmp_path / "model.run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (log.exists() and log.read_text().count("\n") >= 5):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "model.safetensors").exists()
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+    assert fit(file, "--out", "whole.safetensors", *WORDS) == 0
+    one, two = (checkpoint.load(tmp_path / f"{name}.safetensors").model for name in ("whole", "model"))
+    assert one.M0_.tobytes() == two.M0_.tobytes()
