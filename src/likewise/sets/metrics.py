@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,13 @@ from likewise.errors import InputError, ShapeError
 from likewise.types import Array
 
 Labels = Sequence[Any] | NDArray[Any]
+
+
+class Cameras(TypedDict, total=False):
+    """Who took what: give both, or neither."""
+
+    query_cameras: Labels | None
+    gallery_cameras: Labels | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,20 +38,13 @@ class Roc:
         return f"Roc(auc={self.auc:.3f}, {len(self.fpr)} thresholds)"
 
 
-def match_density(
-    D: ArrayLike,
-    query_ids: Labels,
-    gallery_ids: Labels,
-    *,
-    query_cameras: Labels | None = None,
-    gallery_cameras: Labels | None = None,
-) -> Array:
+def match_density(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]) -> Array:
     """m(r), r = 1 … N: the share of queries whose first true match has rank r, for a gallery of N items.
 
     Ties are broken at random and the expectation is returned, so a constant D scores as chance does. With cameras,
     gallery items of the query's own identity *and* camera are left out of its ranking. Each query needs a true match.
     """
-    matrix, matches, kept = _ranking(D, query_ids, gallery_ids, query_cameras, gallery_cameras)
+    matrix, matches, kept = _ranking(D, query_ids, gallery_ids, **cameras)
     density = np.zeros(matrix.shape[1])
     for row, match, keep in zip(matrix, matches, kept, strict=True):
         best = row[match].min()
@@ -55,36 +55,22 @@ def match_density(
     return density / len(matrix)
 
 
-def cmc(
-    D: ArrayLike,
-    query_ids: Labels,
-    gallery_ids: Labels,
-    *,
-    query_cameras: Labels | None = None,
-    gallery_cameras: Labels | None = None,
-) -> Array:
+def cmc(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]) -> Array:
     """Cumulative match characteristic (N,): entry r − 1 is the share of queries matched within the first r ranks.
 
     cmc(r) = Σ_{s ≤ r} m(s), with m the match density; ties, cameras and refusals as there.
     """
-    density = match_density(D, query_ids, gallery_ids, query_cameras=query_cameras, gallery_cameras=gallery_cameras)
+    density = match_density(D, query_ids, gallery_ids, **cameras)
     return np.minimum(np.cumsum(density), 1.0)
 
 
-def pur(
-    D: ArrayLike,
-    query_ids: Labels,
-    gallery_ids: Labels,
-    *,
-    query_cameras: Labels | None = None,
-    gallery_cameras: Labels | None = None,
-) -> float:
+def pur(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]) -> float:
     """Proportion of uncertainty removed: 1 when every match ranks first, 0 when ranks are uniform [MLML Eq. 17].
 
     PUR = (log N + Σ_r m(r) log m(r)) / log N, with m the match *density* at rank r. The paper's symbol reads as the
     cumulative curve, under which chance scores far below 0 (erratum 5).
     """
-    density = match_density(D, query_ids, gallery_ids, query_cameras=query_cameras, gallery_cameras=gallery_cameras)
+    density = match_density(D, query_ids, gallery_ids, **cameras)
     return pur_of_density(density)
 
 
@@ -164,19 +150,13 @@ def _first_of_tied(matches: int, tied: int) -> Array:
 
 
 def _ranking(
-    D: ArrayLike, query_ids: Labels, gallery_ids: Labels, query_cameras: Labels | None, gallery_cameras: Labels | None
+    D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]
 ) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
     """D, which entries are true matches, and which take part at all."""
     matrix = _matrix(D)
     queries, gallery = _ids(query_ids, len(matrix), "query_ids"), _ids(gallery_ids, matrix.shape[1], "gallery_ids")
     same = queries[:, None] == gallery[None, :]
-    if (query_cameras is None) != (gallery_cameras is None):
-        raise InputError("query_cameras and gallery_cameras: give both or neither")
-    kept = np.ones_like(same)
-    if query_cameras is not None and gallery_cameras is not None:
-        a = _ids(query_cameras, len(matrix), "query_cameras")
-        b = _ids(gallery_cameras, matrix.shape[1], "gallery_cameras")
-        kept = ~(same & (a[:, None] == b[None, :]))
+    kept = ~(same & _same_camera(matrix.shape, **cameras))
     matches = same & kept
     lonely = np.flatnonzero(~matches.any(axis=1))
     if len(lonely):
@@ -185,6 +165,18 @@ def _ranking(
             f"leave it out ({len(lonely)} such)"
         )
     return matrix, matches, kept
+
+
+def _same_camera(
+    shape: tuple[int, ...], query_cameras: Labels | None = None, gallery_cameras: Labels | None = None
+) -> NDArray[np.bool_]:
+    """Which pairs were seen by one camera; none where cameras are not given."""
+    if (query_cameras is None) != (gallery_cameras is None):
+        raise InputError("query_cameras and gallery_cameras: give both or neither")
+    if query_cameras is None or gallery_cameras is None:
+        return np.zeros(shape, dtype=bool)
+    a, b = _ids(query_cameras, shape[0], "query_cameras"), _ids(gallery_cameras, shape[1], "gallery_cameras")
+    return np.asarray(a[:, None] == b[None, :])
 
 
 def _ids(ids: Labels, n: int, where: str) -> NDArray[Any]:
