@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -42,7 +42,8 @@ class Jacobian:
     dim: int
     size: int
     chunk: int
-    passes: float = field(default=0.0)
+    passes: float = 0.0
+    whole: Map | None = None
 
     def push(self, z: Tensor, directions: Tensor) -> Tensor:
         """J t for every direction t: (c, n, d) → (c, n, D)."""

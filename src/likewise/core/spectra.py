@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likewise.core import _spectra_modes as modes
+from likewise.core import _spectra_through as through
 from likewise.core import _spectra_values as numbers
 from likewise.core._spectra_modes import Jacobian, Map, NotFinite
+from likewise.core._spectra_through import Composite as Composite
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Method = Literal["auto", "gram", "left", "subspace", "sketch", "fd"]
+Method = Literal["auto", "gram", "left", "subspace", "sketch", "through", "fd"]
 
 VJPS, JVPS = 18, 4
 """Passes of `left` beyond k: backward passes are many and find the subspace, forward passes are few and measure it."""
@@ -69,6 +71,7 @@ def spectrum(
     power: int = 1,
     rows: int = 128,
     basis: Any = None,
+    tail: float = 1e-3,
 ) -> Spectrum:
     """The k largest singular values of the Jacobian of f at each row of z (n, d) [Polarity Eq. 5; A.4].
 
@@ -79,17 +82,22 @@ def spectrum(
               with `basis` (d, r), directions known beforehand (`pilot`): r JVPs, then r VJPs of the range, σ(Uᵀ J)
     subspace  `left` with `power` further rounds of VJPs and JVPs
     sketch    as the paper: σ(W J) √(D / rows), W semi-orthogonal with `rows` rows, by VJPs
+    through   for a Composite(inner, outer), exact up to `tail`: JVPs of outer only, along the singular vectors of the
+              cheap inner Jacobian, longest first, until the rest cannot change σ_k by more than ½ tail² of itself
     fd        exact up to the differences: central differences along all d axes, 2 d calls; for black boxes
-    auto      gram while d is at most four times the passes of left, else left; fd where nothing else works
+    auto      through for a Composite; gram while d is at most four times the passes of left, else left; fd where
+              nothing else works
 
     Where an operation of f has no forward mode J t is had by two backward passes (double-VJP), and where it has no
     derivative by central differences; `.method` says so. chunk: rows in one pass through f.
     """
     z = _latents(z)
     _check(z, k, method, seed, chunk, power, rows)
-    settings = Settings(k, seed, power, rows, None if basis is None else _directions(basis, z, k))
+    if method == "auto" and isinstance(f, Composite):
+        method = "through"
+    settings = Settings(k, seed, power, rows, None if basis is None else _directions(basis, z, k), _tail(tail))
     try:
-        J = modes.linearise(f, z, chunk, mode="fd" if method == "fd" else None)
+        J = _linearised(f, z, chunk, method)
         if k > J.size:
             raise InputError(f"k: expected at most the {J.size} numbers that f gives for a latent, got {k}")
         how = _resolve(method, J, z, settings)
@@ -98,6 +106,22 @@ def spectrum(
         raise InputError(
             f"f: {error.what} of row {error.row} is NaN or infinite; leave that latent out or mend f"
         ) from None
+
+
+def _linearised(f: Map, z: Tensor, chunk: int | None, method: Method) -> Jacobian:
+    """The Jacobian to be asked: that of f, or of its outer part alone."""
+    import torch
+
+    if method != "through":
+        return modes.linearise(f, z, chunk, mode="fd" if method == "fd" else None)
+    if not isinstance(f, Composite):
+        raise InputError("f: method 'through' needs a Composite(inner, outer), got a plain callable")
+    modes.linearise(f, z, chunk, mode="fd")
+    with torch.no_grad():
+        w = f.inner(z[:2])
+    if not isinstance(w, torch.Tensor) or w.ndim != 2:
+        raise ShapeError(f"f.inner: expected a tensor (n, m), got {type(w).__name__} {tuple(np.shape(w))}")
+    return replace(modes.linearise(f.outer, w, chunk), whole=f, dim=z.shape[1])
 
 
 def pilot(f: Map, z: Any, r: int, *, chunk: int | None = None) -> Tensor:
@@ -131,10 +155,13 @@ class Settings:
     power: int
     rows: int
     basis: Tensor | None
+    tail: float
 
 
 def _resolve(method: Method, J: Jacobian, z: Tensor, settings: Settings) -> str:
     """The method that will be carried out: auto decided, what costs more than exact made exact, fd where it must be."""
+    if method == "through":
+        return method
     if J.mode == "fd":
         return "fd"
     vjps, jvps = min(settings.k + VJPS, J.dim), min(settings.k + JVPS, J.dim)
@@ -155,13 +182,13 @@ def _measured(J: Jacobian, z: Tensor, how: str, settings: Settings) -> Spectrum:
     import torch
 
     stack = {"columns": _columns, "fd": _columns, "rows": _rows}.get(how)
-    samples = max(1, J.chunk // J.dim) if stack else J.chunk
+    samples = 1 if how == "through" else max(1, J.chunk // J.dim) if stack else J.chunk
     parts, dtype = [], z.dtype
     for rows in modes.slices(len(z), samples):
         with modes.counted_from(rows.start):
             A = stack(J, z[rows]) if stack else _SKETCHES[how](J, z[rows], settings)
             modes.finite(A, "Jacobian")
-        parts.append(numbers.singular_values(A, settings.k))
+        parts.append(_padded(numbers.singular_values(A, settings.k), settings.k))
         dtype = A.dtype
     values = torch.cat(parts)
     if how == "sketch":
@@ -169,6 +196,13 @@ def _measured(J: Jacobian, z: Tensor, how: str, settings: Settings) -> Spectrum:
     low = numbers.floor(values[:, :1], J.size, J.dim, dtype, differences=J.mode == "fd")
     kept = np.asarray(torch.where(values > low, values, 0.0).cpu().numpy())
     return Spectrum(kept, (kept > 0).sum(axis=1), _name(how, J.mode), J.passes / len(z))
+
+
+def _padded(values: Tensor, k: int) -> Tensor:
+    """k columns: what fewer directions than k cannot reach is 0."""
+    import torch
+
+    return torch.nn.functional.pad(values, (0, k - values.shape[1]))
 
 
 def _name(how: str, mode: str) -> str:
@@ -219,7 +253,13 @@ def _sketch(J: Jacobian, z: Tensor, settings: Settings) -> Tensor:
     return J.pull(z, W.to(z.dtype)).transpose(0, 1)
 
 
-_SKETCHES = {"left": _left, "subspace": _subspace, "sketch": _sketch}
+def _through(J: Jacobian, z: Tensor, settings: Settings) -> Tensor:
+    if not isinstance(J.whole, Composite):
+        raise InputError("f: method 'through' needs a Composite(inner, outer)")
+    return through.stack(J, J.whole, z, settings.k, settings.tail)
+
+
+_SKETCHES = {"left": _left, "subspace": _subspace, "sketch": _sketch, "through": _through}
 
 
 def _gaussian(count: int, size: int, z: Tensor, seed: int) -> Tensor:
@@ -280,6 +320,12 @@ def _check(
 def _whole(name: str, value: Any, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
+
+
+def _tail(tail: float) -> float:
+    if isinstance(tail, bool) or not isinstance(tail, int | float) or not 0 <= tail < 1:
+        raise InputError(f"tail: expected a number from 0 to below 1, got {tail!r}")
+    return float(tail)
 
 
 def _directions(basis: Any, z: Tensor, k: int) -> Tensor:
