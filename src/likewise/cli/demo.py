@@ -3,7 +3,7 @@
 demo/
   report.html      the page: everything below in one file
   demo.png         the panels side by side
-  plan.png, albums.png, light.png, demo.json
+  plan.png, albums.png, light.png, coverage.png, polarity.png, demo.json
   albums/          the pictures that were compared, to try the commands on
 """
 
@@ -65,7 +65,10 @@ def demo(out: str, seed: int) -> None:
     folder = Path(out)
     check_writable(folder)
     began = time.perf_counter()
-    panels = [_albums_panel(folder, seed), _matrix_panel(folder, seed), _light_panel(folder, seed)]
+    from likewise.cli.demo_distributions import coverage_panel, polarity_panel
+
+    makers = (_albums_panel, _matrix_panel, _light_panel, coverage_panel, polarity_panel)
+    panels = [make(folder, seed) for make in makers]
     seconds = time.perf_counter() - began
     _side_by_side([folder / p.picture for p in panels], folder / "demo.png")
     figures = {p.name: p.figures for p in panels}
@@ -86,7 +89,7 @@ class Panel:
 
 
 @contextmanager
-def _step(words: str) -> Iterator[list[str]]:
+def step(words: str) -> Iterator[list[str]]:
     """A line that says what is being done, then what came of it and how long it took."""
     began = time.perf_counter()
     said: list[str] = []
@@ -154,7 +157,7 @@ def _albums_panel(folder: Path, seed: int) -> Panel:
     from likewise.sets import compare
 
     draw = np.random.default_rng([seed, 1])
-    with _step("two albums, compared") as said:
+    with step("two albums, compared") as said:
         p, q = (
             embedded(album(folder / "albums" / name, contents, draw))
             for name, contents in (("monday", MONDAY), ("friday", FRIDAY))
@@ -212,7 +215,7 @@ def _matrix_panel(folder: Path, seed: int) -> Panel:
 
     draw = np.random.default_rng([seed, 2])
     root = folder / "albums" / "scenes"
-    with _step(f"{len(SCENES) * ALBUMS} albums, all against all") as said:
+    with step(f"{len(SCENES) * ALBUMS} albums, all against all") as said:
         sets = [
             embedded(album(root / name / str(i + 1), {name: PICTURES}, draw), name)
             for name in SCENES
@@ -338,7 +341,7 @@ def _light_panel(folder: Path, seed: int) -> Panel:
 
     bunch = load_digits()
     images, digits = np.asarray(bunch.images, dtype=np.float64) / 16, np.asarray(bunch.target, dtype=np.int64)
-    with _step("a metric that learns to see past the light") as said:
+    with step("a metric that learns to see past the light") as said:
         trials = [trial(images, digits, np.random.default_rng([seed, 3, r])) for r in range(RESAMPLES)]
         scores = {name: [t.accuracy(name) for t in trials] for name in METHODS}
         table = {name: mean_se(values) for name, values in scores.items()}

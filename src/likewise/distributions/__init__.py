@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 # At once, not lazily: the function must win over the module of the same name, whoever imports that first.
 from likewise.distributions.compare import DistributionComparison, compare
 from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
+from likewise.distributions.shipped import shipped
 
 if TYPE_CHECKING:
     from likewise.core.spectra import Spectrum as Spectrum
@@ -41,6 +42,7 @@ __all__ = [
     "TruncatedNormal",
     "Uniform",
     "compare",
+    "shipped",
     *sorted([*_HOMES, *_MODULES]),
 ]
 
