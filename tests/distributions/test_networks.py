@@ -392,6 +392,24 @@ def test_a_filtered_layer_one_plane_at_a_time(radial: bool) -> None:
         np.testing.assert_allclose(got[0, o].numpy(), naive_upfirdn(fine, down, 1, layer.down, (0, 0)), atol=1e-8)
 
 
+def test_the_last_layer_and_the_chain() -> None:
+    net = worlds.stylegan3().double()
+    synthesis, state = net.get_submodule("synthesis"), net.state_dict()
+    w = torch.randn(2, 12, dtype=torch.float64)
+    x = synthesis.input(w)
+    *others, last = synthesis.names
+    for name in others:
+        x = synthesis.get_submodule(name)(x, w)
+    at = f"synthesis.{last}"
+    assert f"{at}.up_filter" not in state
+    style = (w @ state[f"{at}.affine.weight"].T / math.sqrt(12) + state[f"{at}.affine.bias"]) / math.sqrt(x.shape[1])
+    own = (
+        torch.einsum("oc,nc,nchw->nohw", state[f"{at}.weight"][:, :, 0, 0], style, x)
+        / state[f"{at}.magnitude_ema"].sqrt()
+    )
+    torch.testing.assert_close(synthesis(w), 0.25 * (own + state[f"{at}.bias"][:, None, None]))
+
+
 def test_paddings_keep_the_canvas_centred() -> None:
     """With symmetric kernels, a layer of the picture turned by 180° is the layer's picture turned."""
     synthesis = worlds.stylegan3().double().get_submodule("synthesis")
@@ -461,6 +479,55 @@ def test_attention_by_loops() -> None:
         score = np.exp([float(theta @ here @ key) for key in keys])
         seen = sum(s * v for s, v in zip(score / score.sum(), values, strict=True))
         np.testing.assert_allclose(got[:, place].numpy(), here + float(layer.gamma) * (o @ seen), atol=1e-9)
+
+
+def plain_biggan(state: dict[str, Tensor], z: Tensor, y: Tensor, psi: float, attend: nn.Module) -> Tensor:
+    """The whole network straight from the keys; attention has its own test."""
+
+    def weight(path: str) -> Tensor:
+        w = state[f"{path}.weight_orig"]
+        return w / torch.dot(state[f"{path}.weight_u"], w.flatten(1) @ state[f"{path}.weight_v"])
+
+    def conv(x: Tensor, path: str) -> Tensor:
+        w = weight(path)
+        return F.conv2d(x, w, state[f"{path}.bias"], padding=w.shape[2] // 2)
+
+    def normal(x: Tensor, path: str) -> Tensor:
+        i = round(psi * 4)
+        mean, var = state[f"{path}.running_means"][i], state[f"{path}.running_vars"][i]
+        x = (x - mean[:, None, None]) / (var[:, None, None] + 1e-4).sqrt()
+        if f"{path}.weight" in state:
+            return x * state[f"{path}.weight"][:, None, None] + state[f"{path}.bias"][:, None, None]
+        scale, offset = (c @ weight(f"{path}.{name}").T for name in ("scale", "offset"))
+        return x * (1 + scale[:, :, None, None]) + offset[:, :, None, None]
+
+    def twice(x: Tensor) -> Tensor:
+        return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+    c = torch.cat([psi * z, state["embeddings.weight"].T[y]], 1)
+    x = (c @ weight("generator.gen_z").T + state["generator.gen_z.bias"]).view(-1, 4, 4, 64).permute(0, 3, 1, 2)
+    for i, up in ((0, False), (1, True), (2, None), (3, False), (4, True)):
+        at = f"generator.layers.{i}"
+        if up is None:
+            x = attend(x, c, psi)
+            continue
+        h = conv(normal(x, f"{at}.bn_0").relu(), f"{at}.conv_0")
+        h = normal(h, f"{at}.bn_1").relu()
+        h = conv(twice(h) if up else h, f"{at}.conv_1")
+        h = conv(normal(h, f"{at}.bn_2").relu(), f"{at}.conv_2")
+        h = conv(normal(h, f"{at}.bn_3").relu(), f"{at}.conv_3")
+        kept = x[:, : h.shape[1]]
+        x = h + (twice(kept) if up else kept)
+    return conv(normal(x, "generator.bn").relu(), "generator.conv_to_rgb")[:, :3]
+
+
+@pytest.mark.parametrize("psi", [1.0, 0.25])
+def test_biggan_against_its_equations(psi: float) -> None:
+    net = worlds.biggan().double()
+    z, y = worlds.latents(net, dtype=torch.float64)
+    assert y is not None
+    own = plain_biggan(net.state_dict(), z, y, psi, net.get_submodule("generator.layers.2"))
+    torch.testing.assert_close(net.truncated(psi).preactivation(z, y), own)
 
 
 def test_truncation_scales_the_latent_and_picks_the_statistics() -> None:
