@@ -38,7 +38,7 @@ from likewise.distributions.shipped import Likelihood
 from likewise.io import cache_folder, write_text
 from record import record
 
-SIZES = {"dcgan": 2000, "cwgan": 1500, "fashion": 4000, "fashion-vae": 4000}
+SIZES = {"dcgan": 2000, "cwgan": 2000, "fashion": 4000, "fashion-vae": 4000}
 """Latents a bank: what the Jacobians of each network allow in minutes on one core."""
 PSIS = (0.5, 0.75, 1.0, 1.5, 2.0)
 REAL = 3000
@@ -272,13 +272,13 @@ def likelihood(setting: Setting) -> Rows:
 
 
 def _likely(setting: Setting, name: str, seed: int) -> Rows:
-    subject, density = setting.subject(name), Likelihood(samples=32)
+    subject, density = setting.subject(name), Likelihood(samples=16)
     bank = setting.bank(subject, seed)
     rows = []
     for rho in cells.RHOS:
         log_w = cells.weights(bank, "feature", rho, 3)
         rng = np.random.default_rng((29, seed))
-        z = torch.from_numpy(bank.z[polarity.resample(log_w, 400, "systematic", rng)])
+        z = torch.from_numpy(bank.z[polarity.resample(log_w, 300, "systematic", rng)])
         with torch.no_grad():
             x = subject.pixels(z)
         noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)) * np.exp(density.log_spread)

@@ -322,7 +322,7 @@ def _digits(folder: Path | None) -> Path:
 
 
 RECIPES: dict[str, Callable[[Path, Path | None], Recipe]] = {
-    "fashion": lambda fashion, _: gan(*pictures(fashion, "train"), steps=5000),
+    "fashion": lambda fashion, _: gan(*pictures(fashion, "train"), steps=10000),
     "fashion-vae": lambda fashion, _: vae(*pictures(fashion, "train"), steps=2500),
     "fashion-features": lambda fashion, _: classifier(*pictures(fashion, "train"), steps=3000),
     "digits-features": lambda _, folder: classifier(*halves(_digits(folder))[0], steps=1000),
