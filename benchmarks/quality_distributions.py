@@ -76,7 +76,7 @@ def kept(setting: Setting, experiment: str, name: str, seed: int, make: Callable
 
     `of` is the function that does the work, where that is not `make` itself: its source is part of the file's name.
     """
-    file = setting.stores.cells / f"{experiment}-{name}-{seed}-{_digest(setting, name, of or make)}.json"
+    file = setting.stores.cells / f"{experiment}-{name}-{seed}-{_digest(setting, experiment, name, of or make)}.json"
     if file.is_file():
         return list(json.loads(file.read_text(encoding="utf-8")))
     began = time.perf_counter()
@@ -86,11 +86,15 @@ def kept(setting: Setting, experiment: str, name: str, seed: int, make: Callable
     return rows
 
 
-def _digest(setting: Setting, name: str, made: Callable[..., Rows]) -> str:
+USED = {"likelihood": ["metrics", "shipped"], "ppl": ["paths", "describers"], "spectra": ["marchenko"]}
+"""What an experiment uses of the level, besides weights and draws."""
+
+
+def _digest(setting: Setting, experiment: str, name: str, made: Callable[..., Rows]) -> str:
     """The sources that a figure depends on, and the sizes."""
     home, here = Path(likewise.__file__).parent, Path(__file__).parent
     own = [here / f"{file}.py" for file in ("distributions_cells", "distributions_world")]
-    level = [home / "distributions" / f"{file}.py" for file in ("polarity", "resampling", "metrics", "paths")]
+    level = [home / "distributions" / f"{file}.py" for file in ("polarity", "resampling", *USED.get(experiment, []))]
     math = [home / "core" / f"{file}.py" for file in ("gaussians", "neighbors")]
     weights = sorted((home / "weights").glob("fashion*.safetensors")) if name.startswith("fashion") else []
     text = b"".join(file.read_bytes() for file in [*own, *level, *math, *weights])

@@ -72,7 +72,7 @@ def test_rows_do_not_depend_on_each_other() -> None:
 
 def test_the_likelihood_against_numerical_integration() -> None:
     """A VAE of one latent: log ∫ p(x | z) p(z) dz by quadrature; the bound lies below and, with many draws, near."""
-    density = Likelihood(samples=4000)
+    density = Likelihood(samples=1500)
     torch.manual_seed(0)
     density.decoder, density.encoder = decoder(1, 4).eval(), _wide_encoder()
     density.log_spread = 0.0
