@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -237,6 +238,24 @@ def _kill_a_worker(out: Path, journal: Path) -> None:
     os.kill(victims[-1], signal.SIGKILL)
     with journal.open("a") as stream:
         stream.write("killed\n")
+
+
+@pytest.mark.slow
+def test_a_real_conditional_generator(data: Path, tmp_path: Path) -> None:
+    """The values are those of a float64 SVD, class by class, and two processes make the same bytes as one."""
+    from likewise.distributions import load_generator
+
+    generator = load_generator(data / "generators" / "cwgan_mnist_z10.pth")
+    b = harvest(generator, 20, shard_size=10, out=tmp_path / "one")
+    np.testing.assert_array_equal(b.labels, np.arange(20) % 10)
+    assert (b.k, b.about.labels) == (10, 10)
+    net = copy.deepcopy(generator.net).double()
+    for i in (0, 7, 13):
+        y = torch.tensor([int(b.labels[i])])  # type: ignore[index]
+        J = torch.func.jacfwd(lambda z, y=y: net(z[None], y).flatten())(torch.from_numpy(b.latents[i]).double())
+        np.testing.assert_allclose(b.log_sigma[i], np.log(torch.linalg.svdvals(J).numpy()), atol=1e-4)
+    harvest(generator, 20, shard_size=10, out=tmp_path / "two", n_jobs=2)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
 
 
 # ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from scipy import stats
 import likewise as lw
 from likewise.distributions import Bank, Generator, Normal, OnlineSampler, TruncatedNormal, Uniform, harvest, moves
 from likewise.distributions.online import BudgetError
+from likewise.distributions.polarity import DegeneracyWarning
 from worlds.generators import SLOPES, Classes, Folded, HalfDead, Linear, Stairs, stairs
 
 ALGORITHMS = ("mh", "rejection", "smc", "paper")
@@ -34,6 +35,7 @@ def test_a_draw_and_its_report(algorithm: str) -> None:
     assert 0 < info["acceptance"] <= 1
     assert info["jacobians_per_sample"] > 0
     assert info["ess"] == pytest.approx(bank().ess(0.5))
+    assert info["largest"] == pytest.approx(bank().largest(0.5))
     assert (info["algorithm"], info["rho"], info["k"]) == (algorithm, 0.5, 1)
     again, _ = sampler.draw(20, seed=3)
     np.testing.assert_array_equal(z, again)
@@ -157,6 +159,15 @@ def test_chains_report_whether_they_left_their_start() -> None:
     assert 0 < info["starts"] <= 1
     _, short = OnlineSampler(stairs(), bank(), 2.0, steps=1).draw(200)
     assert short["moved"] < info["moved"]
+
+
+def test_chains_that_begin_at_next_to_nothing_are_told_once() -> None:
+    generator = Generator(Folded(), Normal(2))
+    b = harvest(generator, 600)
+    sampler = OnlineSampler(generator, b, 60.0, steps=1)
+    with pytest.warns(DegeneracyWarning, match=r"at ρ = 60, k = 2 an effective 0\.\d+% of the bank") as caught:
+        [sampler.draw(2, seed=seed) for seed in range(2)]
+    assert len(caught) == 1
 
 
 def test_particles_go_to_rho_in_steps_that_keep_half_of_them() -> None:

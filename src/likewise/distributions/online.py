@@ -6,6 +6,7 @@ decides on acceptance. What v_k costs, a spectrum, is counted and reported.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,6 +17,7 @@ from jaxtyping import Float32, Float64
 from likewise.distributions import moves, polarity
 from likewise.distributions.bank import Bank
 from likewise.distributions.harvesting import measured
+from likewise.distributions.polarity import LEAST_ESS, DegeneracyWarning
 from likewise.distributions.resampling import resample
 from likewise.errors import InputError, LikewiseError
 
@@ -64,14 +66,13 @@ class OnlineSampler:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name}: expected a whole number ≥ 1, got {value!r}")
         if bank.about.generator is None:
-            raise InputError(
-                "bank: nothing says which generator and space it comes from; harvest one"
-            )
+            raise InputError("bank: nothing says which generator and space it comes from; harvest one")
         bank.check(generator)
         bank.log_weights(rho, k, label=label)  # refuses a wrong ρ, k or label, and a bank of the dead
         self.generator, self.bank, self.rho = generator, bank, polarity.check_rho(rho)
         self.k = bank.k if k is None else int(k)
         self.algorithm, self.label, self.steps, self.budget = algorithm, label, steps, budget
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"OnlineSampler({self.generator.name}, ρ = {self.rho:g}, k = {self.k}, {self.algorithm})"
@@ -79,15 +80,29 @@ class OnlineSampler:
     def draw(self, n: int, seed: int = 0) -> tuple[Z, dict[str, Any]]:
         """n latents (n, dim), and how they came about.
 
-        info: acceptance (share of proposals), jacobians_per_sample, ess of the bank at ρ, labels of the latents for a
-        conditional generator, and what is the algorithm's own: bound, moved, temperatures.
+        info: acceptance (share of proposals), jacobians_per_sample, ess and largest weight of the bank at ρ, labels of
+        the latents for a conditional generator, and what is the algorithm's own: bound, moved, temperatures.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"n: expected a whole number ≥ 1, got {n!r}")
+        self._warn()
         rng = np.random.default_rng(seed)
         runs = [(label, _RUNS[self.algorithm](_Problem(self, label), share, rng)) for label, share in self._shares(n)]
         labels = None if self.bank.labels is None else np.repeat([r[0] for r in runs], [len(r[1].z) for r in runs])
         return np.concatenate([run.z for _, run in runs]), self._info(n, [run for _, run in runs], labels)
+
+    def _warn(self) -> None:
+        """Say once that chains begin at next to no latents, and so may not know of others."""
+        share = self.bank.ess(self.rho, self.k, label=self.label)
+        if self.algorithm != "mh" or share >= LEAST_ESS or self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"at ρ = {self.rho:g}, k = {self.k} an effective {share:.2%} of the bank is left for chains to start from; "
+            'use algorithm="smc", more steps, a ρ nearer to 0 or a larger bank',
+            DegeneracyWarning,
+            stacklevel=3,
+        )
 
     def _shares(self, n: int) -> Iterator[tuple[int | None, int]]:
         """How many latents of which class."""
@@ -109,6 +124,7 @@ class OnlineSampler:
             "acceptance": accepted / proposed if proposed else 1.0,
             "jacobians_per_sample": sum(run.jacobians for run in runs) / n,
             "ess": self.bank.ess(self.rho, self.k, label=self.label),
+            "largest": self.bank.largest(self.rho, self.k, label=self.label),
         }
         for name in sorted({name for run in runs for name in run.notes}):
             values = [run.notes[name] for run in runs]
