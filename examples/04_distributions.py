@@ -1,6 +1,6 @@
 """Distributions: dial a generator between quality and diversity, and see what one collection covers of another.
 
-Run it: python examples/04_distributions.py (about half a minute; no download). It writes 04_polarity.png, 04_coverage.png.
+Run it: python examples/04_distributions.py (half a minute; no download). It writes 04_polarity.png and 04_coverage.png.
 """
 
 import numpy as np

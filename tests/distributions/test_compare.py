@@ -334,3 +334,16 @@ def test_real_photos_of_two_kinds(data: Path, tmp_path: Path) -> None:
     assert same.distance < far.distance
     assert same.recall >= far.recall
     far.plot(tmp_path / "photos.png")
+
+
+def test_files_are_read_as_grey_for_a_net_of_one_plane(tmp_path: Path) -> None:
+    from likewise.io import write_image
+
+    rng = np.random.default_rng(0)
+    grey = rng.integers(0, 256, size=(20, 4, 4), dtype=np.uint8)
+    for i, picture in enumerate(grey):
+        write_image(tmp_path / f"{i:02d}.png", np.repeat(picture[:, :, None], 3, axis=2))
+    batch = torch.from_numpy(grey)[:, None].float() / 255
+    found = compare(tmp_path, batch, describe=lambda x: x.flatten(1))
+    assert found.distance == pytest.approx(0, abs=1e-9)
+    assert found.recall == 1

@@ -33,7 +33,7 @@ _HOMES = {
     "spectrum": "likewise.core.spectra",
     "sweep": "likewise.distributions.sweeps",
 }
-_MODULES = ("adapters", "metrics", "toys")
+_MODULES = ("adapters", "marchenko", "metrics", "paths", "toys")
 
 __all__ = [
     "DistributionComparison",

@@ -70,18 +70,20 @@ def features(
     where: str = "pictures",
     on_error: Literal["raise", "skip"] = "raise",
     progress: bool = False,
+    planes: int | None = None,
 ) -> Features:
     """The features of a source: one row a picture.
 
     Rows (n, d) are taken as they are. A callable `describe` gets tensors (b, c, h, w): pictures from files and 8-bit
     arrays as floats in [0, 1], floats and what a generator gives as they are. `n` and `seed` say how many pictures are
     drawn of a generator, and which. With on_error="skip" files that cannot be read are left out, and in `.skipped`.
+    planes=1 reads files as grey, for a callable that describes pictures of one plane.
     """
     if isinstance(source, Features):
         return source
     if on_error not in ("raise", "skip"):
         raise InputError(f'on_error: expected "raise" or "skip", got {on_error!r}')
-    job = _Job(describer(describe), where, on_error == "skip", progress)
+    job = _Job(describer(describe), where, on_error == "skip", progress, planes)
     if is_generator(source):
         return _drawn(source, job, n, seed)
     if isinstance(source, str | os.PathLike):
@@ -94,6 +96,21 @@ def features(
 def is_generator(source: Any) -> bool:
     """Whether it can be drawn from: callable, with the density of its latents."""
     return callable(source) and hasattr(source, "latent")
+
+
+def planes_of(source: Any) -> int | None:
+    """How many planes the pictures of a generator or of a batch have; None where that is not known."""
+    if is_generator(source):
+        labels = getattr(source, "labels", None)
+        one = source.latent.sample(1, np.random.default_rng(0))
+        source = source(one) if labels is None else source(one, np.zeros(1, dtype=np.int64))
+    shape = tuple(getattr(source, "shape", ()))
+    return int(shape[1]) if len(shape) == 4 and shape[1] in (1, 3) else None
+
+
+def _grey(picture: NDArray[Any]) -> NDArray[Any]:
+    """An 8-bit picture (h, w, 3) as its brightness (h, w); what is grey stays as it is."""
+    return np.asarray(np.rint(picture @ np.array([0.299, 0.587, 0.114])), dtype=np.uint8)
 
 
 # ------------------------------------------------------------------------------------------------------- sources
@@ -178,6 +195,7 @@ class _Job:
     where: str
     skip: bool
     progress: bool
+    planes: int | None = None
     skipped: list[tuple[str, str]] = field(default_factory=list)
     parts: list[Rows] = field(default_factory=list)
 
@@ -239,7 +257,8 @@ class _Job:
 
         try:
             if isinstance(item, Path):
-                return read_array(item, side=self.net.side)
+                picture = read_array(item, side=self.net.side)
+                return _grey(picture) if self.planes == 1 and not self.net.takes_any_size else picture
             return tensor_of(item[None], where=self.where)[0]
         except LikewiseError as error:
             return error

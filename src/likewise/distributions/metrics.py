@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from likewise.core import gaussians, neighbors
 from likewise.core.neighbors import Covered, Index
 from likewise.distributions.describers import Describe
-from likewise.distributions.features import DRAWN, PLAIN, Features, features, is_generator
+from likewise.distributions.features import DRAWN, PLAIN, Features, features, is_generator, planes_of
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array
 
@@ -117,6 +117,7 @@ def both(
     """The features of two sources under one net; of a generator as many are drawn as the other side has."""
     first, second = (real, fake) if is_generator(fake) else (fake, real)
     names = ("real", "fake") if is_generator(fake) else ("fake", "real")
+    options = {"planes": planes_of(real) or planes_of(fake), **options}
     one = features(first, describe, n=n, seed=seed, where=names[0], **options)
     count = n if n is not None else (DRAWN if is_generator(first) else len(one))
     two = features(second, describe, n=count, seed=seed + is_generator(first), where=names[1], **options)

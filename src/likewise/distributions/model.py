@@ -231,6 +231,3 @@ def _prepared(net: Any, device: str | torch.device | None) -> torch.device:
         net.to(device)
     first = next(net.parameters(), next(net.buffers(), None))
     return first.device if first is not None else torch.device("cpu" if device is None else device)
-
-
-_fingerprint = fingerprint

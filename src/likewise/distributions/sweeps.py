@@ -154,12 +154,12 @@ def sweep(
     `describe` are those of `compare`; `k` is the number of singular values in a volume, `neighbours` that of the balls.
     """
     from likewise.distributions import metrics
-    from likewise.distributions.features import features
+    from likewise.distributions.features import features, planes_of
     from likewise.engine import runs
 
     rhos, psis = _dials(rhos, "rhos"), _dials(psis, "psis")
     bank.check(generator)
-    truth = features(real, describe, where="real", progress=progress)
+    truth = features(real, describe, where="real", progress=progress, planes=planes_of(generator))
     count = min(len(truth), max(2, len(bank) // 2)) if n is None else n
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count <= neighbours:
         raise InputError(f"n: expected a whole number above {neighbours}, got {n!r}")
