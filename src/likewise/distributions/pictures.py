@@ -19,6 +19,6 @@ def as_pictures(x: Any) -> list[UInt8[np.ndarray, "h w 3"]]:
     if batch.ndim != 4 or batch.shape[1] not in (1, 3):
         raise ShapeError(f"pictures: expected (n, 1 or 3, h, w), got shape {batch.shape}")
     if batch.size and batch.min() < -0.01:
-        batch = (batch + 1) / 2
+        batch = (batch + np.float32(1)) / np.float32(2)
     whole = np.rint(np.clip(batch, 0, 1) * 255).astype(np.uint8)
     return [np.ascontiguousarray(np.broadcast_to(p, (3, *p.shape[1:])).transpose(1, 2, 0)) for p in whole]
