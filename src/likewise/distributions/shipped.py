@@ -29,7 +29,7 @@ NAMES = (*GENERATORS, "fashion-features")
 
 
 def shipped(name: str = "fashion", *, device: str | torch.device | None = None) -> Generator:
-    """A generator that comes with likewise: "fashion" (a GAN, z = 32) or "fashion-vae" (a VAE, z = 16)."""
+    """A generator that comes with likewise: "fashion" (a GAN) or "fashion-vae" (the VAE that it began as); z = 24."""
     from likewise.distributions.latents import Normal
     from likewise.distributions.model import Generator
 
@@ -93,22 +93,37 @@ class Likelihood:
 # --------------------------------------------------------------------------------------------------------- networks
 
 
+HIDDEN = 256
+
+
 def decoder(dim: int, channels: int, planes: int = 1) -> nn.Sequential:
-    """A generator of 28 × 28 pictures: z → 7 × 7 → 14 × 14 → 28 × 28, batch norm and ReLU between, a sigmoid last."""
+    """A generator of 28 × 28 pictures: z → 256 → 7 × 7 → 14 × 14 → 28 × 28, normalised, a sigmoid last.
+
+    Maps are enlarged by repeating pixels, then convolved: transposed convolutions leave a chequerboard.
+    """
     from torch import nn
 
     c = channels
     return nn.Sequential(
-        nn.Linear(dim, c * 49, bias=False),
+        nn.Linear(dim, HIDDEN, bias=False),
+        nn.BatchNorm1d(HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, c * 49, bias=False),
         nn.Unflatten(1, (c, 7, 7)),
         nn.BatchNorm2d(c),
         nn.ReLU(),
-        nn.ConvTranspose2d(c, c // 2, 4, 2, 1, bias=False),
-        nn.BatchNorm2d(c // 2),
-        nn.ReLU(),
-        nn.ConvTranspose2d(c // 2, planes, 4, 2, 1),
+        *_enlarged(c, c // 2),
+        *_enlarged(c // 2, c // 4),
+        nn.Conv2d(c // 4, planes, 3, padding=1),
         nn.Sigmoid(),
     )
+
+
+def _enlarged(into: int, out: int) -> list[nn.Module]:
+    from torch import nn
+
+    convolution = nn.Conv2d(into, out, 3, padding=1, bias=False)
+    return [nn.Upsample(scale_factor=2), convolution, nn.BatchNorm2d(out), nn.ReLU()]
 
 
 def encoder(dim: int, channels: int, planes: int = 1) -> nn.Sequential:
@@ -122,7 +137,9 @@ def encoder(dim: int, channels: int, planes: int = 1) -> nn.Sequential:
         nn.Conv2d(c // 2, c, 4, 2, 1),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(c * 49, 2 * dim),
+        nn.Linear(c * 49, HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, 2 * dim),
     )
 
 
