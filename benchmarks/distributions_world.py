@@ -112,7 +112,7 @@ def _last(inside: int) -> nn.Module:
 
 
 class Conditional(nn.Module):
-    """The conditional WGAN's generator up to its tanh: label ‖ z → 7 × 7 → two times (up, conv) → conv."""
+    """The conditional WGAN's generator up to its tanh: z ‖ label (its batch statistics tell the order) → 7 × 7 → two times (up, conv) → conv."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Conditional(nn.Module):
         self.conv_blocks = nn.Sequential(*layers, nn.Conv2d(64, 1, 3, 1, 1))
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        return self.conv_blocks(self.l1(torch.cat([self.label_emb(y), z], 1)).reshape(-1, 128, 7, 7))
+        return self.conv_blocks(self.l1(torch.cat([z, self.label_emb(y)], 1)).reshape(-1, 128, 7, 7))
 
 
 def cwgan(stores: Stores) -> Subject:
