@@ -112,7 +112,10 @@ def _last(inside: int) -> nn.Module:
 
 
 class Conditional(nn.Module):
-    """The conditional WGAN's generator up to its tanh: z ‖ label (its batch statistics tell the order) → 7 × 7 → two times (up, conv) → conv."""
+    """The conditional WGAN's generator up to its tanh: z ‖ label → 7 × 7 → two times (up, conv) → conv.
+
+    The order of z and label is what its batch statistics and its pictures say.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from likewise.distributions.bank import Bank as Bank
     from likewise.distributions.bank import harvest as harvest
     from likewise.distributions.data import load_generator as load_generator
+    from likewise.distributions.data import save_generator as save_generator
     from likewise.distributions.model import Generator as Generator
     from likewise.distributions.online import OnlineSampler as OnlineSampler
     from likewise.distributions.sweeps import Sweep as Sweep
@@ -30,6 +31,7 @@ _HOMES = {
     "Sweep": "likewise.distributions.sweeps",
     "harvest": "likewise.distributions.bank",
     "load_generator": "likewise.distributions.data",
+    "save_generator": "likewise.distributions.data",
     "spectrum": "likewise.core.spectra",
     "sweep": "likewise.distributions.sweeps",
 }

@@ -140,7 +140,10 @@ class Generator:
         return self(z, rng.integers(self.labels, size=n) if label is None else np.full(n, label))
 
     def function(self, y: Any = None) -> Callable[[Tensor], Tensor]:
-        """z (n, dim) → (n, D) in the generator's space, differentiable where the network is. For `spectrum`."""
+        """z (n, dim) → (n, D) in the generator's space, differentiable where the network is.
+
+        For `spectrum`, which calls it with any number of rows, y must be one class for all of them.
+        """
 
         def flat(z: Tensor) -> Tensor:
             x = self._map(z, None if y is None else self.classes(y, len(z)))
