@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from likewise.distributions.shipped import GENERATORS, shipped
 from likewise.errors import FileError, InputError, LikewiseError
 
 if TYPE_CHECKING:
@@ -26,10 +27,13 @@ def load_generator(spec: str | Path, *, family: str | None = None, **options: An
 
     `module:attribute` (or `file.py:attribute`) is imported from the current folder or Python's path: a Generator, a
     module with a `latent`, or a function without arguments that gives one. That runs the module's code: name only what
-    you trust. A file may be a checkpoint of `save_generator`, weights (.pth, .pt, .bin, .safetensors) whose family is
-    told by their keys or by `family`, or .onnx; nothing in a file is run. `options` are those of the adapters.
+    you trust. `fashion` and `fashion-vae` come with likewise. A file may be a checkpoint of `save_generator`, weights
+    (.pth, .pt, .bin, .safetensors) whose family is told by their keys or by `family`, or .onnx; nothing in a file is
+    run. `options` are those of the adapters.
     """
     text = str(spec)
+    if text in GENERATORS:
+        return shipped(text)
     if _NAME.fullmatch(text) and not Path(text).exists():
         return _as_generator(load_object(text), text)
     path = Path(text)
