@@ -172,6 +172,9 @@ def test_directions_of_a_pilot_serve_other_latents():
     found = spectrum(f, z, 10, method="left", basis=basis)
     np.testing.assert_allclose(found.values, [0.8 ** np.arange(10)] * 3, rtol=1e-7)
     assert found.cost == 2 * 14 + 2
+    better = spectrum(f, z, 10, method="subspace", basis=rotation(60, 0)[:, :14])
+    worse = spectrum(f, z, 10, method="left", basis=rotation(60, 0)[:, :14])
+    assert np.abs(better.values - 0.8 ** np.arange(10)).max() < 0.3 * np.abs(worse.values - 0.8 ** np.arange(10)).max()
 
 
 def test_auto_is_exact_for_small_latents_and_left_for_large_ones():
@@ -473,6 +476,14 @@ def test_a_jacobian_that_is_not_finite_is_numbered():
     z = torch.tensor([[1.0, 2.0], [0.0, 1.0]], dtype=torch.float64)
     with pytest.raises(InputError, match=r"f: Jacobian of row 1 is NaN or infinite"):
         spectrum(torch.sqrt, z, 1)
+
+
+def test_a_pilot_refuses_what_a_spectrum_refuses():
+    z = torch.tensor([[1.0, 2.0], [2.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    with pytest.raises(InputError, match=r"f: Jacobian of row 2 is NaN or infinite"):
+        pilot(torch.sqrt, z, 1, chunk=2)
+    with pytest.raises(InputError, match=r"r: expected at most the latent size 2, got 3"):
+        pilot(torch.sqrt, z, 3)
 
 
 def test_an_error_of_the_function_itself_comes_through():

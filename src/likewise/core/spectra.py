@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -96,16 +98,22 @@ def spectrum(
     if method == "auto" and isinstance(f, Composite):
         method = "through"
     settings = Settings(k, seed, power, rows, None if basis is None else _directions(basis, z, k), _tail(tail))
-    try:
+    with _refusing():
         J = _linearised(f, z, chunk, method)
         if k > J.size:
             raise InputError(f"k: expected at most the {J.size} numbers that f gives for a latent, got {k}")
         how = _resolve(method, J, z, settings)
         return _measured(J, z, how, settings)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """A row that is not finite is an InputError that names it."""
+    try:
+        yield
     except NotFinite as error:
-        raise InputError(
-            f"f: {error.what} of row {error.row} is NaN or infinite; leave that latent out or mend f"
-        ) from None
+        what = f"f: {error.what} of row {error.row} is NaN or infinite"
+        raise InputError(f"{what}; leave that latent out or mend f") from None
 
 
 def _linearised(f: Map, z: Tensor, chunk: int | None, method: Method) -> Jacobian:
@@ -133,12 +141,15 @@ def pilot(f: Map, z: Any, r: int, *, chunk: int | None = None) -> Tensor:
 
     z = _latents(z)
     _check(z, r, "gram", 0, chunk, 0, 1, name="r")
-    J = modes.linearise(f, z, chunk)
-    mean = torch.zeros(J.dim, J.dim, dtype=torch.float64, device=z.device)
-    for rows in modes.slices(len(z), max(1, J.chunk // J.dim)):
-        A = _columns(J, z[rows]).double()
-        G = A @ A.mT
-        mean += (G / G.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp_min(1e-300)).sum(0)
+    mean = torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64, device=z.device)
+    with _refusing():
+        J = modes.linearise(f, z, chunk)
+        for rows in modes.slices(len(z), max(1, J.chunk // J.dim)):
+            with modes.counted_from(rows.start):
+                A = _columns(J, z[rows]).double()
+                modes.finite(A, "Jacobian")
+            G = A @ A.mT
+            mean += (G / G.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp_min(1e-300)).sum(0)
     leading: Tensor = torch.linalg.eigh(mean)[1].flip(1)[:, :r].to(z.dtype)
     return leading
 
