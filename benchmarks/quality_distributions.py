@@ -38,8 +38,8 @@ from likewise.distributions.shipped import Likelihood
 from likewise.io import cache_folder, write_text
 from record import record
 
-SIZES = {"dcgan": 2000, "cwgan": 2000, "fashion": 4000, "fashion-vae": 4000}
-"""Latents a bank: what the Jacobians of each network allow in minutes on one core."""
+SIZE = 2000
+"""Latents a bank: what the Jacobians of the two larger networks allow in minutes on one core. Half are drawn."""
 PSIS = (0.5, 0.75, 1.0, 1.5, 2.0)
 REAL = 3000
 """Real pictures that are measured against."""
@@ -54,9 +54,9 @@ class Setting:
     seeds: int = 5
     quick: bool = False
 
-    def size(self, name: str) -> int:
+    def size(self) -> int:
         """Latents a bank."""
-        return 400 if self.quick else SIZES.get(name, 4000)
+        return 400 if self.quick else SIZE
 
     def subject(self, name: str) -> world.Subject:
         """A generator under test."""
@@ -68,7 +68,7 @@ class Setting:
 
     def bank(self, subject: world.Subject, seed: int, psi: float | None = None, n: int | None = None) -> world.Harvest:
         """The bank of a seed."""
-        return world.harvest(subject, n or self.size(subject.name), seed, self.stores.cells, psi=psi)
+        return world.harvest(subject, n or self.size(), seed, self.stores.cells, psi=psi)
 
 
 def kept(setting: Setting, experiment: str, name: str, seed: int, make: Callable[[], Rows], of: Any = None) -> Rows:
@@ -98,7 +98,7 @@ def _digest(setting: Setting, experiment: str, name: str, made: Callable[..., Ro
     math = [home / "core" / f"{file}.py" for file in ("gaussians", "neighbors")]
     weights = sorted((home / "weights").glob("fashion*.safetensors")) if name.startswith("fashion") else []
     text = b"".join(file.read_bytes() for file in [*own, *level, *math, *weights])
-    settings = f"{inspect.getsource(made)} {setting.size(name)} {setting.quick} {REAL}"
+    settings = f"{inspect.getsource(made)} {setting.size()} {setting.quick} {REAL}"
     return hashlib.sha256(text + settings.encode()).hexdigest()[:12]
 
 
@@ -169,7 +169,7 @@ def truncation(setting: Setting) -> Rows:
 def _truncated(setting: Setting, name: str, seed: int) -> Rows:
     def make() -> Rows:
         subject, rows = setting.subject(name), []
-        real, n = setting.real(subject), setting.size(name) // 2
+        real, n = setting.real(subject), setting.size() // 2
         for psi in (*PSIS, None):
             z, y = subject.draw(n, (100, seed), psi)
             measured = cells.Measured(_features(subject, z, y), real)
@@ -228,7 +228,7 @@ def truncated_polarity(setting: Setting) -> Rows:
 def _under(setting: Setting, name: str, psi: float, seed: int) -> Rows:
     def make() -> Rows:
         subject = setting.subject(name)
-        bank = setting.bank(subject, seed, psi, setting.size(name) // 2)
+        bank = setting.bank(subject, seed, psi, setting.size() // 2)
         measured = cells.Measured(bank.features, setting.real(subject))
         return [cells.cell(bank, measured, "feature", 3, rho, len(bank.z) // 2, seed) for rho in (0.0, 0.2, 0.5, 1.0)]
 
@@ -239,11 +239,11 @@ def _under(setting: Setting, name: str, psi: float, seed: int) -> Rows:
 
 
 def sizes(setting: Setting) -> Rows:
-    """One draw of 500 from banks of growing N, in feature space at k = 3."""
+    """One draw of 250 from banks of growing N, in feature space at k = 3."""
     rows = []
     for name in ("dcgan", "fashion"):
         for rho in (-0.5, 0.5):
-            for N in sorted({500, 1000, 2000, setting.size(name)}):
+            for N in sorted({min(N, setting.size()) for N in (250, 500, 1000, 2000)}):
                 seeds = [_sized(setting, name, rho, N, seed) for seed in range(setting.seeds)]
                 row: dict[str, Any] = {"generator": name, "rho": rho, "N": N}
                 row["effective latents"] = float(np.mean([s["ess"] for s in seeds])) * N
@@ -262,7 +262,7 @@ def _sized(setting: Setting, name: str, rho: float, N: int, seed: int) -> dict[s
         logs = {space: values[:N] for space, values in whole.log_sigma.items()}
         bank = world.Harvest(whole.z[:N], None if whole.y is None else whole.y[:N], logs, whole.features[:N])
         measured = cells.Measured(bank.features, setting.real(subject))
-        return [cells.cell(bank, measured, "feature", 3, rho, min(500, N), seed)]
+        return [cells.cell(bank, measured, "feature", 3, rho, 250, seed)]
 
     return kept(setting, f"sizes-{rho:g}-{N}", name, seed, make)[0]
 
