@@ -16,6 +16,7 @@ from PIL import Image
 
 from likewise import plot
 from likewise.errors import InputError, ShapeError
+from likewise.plot import orders, plans
 from likewise.types import Signature
 
 
@@ -67,7 +68,7 @@ def test_a_shuffled_matching_is_untangled(m: int, seed: int) -> None:
 def test_untangling_never_makes_it_worse_than_the_spectral_start(m: int, n: int, seed: int) -> None:
     F = random_plan(m, n, seed)
     rows, columns = plot.untangle(F)
-    start = plot.crossings(F[np.ix_(*plot._spectral_orders(F))])
+    start = plot.crossings(F[np.ix_(*orders._spectral_orders(F))])
     assert plot.crossings(F[np.ix_(rows, columns)]) <= start + 1e-12
 
 
@@ -83,7 +84,7 @@ def test_width_is_in_proportion_to_mass_and_opacity_rises_with_it() -> None:
 
 def test_lines_stack_without_overlap_at_a_point() -> None:
     F = np.array([[0.5, 0.3, 0.2]])
-    ports = plot._ports(F, [(0, 0), (0, 1), (0, 2)], 2.0, 0)
+    ports = plans._ports(F, [(0, 0), (0, 1), (0, 2)], 2.0, 0)
     assert ports[0, 0] == pytest.approx(0.5)
     assert ports[0, 1] == pytest.approx(-0.3)
     assert ports[0, 2] == pytest.approx(-0.8)
