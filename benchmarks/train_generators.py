@@ -66,6 +66,8 @@ def halves(folder: Path, *, seed: int = 0) -> tuple[tuple[Tensor, Tensor], tuple
     return (x[first], y[first]), (x[second], y[second])
 
 
+LARGE = 1024
+"""Arrays of more numbers than this are shipped in half precision."""
 SPREAD = 0.6
 """The standard deviation of a pixel about a VAE's picture of it."""
 HUES = ((1.0, 0.15, 0.15), (0.1, 0.8, 1.0))
@@ -348,10 +350,11 @@ def _biased(folder: Path) -> tuple[Tensor, Tensor]:
 
 
 def arrays(modules: dict[str, nn.Module]) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Every parameter and buffer as an array, named module.key."""
+    """Every parameter and buffer as an array, named module.key; large ones in half precision, to keep files small."""
     for name, module in modules.items():
         for key, value in module.state_dict().items():
-            yield f"{name}.{key}", value.detach().numpy()
+            array = value.detach().numpy()
+            yield f"{name}.{key}", array.astype(np.float16) if array.size > LARGE else array
 
 
 @click.command()
