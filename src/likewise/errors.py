@@ -6,10 +6,13 @@ LikewiseError
 │   └── ConfigError                     a knob is unknown or out of its bounds
 ├── FileError (also an OSError)         a file is missing, damaged, hostile or of another kind
 ├── ShardError (engine.shards)          some shards of a job failed: which, why; the finished ones are kept
+├── BudgetError (distributions.online)  a sampler would need more Jacobians than it was allowed
 ├── NotFittedError                      an estimator was asked before it was fitted (scikit-learn's, too)
 └── MissingExtra (also an ImportError)  an optional dependency is not installed: the message has the pip line
 
-ConvergenceWarning is a warning, not an error: a solver stopped at its iteration limit.
+Warnings, not errors: ConvergenceWarning, a solver stopped at its iteration limit; DegeneracyWarning
+(distributions.polarity), a few latents own nearly all the weight; SmallSampleWarning (distributions.metrics), a figure
+was measured on fewer samples than it needs.
 """
 
 from __future__ import annotations

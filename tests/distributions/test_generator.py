@@ -1,5 +1,7 @@
 """Generators: any callable, its spaces, its identity, and what it refuses."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +72,14 @@ def test_a_named_space_of_ones_own():
     generator = Generator(Small(), Normal(4), spaces={"style": lambda z, y: 2 * z}, space="style")
     assert torch.equal(generator.function()(torch.ones(2, 4)), torch.full((2, 4), 2.0))
     assert generator.in_space("pixel").space == "pixel"
+
+
+def test_it_can_be_sent_to_another_process():
+    generator = Generator(Small(), Normal(4), space="preactivation")
+    again = pickle.loads(pickle.dumps(generator))
+    z = torch.ones(2, 4)
+    assert torch.equal(again.function()(z), generator.function()(z))
+    assert again.digest == generator.digest
 
 
 def test_a_space_that_it_has_not_is_refused_with_those_it_has():

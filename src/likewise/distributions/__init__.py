@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from likewise.core.spectra import spectrum as spectrum
     from likewise.distributions import adapters as adapters
     from likewise.distributions.bank import Bank as Bank
+    from likewise.distributions.bank import Draw as Draw
     from likewise.distributions.bank import harvest as harvest
     from likewise.distributions.data import load_generator as load_generator
     from likewise.distributions.data import save_generator as save_generator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bank": "likewise.distributions.bank",
+    "Draw": "likewise.distributions.bank",
     "Generator": "likewise.distributions.model",
     "OnlineSampler": "likewise.distributions.online",
     "Spectrum": "likewise.core.spectra",

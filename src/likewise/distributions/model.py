@@ -65,6 +65,14 @@ class Generator:
         self._space = space
         self._map = spaces.resolve(space, self.net, self._pixels, self._spaces)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the map, which is a closure: it is made again where the generator is sent."""
+        return {name: value for name, value in vars(self).items() if name != "_map"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._set_space(self._space)
+
     def __repr__(self) -> str:
         classes = "" if self.labels is None else f", {self.labels} classes"
         cut = "" if self.psi == 1 else f", ψ = {self.psi:g}"
