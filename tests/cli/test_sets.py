@@ -210,10 +210,10 @@ def test_one_set_of_many_is_chosen_by_name(run, tmp_path: Path) -> None:
 
 
 def test_two_paths_of_one_name_are_told_apart(run, views: Path) -> None:
-    from likewise.cli.sets import _labels
+    from likewise.cli.terminal import labels_of
 
-    assert _labels("x/1", "y/1") == ("x/1", "y/1")
-    assert _labels("x/one", "x/two") == ("one", "two")
+    assert labels_of("x/1", "y/1") == ("x/1", "y/1")
+    assert labels_of("x/one", "x/two") == ("one", "two")
 
 
 # ── unreadable pictures ───────────────────────────────────────────────────────────────────────────────────────────

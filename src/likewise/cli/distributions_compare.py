@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from likewise.cli.terminal import check_writable, remark, result, write_json
+from likewise.cli.distributions import family
+from likewise.cli.terminal import check_writable, labels_of, remark, result, tell_left_out, write_json
 from likewise.errors import FileError
-
-if TYPE_CHECKING:
-    from likewise.distributions.compare import DistributionComparison
-
-NAMED = 5
-"""How many unreadable pictures are named on the terminal; the JSON names all."""
 
 
 @click.command()
@@ -24,7 +18,7 @@ NAMED = 5
 @click.option("--describe", help="module:attribute of what describes pictures; by default EfficientNet-Lite0")
 @click.option("--k", default=3, show_default=True, type=click.IntRange(1), help="neighbour that sets a ball's radius")
 @click.option("--n", type=click.IntRange(2), help="pictures drawn of a generator; by default as many as the other has")
-@click.option("--family", help="the kind of network in a file of weights, where its keys do not tell")
+@family
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="seed of those pictures")
 @click.option("--most", default=16, show_default=True, type=click.IntRange(0), help="uncovered pictures that are drawn")
 @click.option("--out", default="compare", show_default=True, type=click.Path(), help="folder for picture and JSON")
@@ -54,9 +48,9 @@ def compare(
     sides = [_source(text, family) for text in (a, b)]
     net = _describer(describe, photos=all(isinstance(side, Path) and side.is_dir() for side in sides))
     found = measure(*sides, describe=net, k=k, n=n, seed=seed, on_error="skip", progress=True)
-    _tell(found)
+    tell_left_out([*found.real.skipped, *found.fake.skipped])
     record = {**found.to_dict(), "a": a, "b": b, "describe": describe, "seed": seed}
-    found.plot(folder / "compare.png", labels=_labels(a, b), most=most)
+    found.plot(folder / "compare.png", labels=labels_of(a, b), most=most)
     write_json(folder / "compare.json", record)
     result(repr(found), record, as_json)
     remark(f"see {folder / 'compare.png'}")
@@ -85,27 +79,3 @@ def _describer(text: str | None, *, photos: bool) -> Any:
     from likewise.distributions.data import load_object
 
     return load_object(text)
-
-
-def _tell(found: DistributionComparison) -> None:
-    """Say on stderr what was left out."""
-    skipped = [*found.real.skipped, *found.fake.skipped]
-    if not skipped:
-        return
-    print(f"likewise: {len(skipped)} unreadable picture{'s' if len(skipped) > 1 else ''} left out:", file=sys.stderr)
-    for name, reason in skipped[:NAMED]:
-        print(f"  {reason if reason.startswith(name) else f'{name}: {reason}'}", file=sys.stderr)
-    if len(skipped) > NAMED:
-        print(f"  and {len(skipped) - NAMED} more", file=sys.stderr)
-
-
-def _labels(a: str, b: str) -> tuple[str, str]:
-    """What to call two sources: their last names, and as many folders before as tell them apart."""
-    left, right = Path(a).absolute().parts, Path(b).absolute().parts
-    count = next((n for n in range(1, 4) if left[-n:] != right[-n:]), 1)
-    one, two = ("/".join(parts[-count:]) for parts in (left, right))
-    return _short(one), _short(two)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 28 else "…" + name[-27:]

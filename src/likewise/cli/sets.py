@@ -13,7 +13,7 @@ import click
 
 from likewise.cli import LazyGroup
 from likewise.cli.sources import FEATURES, NamedSets, Reader, thumbnails
-from likewise.cli.terminal import check_writable, remark, result, write_json
+from likewise.cli.terminal import check_writable, labels_of, remark, result, write_json
 from likewise.engine.config import knob, options
 from likewise.errors import InputError
 
@@ -130,7 +130,7 @@ def compare(a: str, b: str, out: str, metric: str | None, level: str | None, as_
     record["left_out"] = reader.left_out()
     pictures = thumbnails(p), thumbnails(q)
     title = f"{found.value} distance {found.distance:.4g}"
-    found.plot(Path(out) / "compare.png", thumbnails=pictures, labels=_labels(a, b), title=title)
+    found.plot(Path(out) / "compare.png", thumbnails=pictures, labels=labels_of(a, b), title=title)
     write_json(Path(out) / "compare.json", record)
     result(repr(found), record, as_json)
     remark(f"see {Path(out) / 'compare.png'}")
@@ -146,18 +146,6 @@ def _compared(p: Signature, q: Signature, model: Pipeline | None, level: Any, gi
 
 def _value(given: dict[str, Any], auto: str) -> Any:
     return auto if given["value"] == "auto" else given["value"]
-
-
-def _labels(a: str, b: str) -> tuple[str, str]:
-    """What to call two paths: their last names, and as many folders before as tell them apart."""
-    left, right = Path(a).absolute().parts, Path(b).absolute().parts
-    count = next((n for n in range(1, 4) if left[-n:] != right[-n:]), 1)
-    one, two = ("/".join(parts[-count:]) for parts in (left, right))
-    return _short(one), _short(two)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 28 else "…" + name[-27:]
 
 
 # ── distances ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -5,13 +5,13 @@ A picture that cannot be read is named, counted and left out; a set of which not
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from likewise.cli.terminal import tell_left_out, warn
 from likewise.errors import FileError, InputError, LikewiseError
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ PICTURE_NAMES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".t
 """Names that promise a picture: a file so named that is none is told, any other file is passed over."""
 
 BATCH = 64
-NAMED = 5
-"""How many unreadable pictures are named on the terminal; the JSON names all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +96,7 @@ class Reader:
 
     def tell(self) -> None:
         """Say on stderr what was left out."""
-        if not self.skipped:
-            return
-        count = len(self.skipped)
-        print(f"likewise: {count} unreadable picture{'s' if count > 1 else ''} left out:", file=sys.stderr)
-        for name, reason in self.skipped[:NAMED]:
-            print(f"  {reason if reason.startswith(name) else f'{name}: {reason}'}", file=sys.stderr)
-        if count > NAMED:
-            print(f"  and {count - NAMED} more", file=sys.stderr)
+        tell_left_out(self.skipped)
 
     def left_out(self) -> list[dict[str, str]]:
         """What was left out, for a JSON file."""
@@ -298,10 +289,7 @@ def _tell_passed_over(root: Path, found: Any) -> None:
             and child.name not in found.labels
             and any(is_image(p) for p in children(child) if p.is_file())
         ):
-            print(
-                f"likewise: {child}: passed over, it holds pictures but no sets; expected {child.name}/object/pictures",
-                file=sys.stderr,
-            )
+            warn(f"{child}: passed over, it holds pictures but no sets; expected {child.name}/object/pictures")
 
 
 def _some(names: list[str]) -> str:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+
+NAMED = 5
+"""How many unreadable pictures are named on the terminal; the JSON names all."""
 
 
 def result(line: str, record: Mapping[str, Any], as_json: bool) -> None:
@@ -25,6 +28,29 @@ def remark(text: str) -> None:
 def warn(text: str) -> None:
     """A line on stderr that must be seen."""
     print(f"likewise: {text}", file=sys.stderr)
+
+
+def tell_left_out(skipped: Sequence[tuple[str, str]]) -> None:
+    """Say on stderr which pictures could not be read, each with the reason."""
+    if not skipped:
+        return
+    warn(f"{len(skipped)} unreadable picture{'s' if len(skipped) > 1 else ''} left out:")
+    for name, reason in skipped[:NAMED]:
+        print(f"  {reason if reason.startswith(name) else f'{name}: {reason}'}", file=sys.stderr)
+    if len(skipped) > NAMED:
+        print(f"  and {len(skipped) - NAMED} more", file=sys.stderr)
+
+
+def labels_of(a: str, b: str) -> tuple[str, str]:
+    """What to call two paths: their last names, and as many folders before as tell them apart."""
+    left, right = Path(a).absolute().parts, Path(b).absolute().parts
+    count = next((n for n in range(1, 4) if left[-n:] != right[-n:]), 1)
+    one, two = ("/".join(parts[-count:]) for parts in (left, right))
+    return _short(one), _short(two)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 28 else "…" + name[-27:]
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> Path:
