@@ -5,6 +5,8 @@ the D outputs; it gets the best of several batch sizes, looped and vmapped, and 
 "K forwards" is K plain passes without any derivative, at its best batch size: the floor of K forward-mode columns that
 share nothing. Bias and noise are mean and standard deviation over samples of the error of v_k = Σ log σ_i against
 `gram`; the spread is that of v_k itself. Errors of `gram` are against a float64 SVD of the same network in float64.
+A fused network (normalisation folded, channels last) is held against its own fused lines. The cost of a pilot (exact
+samples, once) is not in the figure of the method that reuses it.
 """
 
 from __future__ import annotations
@@ -194,14 +196,14 @@ def forwards(s: Subject, f: Callable[[Tensor], Any], batch: int, label: str = ""
     return Contestant(f"{label}K forwards, {batch} at a time", run, passes * batch / s.dim)
 
 
-def reverse(s: Subject, n: int, vmapped: bool) -> Contestant:
+def reverse(s: Subject, f: Callable[[Tensor], Any], n: int, vmapped: bool, label: str = "") -> Contestant:
     """One backward pass for an output, on a part of the outputs, scaled to all D."""
     z = s.z[:n]
     axes = torch.eye(s.size)[:REVERSE_ROWS]
 
     def run() -> None:
         x = z.clone().requires_grad_()
-        y = s.f(x).flatten(1)
+        y = f(x).flatten(1)
         if vmapped:
             seeds = axes[:, None].expand(-1, len(z), -1)
             torch.autograd.grad(y, x, seeds, is_grads_batched=True)
@@ -210,7 +212,7 @@ def reverse(s: Subject, n: int, vmapped: bool) -> Contestant:
             torch.autograd.grad(y, x, axis.expand_as(y), retain_graph=True)
 
     how = "vmapped" if vmapped else "looped"
-    return Contestant(f"reverse rows, {n} samples {how}", run, n * REVERSE_ROWS / s.size)
+    return Contestant(f"{label}reverse rows, {n} samples {how}", run, n * REVERSE_ROWS / s.size)
 
 
 def ours(s: Subject, name: str, f: Callable[[Tensor], Any], k: int, **options: Any) -> Contestant:
@@ -222,7 +224,8 @@ def field_of(s: Subject) -> list[Contestant]:
     k = min(K_FAST, s.dim)
     batches = (16, 64, 256) if s.size < 2000 else (8, 16, 64)
     found = [forwards(s, s.f, b) for b in batches]
-    found += [reverse(s, n, False) for n in {min(s.n, m) for m in (4, 16, 64)}] + [reverse(s, 1, True)]
+    counts = sorted({min(s.n, m) for m in (4, 16, 64)})
+    found += [reverse(s, s.f, n, False) for n in counts] + [reverse(s, s.f, 1, True)]
     found += [ours(s, "gram", s.f, s.dim, method="gram"), ours(s, "sketch, 128 rows", s.f, k, method="sketch")]
     if s.dim >= 64:
         found += [ours(s, "left", s.f, k, method="left"), ours(s, "subspace, q = 1", s.f, k, method="subspace")]
@@ -230,9 +233,10 @@ def field_of(s: Subject) -> list[Contestant]:
         found.append(ours(s, "left, basis of a pilot", s.f, k, method="left", basis=basis))
     if isinstance(s.f, Composite):
         found += [ours(s, f"through, tail {t:g}", s.f, k, method="through", tail=t) for t in (1e-3, 0.1)]
-    if isinstance(s.net, Transposed):
+    if _fusible(s):
         quick = s.net.fused()
         found += [forwards(s, quick, b, "fused ") for b in batches]
+        found += [reverse(s, quick, n, False, "fused ") for n in counts] + [reverse(s, quick, 1, True, "fused ")]
         found.append(ours(s, "gram, fused", quick, s.dim, method="gram"))
         if s.dim == 64:
             found.append(ours(s, "left, basis of a pilot, fused", quick, k, method="left", basis=basis))
@@ -253,11 +257,15 @@ def measure(s: Subject) -> list[dict[str, object]]:
         for contestant in field:
             contestant.round()
     base, line = best(field, "reverse rows"), best(field, "K forwards, ")
-    quick = [best(field, "fused K forwards")] if isinstance(s.net, Transposed) else []
+    fused = [best(field, f"fused {what}") for what in ("reverse rows", "K forwards")] if _fusible(s) else []
     exact = next(c for c in field if c.name == "gram").found
     wide = spectrum(s.wide, s.z[: s.sure].double(), s.dim, method="gram")
-    kept = [base, line, *quick, *(c for c in field if c.found is not None)]
-    return [_row(s, c, base, line, exact, wide) for c in kept]
+    kept = [base, line, *fused, *(c for c in field if c.found is not None)]
+    return [_row(s, c, *(fused if "fused" in c.name else (base, line)), exact, wide) for c in kept]
+
+
+def _fusible(s: Subject) -> bool:
+    return isinstance(s.net, Transposed)
 
 
 def _row(
@@ -319,7 +327,8 @@ def spectra(only: str) -> None:
     if only:
         return
     note = (
-        "one thread, CPU time; mean of 2 rounds for trained networks (64 samples), 1 for random ones (8; 6 for z = 512) of half width; v_k at k = 10; error: "
-        "median and largest |Δ v_k| in nats against float64, of 24 samples for trained networks and 1 for random ones"
+        "one thread, CPU time; mean of 2 rounds for trained networks (64 samples), 1 round for random ones (8 samples, "
+        "6 for z = 512) of half width; v_k at k = 10; error: median and largest |Δ v_k| in nats against float64, of 24 "
+        "samples for trained networks and 1 for random ones"
     )
     record("speed-spectra", COLUMNS, rows, "python benchmarks/speed.py spectra", note)
