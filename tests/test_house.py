@@ -194,19 +194,29 @@ def test_citations_are_read() -> None:
     cited = script("conf", "docs")._cited
     assert cited("MLML", "x [MLML Eq. 4–7, 11]; y [MLML Eq. 15, without its sum]") == {"4", "5", "6", "7", "11", "15"}
     assert cited("LIFE", "x [MLML Eq. 4]") == set()
-    assert cited("MLML", "Algorithm 1 as printed") == {"Algorithm"}
+    assert cited("MLML", "as printed [MLML Algorithm 1]") == {"Algorithm-1"}
+    assert cited("Polarity", "[Polarity Eq. 5; A.4], [Polarity Fig. 11]") == {"5", "A.4", "Fig-11"}
+    assert cited("Polarity", "[MLML Eq. 5]") == set()
 
 
-@pytest.mark.parametrize("equation", [*map(str, range(4, 18)), "Algorithm"])
+@pytest.mark.parametrize("equation", [*map(str, range(4, 18)), "Algorithm-1"])
 def test_every_equation_of_mlml_is_cited_by_a_function(equation: str) -> None:
     assert script("conf", "docs").cites(f"MLML {equation}")
 
 
+@pytest.mark.parametrize("cited", ["5", "7", "Algorithm-1", "Algorithm-2", "A.4", "A.5", "C.3", "C.4", "C.5", "Fig-13"])
+def test_every_part_of_polarity_is_cited_by_a_function(cited: str) -> None:
+    assert script("conf", "docs").cites(f"Polarity {cited}"), f"no docstring cites {cited} of Polarity"
+
+
+@pytest.mark.parametrize("paper", ["Multi-Level Metric Learning", "Polarity Sampling"])
 @pytest.mark.parametrize("number", range(1, 8))
-def test_every_erratum_of_mlml_is_pinned_by_a_test(number: int) -> None:
+def test_every_erratum_is_pinned_by_a_test(paper: str, number: int) -> None:
     conf = script("conf", "docs")
-    (row,) = re.findall(rf"^\| {number} \|.*$", (ROOT / "docs" / "errata.md").read_text(encoding="utf-8"), re.MULTILINE)
-    (words,) = conf.TESTS.findall(row)
+    parts = re.split(r"^## ", (ROOT / "docs" / "errata.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (part,) = (part for part in parts if part.startswith(paper))
+    (row,) = re.findall(rf"^\| {number} \|.*$", part, re.MULTILINE)
+    (words,) = re.findall(r"\{tests\}`([^`]+)`", row)
     assert conf.tests(words), f"erratum {number}: no test answers to {words!r}"
 
 

@@ -147,7 +147,7 @@ def sweep(
     seed: int = 0,
     progress: bool = False,
 ) -> Sweep:
-    """Fréchet distance, precision, recall, density and coverage for each ρ × ψ, with the ESS beside each.
+    """Fréchet distance, precision, recall, density and coverage for each ρ × ψ, with the ESS [Polarity C.3].
 
     The bank's latents are drawn anew for each ρ (`n` of them, by default as many as there are real samples, at most
     N/2) and shown to the generator truncated to each ψ; the volumes stay those of the bank (C.3). `real` and
