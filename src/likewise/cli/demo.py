@@ -70,7 +70,8 @@ def demo(out: str, seed: int) -> None:
     makers = (_albums_panel, _matrix_panel, _light_panel, coverage_panel, polarity_panel)
     panels = [make(folder, seed) for make in makers]
     seconds = time.perf_counter() - began
-    _side_by_side([folder / p.picture for p in panels], folder / "demo.png")
+    pictures = [folder / p.picture for p in panels]
+    _side_by_side([pictures[:3], pictures[3:]], folder / "demo.png")
     figures = {p.name: p.figures for p in panels}
     write_json(folder / "demo.json", {"seed": seed, "seconds": round(seconds, 1), **figures})
     page = _page(panels, folder, seconds, seed)
@@ -450,25 +451,39 @@ def _shares(fig: Any, table: dict[str, tuple[float, float]]) -> None:
 # ── what is written ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _side_by_side(files: Sequence[Path], target: Path, height: int = 800, gap: int = 40) -> None:
-    """The panels in one wide picture, at one scale, of few colours: small enough for a README."""
+def _side_by_side(rows: Sequence[Sequence[Path]], target: Path, width: int = 2200, gap: int = 40) -> None:
+    """The panels in one wide picture, rows of one width, of few colours: small enough for a README."""
     import io
 
     from PIL import Image
 
-    from likewise.io import read_array, write_bytes
+    from likewise.io import write_bytes
 
-    panels = [Image.fromarray(read_array(file)) for file in files]
-    scale = height / max(p.height for p in panels)
-    panels = [p.resize((round(p.width * scale), round(p.height * scale)), Image.Resampling.LANCZOS) for p in panels]
-    whole = Image.new("RGB", (sum(p.width for p in panels) + gap * (len(panels) - 1), height), "white")
-    left = 0
-    for p in panels:
-        whole.paste(p, (left, (height - p.height) // 2))
-        left += p.width + gap
+    strips = [_strip_of(files, width, gap) for files in rows]
+    height = sum(strip.height for strip in strips) + gap * (len(strips) - 1)
+    whole, top = Image.new("RGB", (width, height), "white"), 0
+    for strip in strips:
+        whole.paste(strip, (0, top))
+        top += strip.height + gap
     buffer = io.BytesIO()
     whole.quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(buffer, "PNG", optimize=True)
     write_bytes(target, buffer.getvalue())
+
+
+def _strip_of(files: Sequence[Path], width: int, gap: int) -> Any:
+    """Pictures of one height beside each other, as wide as is asked for."""
+    from PIL import Image
+
+    from likewise.io import read_array
+
+    panels = [Image.fromarray(read_array(file)) for file in files]
+    height = round((width - gap * (len(panels) - 1)) / sum(p.width / p.height for p in panels))
+    strip, left = Image.new("RGB", (width, height), "white"), 0
+    for p in panels:
+        small = p.resize((round(p.width * height / p.height), height), Image.Resampling.LANCZOS)
+        strip.paste(small, (left, 0))
+        left += small.width + gap
+    return strip
 
 
 def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> Path:
@@ -487,13 +502,16 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
         code=f"likewise sets compare {albums / 'monday'} {albums / 'friday'}\n"
         f"likewise sets distances {albums / 'scenes'} --out distances.npy\n"
         f"likewise sets fit {albums / 'scenes'} --out model.safetensors\n"
-        f"likewise sets evaluate {albums / 'scenes'}",
+        f"likewise sets evaluate {albums / 'scenes'}\n"
+        f"likewise distributions compare {folder / 'collections' / 'first'} {folder / 'collections' / 'second'}\n"
+        "likewise distributions harvest fashion --n 2000",
     )
     used = versions()
     end = (
         f"likewise {__version__}, seed {seed}, {seconds:.0f} s on {used['platform']}, Python {used['python']}, "
         f"torch {used.get('torch', '?')}. Photographs: scikit-image and scikit-learn. "
-        "Method: Multi-Level Metric Learning via Smoothed Wasserstein Distance, IJCAI 2018."
+        "Methods: Multi-Level Metric Learning via Smoothed Wasserstein Distance, IJCAI 2018; Polarity Sampling, "
+        "CVPR 2022."
     )
     page = Page(
         "likewise",

@@ -33,7 +33,7 @@ def coverage_panel(folder: Path, seed: int) -> Panel:
     draw = np.random.default_rng([seed, 4])
     with step("what one collection covers of another") as said:
         root = folder / "collections"
-        here, there = _collection(root / "here", (), draw), _collection(root / "there", MISSING, draw)
+        here, there = _collection(root / "first", (), draw), _collection(root / "second", MISSING, draw)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSampleWarning)  # the page says so itself
             found = compare(here, there, describe=default())
@@ -41,7 +41,7 @@ def coverage_panel(folder: Path, seed: int) -> Panel:
         found.to_json(folder / "coverage.json")
         names = [Path(str(name)).stem.rpartition("-")[0] for name in found.uncovered]
         right = sum(name in MISSING for name in names)
-        told = f"{right} of the {len(names)} uncovered pictures show what is missing there"
+        told = f"{right} of the {len(names)} uncovered pictures show what is missing"
         said.append(f"recall {found.recall:.2f}; {told}")
     possible = len(MISSING) * VIEWS
     text = (
@@ -63,7 +63,7 @@ def coverage_panel(folder: Path, seed: int) -> Panel:
     )
     figures = {"recall": float(found.recall), "uncovered": len(names), "uncovered_and_missing": right}
     figures |= {"missing": possible, "frechet": float(found.distance), "precision": float(found.precision)}
-    fact = ("of the pictures that nothing covers show what is missing there", f"{right} of {len(names)}")
+    fact = ("of the pictures that nothing covers show what is missing", f"{right} of {len(names)}")
     return Panel("coverage", "coverage.png", figures, fact, section)
 
 
