@@ -20,6 +20,8 @@ K = metrics.K
 """The neighbour that sets the radius of a ball."""
 RHOS = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.5, 1.0)
 KS = (1, 3, 5, 10, 30)
+CONTROLLED = (3, 10)
+"""Where the control is drawn, too."""
 SHARES = (0.5, 0.25, 0.1)
 """Effective sizes at which settings are compared at equal cost, besides the grid of ρ."""
 
@@ -111,7 +113,7 @@ def sweep(bank: Harvest, measured: Measured, n: int, seed: int, ks: tuple[int, .
     for space, logs in bank.log_sigma.items():
         for k in (k for k in ks if k <= logs.shape[1]):
             for rho in RHOS:
-                one = cell(bank, measured, space, k, rho, n, seed, control=space == "feature")
+                one = cell(bank, measured, space, k, rho, n, seed, control=k in CONTROLLED)
                 cells.append({"by": "rho", **one})
             for share, sign in ((s, sign) for s in SHARES for sign in (-1, 1)):
                 rho = rho_of(bank, space, k, share, sign)

@@ -17,6 +17,8 @@ LEAST = 0.05
 """The least effective share of a bank that counts."""
 DIAL = (0.5, 0.2, 0.0, -0.2, -0.5)
 """From diversity to quality."""
+SETTINGS = (("feature", 3), ("preactivation", 10))
+"""The space and k of a first look, and those in which the digits' DCGAN was found to be dialled the most."""
 HOLDS, FAILS, OPEN = "holds", "fails", "not decided"
 Row = dict[str, Any]
 Rows = list[Row]
@@ -99,13 +101,14 @@ def _dialled(judged: dict[int, tuple[str, dict[str, Any]]], good: list[int], bes
 
 
 def control(found: dict[str, Rows]) -> Rows:
-    """At ρ = −.5 in feature space, k = 3: more precision and less recall than the same weights dealt at random."""
+    """At ρ = −.5: more precision and less recall than the same weights dealt at random."""
     rows = []
     for name in names(found["sweep"]):
-        for key, sense in (("precision", 1), ("recall", -1)):
-            cell = where(found["sweep"], generator=name, space="feature", k=3, rho=-0.5, by="rho")[0]
+        for (space, k), key, sense in ((at, *how) for at in SETTINGS for how in (("precision", 1), ("recall", -1))):
+            cell = where(found["sweep"], generator=name, space=space, k=k, rho=-0.5, by="rho")[0]
             value, error = cell[f"beyond control {key}"], cell[f"beyond control {key} ±"]
-            claim = f"{name}: at ρ = −.5, {key} {'gains' if sense > 0 else 'loses'} by volumes, not by repetition"
+            moved = "gains" if sense > 0 else "loses"
+            claim = f"{name}, {space} space, k = {k}: at ρ = −.5 {key} {moved} by volumes, not by repetition"
             figures = f"{value:+.3f} ± {error:.3f} against the same weights dealt at random, ESS {cell['ess']:.2f}"
             rows.append({"claim": claim, "verdict": sign(value, error, sense), "figures": figures})
     return rows
@@ -158,18 +161,18 @@ def setting(found: dict[str, Rows]) -> Rows:
 
 
 def frontier(found: dict[str, Rows]) -> Rows:
-    """At the recall of a draw at ρ < 0 (feature space), truncation has less precision."""
+    """At the recall of a draw at ρ < 0, truncation has less precision."""
     if "sweep" not in found:
         return []
     rows = []
-    for name in names(found["truncation"]):
+    for name, (space, k) in ((name, at) for name in names(found["truncation"]) for at in SETTINGS):
         cut = sorted(where(found["truncation"], generator=name), key=lambda r: r["recall"])
         able = [
             r
-            for r in where(found["sweep"], generator=name, space="feature", k=3)
+            for r in where(found["sweep"], generator=name, space=space, k=k)
             if r["rho"] < 0 and r["ess"] >= 0.25 and cut[0]["recall"] <= r["recall"] <= cut[-1]["recall"]
         ]
-        claim = f"{name}: at equal recall polarity has more precision than truncation (feature space, k = 3)"
+        claim = f"{name}, {space} space, k = {k}: at equal recall polarity has more precision than truncation"
         if not able:
             rows.append({"claim": claim, "verdict": OPEN, "figures": "no draw has a recall that truncation reaches"})
             continue

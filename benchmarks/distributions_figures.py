@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from distributions_claims import LEAST, SETTINGS
 from likewise import plot
 from likewise.distributions import polarity, toys
 from likewise.distributions.bank import harvest
 from likewise.distributions.shipped import describer, shipped
 
 STATIC = Path(__file__).parent.parent / "docs" / "_static"
-LEAST = 0.05
 Row = dict[str, Any]
 Rows = list[Row]
 
@@ -50,25 +50,19 @@ def _names(rows: Rows) -> list[str]:
 
 
 def dial(sweep: Rows, truncation: Rows) -> Figure:
-    """Above: recall against precision, ρ (feature space, k = 3) and ψ. Below: the Fréchet distance against ρ."""
+    """Above: precision against recall, by ρ and by ψ. Below: the Fréchet distance against ρ."""
     names = _names(sweep)
     fig, axes = _figure(2.6 * len(names), 5.0, 2, len(names))
     for name, above, below in zip(names, axes[0], axes[1], strict=True):
-        line = [
-            r for r in sweep if r["generator"] == name and r["space"] == "feature" and r["k"] == 3 and r["by"] == "rho"
-        ]
-        line = sorted((r for r in line if r["ess"] >= LEAST), key=lambda r: r["rho"])
+        for colour, (space, k) in zip((0, 2), SETTINGS, strict=True):
+            line = _line(sweep, name, space, k)
+            _frontier(above, line, plot.PALETTE[colour], [f"{r['rho']:g}" for r in line], f"ρ, {space}, k = {k}")
         cut = sorted((r for r in truncation if r["generator"] == name), key=lambda r: r["recall"])
-        _frontier(above, line, plot.PALETTE[0], [f"{r['rho']:g}" for r in line], "polarity, by ρ")
-        _frontier(above, cut, plot.PALETTE[1], [str(r["psi"]) for r in cut], "truncation, by ψ")
+        _frontier(above, cut, plot.PALETTE[1], [str(r["psi"]) for r in cut], "truncation ψ")
         above.set_title(name, fontsize=9)
         above.set_xlabel("recall", fontsize=8)
         for i, space in enumerate(("pixel", "preactivation", "feature")):
-            rows = [
-                r for r in sweep if r["generator"] == name and r["space"] == space and r["k"] == 3 and r["by"] == "rho"
-            ]
-            rows = sorted((r for r in rows if r["ess"] >= LEAST), key=lambda r: r["rho"])
-            x, y, e = ([r[key] for r in rows] for key in ("rho", "frechet", "frechet ±"))
+            x, y, e = ([r[key] for r in _line(sweep, name, space, 3)] for key in ("rho", "frechet", "frechet ±"))
             below.errorbar(x, y, e, color=plot.PALETTE[i], lw=1, marker="o", ms=2.5, label=space)
         below.set_xlabel("ρ (k = 3)", fontsize=8)
     axes[0, 0].set_ylabel("precision", fontsize=8)
@@ -76,6 +70,12 @@ def dial(sweep: Rows, truncation: Rows) -> Figure:
     axes[0, 0].legend(fontsize=6, frameon=False)
     axes[1, 0].legend(fontsize=6, frameon=False)
     return fig
+
+
+def _line(sweep: Rows, name: str, space: str, k: int) -> Rows:
+    """The cells along the grid of ρ that keep their effective size."""
+    rows = [r for r in sweep if (r["generator"], r["space"], r["k"], r["by"]) == (name, space, k, "rho")]
+    return sorted((r for r in rows if r["ess"] >= LEAST), key=lambda r: r["rho"])
 
 
 def _frontier(ax: Any, rows: Rows, colour: str, words: list[str], label: str) -> None:
