@@ -77,18 +77,19 @@ def spectrum(
 ) -> Spectrum:
     """The k largest singular values of the Jacobian of f at each row of z (n, d) [Polarity Eq. 5; A.4].
 
-    f is any callable (m, d) → (m, …) for every m, deterministic, its rows independent. Methods:
+    f is any callable (m, d) → (m, …) for every m, deterministic, its rows independent. Methods::
 
-    gram      exact: all d columns J e_i by forward mode (or all D rows, if fewer), Gram matrix in float64
-    left      k + 18 VJPs of a Gaussian sketch that all samples share, their k + 4 leading directions Q, σ(J Q) by JVPs;
-              with `basis` (d, r), directions known beforehand (`pilot`): r JVPs, then r VJPs of the range, σ(Uᵀ J)
-    subspace  `left` with `power` further rounds of VJPs and JVPs
-    sketch    as the paper: σ(W J) √(D / rows), W semi-orthogonal with `rows` rows, by VJPs
-    through   for a Composite(inner, outer), exact up to `tail`: JVPs of outer only, along the singular vectors of the
-              cheap inner Jacobian, longest first, until the rest cannot change σ_k by more than ½ tail² of itself
-    fd        exact up to the differences: central differences along all d axes, 2 d calls; for black boxes
-    auto      through for a Composite; gram while d is at most four times the passes of left, else left; fd where
-              nothing else works
+        gram      exact: all d columns J e_i by forward mode (or all D rows, if fewer), Gram matrix in float64
+        left      k + 18 VJPs of a Gaussian sketch that all samples share, their k + 4 leading directions Q, then
+                  σ(J Q) by JVPs; with `basis` (d, r), directions known beforehand (`pilot`): r JVPs, then r VJPs of
+                  the range, σ(Uᵀ J)
+        subspace  `left` with `power` further rounds of VJPs and JVPs
+        sketch    as the paper: σ(W J) √(D / rows), W semi-orthogonal with `rows` rows, by VJPs
+        through   for a Composite(inner, outer), exact up to `tail`: JVPs of outer only, along the singular vectors
+                  of the cheap inner Jacobian, longest first, until the rest cannot change σ_k by more than ½ tail²
+        fd        exact up to the differences: central differences along all d axes, 2 d calls; for black boxes
+        auto      through for a Composite; gram while d is at most four times the passes of left, else left; fd
+                  where nothing else works
 
     Where an operation of f has no forward mode J t is had by two backward passes (double-VJP), and where it has no
     derivative by central differences; `.method` says so. chunk: rows in one pass through f.

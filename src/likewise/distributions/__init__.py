@@ -11,7 +11,9 @@ from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Unif
 from likewise.distributions.shipped import shipped
 
 if TYPE_CHECKING:
+    from likewise.core.spectra import Composite as Composite
     from likewise.core.spectra import Spectrum as Spectrum
+    from likewise.core.spectra import pilot as pilot
     from likewise.core.spectra import spectrum as spectrum
     from likewise.distributions import adapters as adapters
     from likewise.distributions.bank import Bank as Bank
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bank": "likewise.distributions.bank",
+    "Composite": "likewise.core.spectra",
     "Draw": "likewise.distributions.bank",
     "Generator": "likewise.distributions.model",
     "OnlineSampler": "likewise.distributions.online",
@@ -33,6 +36,7 @@ _HOMES = {
     "Sweep": "likewise.distributions.sweeps",
     "harvest": "likewise.distributions.bank",
     "load_generator": "likewise.distributions.data",
+    "pilot": "likewise.core.spectra",
     "save_generator": "likewise.distributions.data",
     "spectrum": "likewise.core.spectra",
     "sweep": "likewise.distributions.sweeps",
