@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -275,7 +276,8 @@ def _row(
         "network": s.name,
         "K": s.dim,
         "D": s.size,
-        "method": c.name,
+        "method": _BATCH.sub("", c.name),
+        "batch": "".join(m[1] for m in _BATCH.finditer(c.name)),
         "CPU ms / sample": round(c.cost, 2),
         "× reverse rows": round(base.cost / c.cost, 2),
         "× K forwards": round(line.cost / c.cost, 2),
@@ -311,7 +313,18 @@ def _error(found: Spectrum, wide: Spectrum, k: int) -> str:
     return f"{np.median(error):.1e}, {error.max():.1e}"
 
 
-COLUMNS = ["network", "method", "CPU ms / sample", "passes", "× reverse rows", "× K forwards", "noise / spread, %"]
+_BATCH = re.compile(r", (\d+ (?:samples looped|samples vmapped|at a time))$")
+"""The batch size in the name of a contestant that has several."""
+COLUMNS = [
+    "network",
+    "method",
+    "batch",
+    "CPU ms / sample",
+    "passes",
+    "× reverse rows",
+    "× K forwards",
+    "noise / spread, %",
+]
 COLUMNS += ["error, k = 10", "error, k = 30"]
 
 

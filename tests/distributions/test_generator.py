@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import likewise as lw
-from likewise.distributions import Generator, Normal, Uniform
+from likewise.distributions import Generator, Normal, Uniform, spectrum
 
 
 class Small(nn.Module):
@@ -165,3 +165,18 @@ def test_identity_sees_what_a_closure_holds():
 def test_wrong_arguments_are_named(call, name):
     with pytest.raises(lw.InputError, match=name):
         call()
+
+
+def test_a_style_generator_is_measured_through_its_mapping():
+    from worlds import networks
+
+    net = networks.stylegan2()
+    latent = Normal(net.dim)
+    z = latent.sample(3, np.random.default_rng(0))
+    both = Generator(net, latent, spaces=net.spaces, space="preactivation")
+    y = None if net.labels is None else 0
+    found = spectrum(both.function(y), z, 4)
+    assert found.method.startswith("through")
+    plain = Generator(net, latent, spaces={"preactivation": net.preactivation}, space="preactivation")
+    exact = spectrum(plain.function(y), z, 4, method="gram")
+    np.testing.assert_allclose(found.values, exact.values, rtol=1e-4)

@@ -159,7 +159,20 @@ class Generator:
 
         if self.labels is not None and y is None:
             raise InputError(f"y: {self.name} has {self.labels} classes; give a class number for each latent")
-        return flat
+        return self._through(self._map, y) if isinstance(self._map, spaces.Composed) else flat
+
+    def _through(self, parts: spaces.Composed, y: Any) -> Callable[[Tensor], Tensor]:
+        """A map in two steps, as two functions, so that its Jacobian can be had through the cheap one."""
+        from likewise.core.spectra import Composite
+
+        def inner(z: Tensor) -> Tensor:
+            return parts.inner(z, None if y is None else self.classes(y, len(z)))
+
+        def outer(w: Tensor) -> Tensor:
+            x = parts.outer(w)
+            return x.flatten(1)
+
+        return Composite(inner, outer)
 
     def latents(self, z: Any) -> Tensor:
         """Latents as a tensor (n, dim) on the generator's device; anything else is refused."""

@@ -6,6 +6,7 @@ A space is a name that the generator knows, or any callable that describes pictu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from likewise.errors import InputError
@@ -16,6 +17,18 @@ if TYPE_CHECKING:
 Space = str | Callable[[Any], Any]
 Map = Callable[["Tensor", "Tensor | None"], "Tensor"]
 """(z, y) → a tensor of n rows; y is None for a generator without labels."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A map in two steps, z → w → x, the first of them cheap: its volumes are measured through w."""
+
+    inner: Map
+    outer: Callable[[Tensor], Tensor]
+
+    def __call__(self, z: Tensor, y: Tensor | None = None) -> Tensor:
+        return self.outer(self.inner(z, y))
+
 
 PIXEL, PREACTIVATION, STYLE = "pixel", "preactivation", "style"
 NAMES = (PIXEL, PREACTIVATION, STYLE)

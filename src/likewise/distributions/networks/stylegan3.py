@@ -15,6 +15,7 @@ from likewise.distributions.networks.network import Network
 from likewise.distributions.networks.resample import lowpass, power_of_two, upfirdn
 from likewise.distributions.networks.style import Dense, leaky, modulated_conv
 from likewise.distributions.networks.style import Mapping as StyleMapping
+from likewise.distributions.spaces import Composed
 from likewise.errors import InputError
 
 CLAMP = 256.0
@@ -220,7 +221,7 @@ class StyleGAN3(Network):
     @property
     def spaces(self) -> dict[str, Callable[..., Tensor]]:
         """Before the cut to [0, 1], and the style w."""
-        return {"preactivation": self.preactivation, "style": self.style}
+        return {"preactivation": Composed(self.style, self.synthesis), "style": self.style}
 
     def style(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n w"]:
         """w, truncated to ψ."""
