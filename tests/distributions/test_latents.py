@@ -26,7 +26,7 @@ def test_density_integrates_to_one(latent):
         (TruncatedNormal(1, 0.7), stats.truncnorm(-0.7, 0.7)),
         (TruncatedNormal(1, 2.0, scale=0.4), stats.truncnorm(-2, 2, scale=0.4)),
     ],
-    ids=str,
+    ids=["normal", "uniform", "truncated", "truncated and scaled"],
 )
 def test_density_and_sample_agree_with_scipy(latent, peer):
     z = latent.sample(4000, np.random.default_rng(0))[:, 0].astype(np.float64)
