@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from likewise.cli import demo as module
+from likewise.cli import demo_distributions as distributions
 from likewise.cli import report
 from likewise.cli.demo import demo, pages, same_scene, scene, view
 
@@ -133,6 +134,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         patch.setattr(module, "PICTURES", 2)
         patch.setattr(module, "RESAMPLES", 2)
         patch.setattr(module, "TEST_PAGES", 60)
+        patch.setattr(distributions, "VIEWS", 8)
+        patch.setattr(distributions, "LATENTS", 120)
         folder = tmp_path_factory.mktemp("demo")
         run = CliRunner().invoke(demo, ["--out", str(folder / "d")], catch_exceptions=False)
     assert run.exit_code == 0
@@ -146,13 +149,13 @@ def test_it_says_where_the_page_is(made: tuple[Path, str]) -> None:
 
 def test_pictures_are_pngs_with_a_json(made: tuple[Path, str]) -> None:
     folder, _ = made
-    for name in ("plan.png", "albums.png", "light.png", "demo.png"):
+    for name in ("plan.png", "albums.png", "light.png", "coverage.png", "polarity.png", "demo.png"):
         with Image.open(folder / name) as im:
             assert im.format == "PNG"
             im.load()
     with Image.open(folder / "demo.png") as im:
-        assert im.width > 2 * im.height
-    assert (folder / "demo.png").stat().st_size < 400_000
+        assert im.width > im.height
+    assert (folder / "demo.png").stat().st_size < 600_000
     assert not list(folder.rglob("*.tmp*"))
 
 
@@ -173,12 +176,18 @@ def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
     assert figures["albums"]["same_scene_mass"] > 0.9 * figures["albums"]["same_scene_possible"]
     assert figures["matrix"]["nearest_is_same_scene"] > 0.9
     assert figures["light"]["learned"]["mean"] > figures["light"]["unlearned"]["mean"] + 0.2
+    covered = figures["coverage"]
+    assert covered["uncovered_and_missing"] == covered["missing"]  # every picture of a missing scene is found
+    assert covered["uncovered"] < 0.5 * 5 * 8  # and most pictures of the other scenes are covered
+    shares = figures["polarity"]["ess"]
+    assert shares["0"] == 1
+    assert shares["-1"] < shares["-0.5"] < 1 > shares["0.5"] > shares["1"]
 
 
 def test_the_page_has_an_alt_for_each_picture(made: tuple[Path, str]) -> None:
     tags = Tags((made[0] / "report.html").read_text())
     images = [attributes for tag, attributes in tags.found if tag == "img"]
-    assert len(images) == 3
+    assert len(images) == 5
     assert all(len(str(i["alt"])) > 40 for i in images)
     assert tags.open == []
 

@@ -6,7 +6,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from likewise.cli.demo import SCENES, Panel, scene, step, view
+from likewise.cli import demo
+from likewise.cli.demo import Panel, scene, step, view
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +44,7 @@ def coverage_panel(folder: Path, seed: int) -> Panel:
         right = sum(name in MISSING for name in names)
         told = f"{right} of the {len(names)} uncovered pictures show what is missing"
         said.append(f"recall {found.recall:.2f}; {told}")
-    possible = len(MISSING) * VIEWS
+    possible = VIEWS * len(set(MISSING) & set(demo.SCENES))
     text = (
         f"Two collections of {len(here)} and {len(there)} photographs. The second has none of {' and '.join(MISSING)}; "
         "nobody says so.",
@@ -73,7 +74,7 @@ def _collection(folder: Path, without: tuple[str, ...], draw: np.random.Generato
 
     return [
         write_image(folder / f"{name}-{i + 1}.jpg", view(scene(name), draw), quality=90)
-        for name in SCENES
+        for name in demo.SCENES
         if name not in without
         for i in range(VIEWS)
     ]
