@@ -84,17 +84,23 @@ def rho_of(bank: Harvest, space: str, k: int, share: float, sign: int) -> float:
     return polarity.rho_for_ess(bank.log_sigma[space], share, k, sign=sign, groups=bank.y)
 
 
+def draw(log_w: Array, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """n rows drawn systematically from a bank in random order: in its own, classes in turn, every other one is lost."""
+    order = rng.permutation(len(log_w))
+    return np.asarray(order[polarity.resample(log_w[order], n, "systematic", rng)], dtype=np.int64)
+
+
 def cell(
     bank: Harvest, measured: Measured, space: str, k: int, rho: float, n: int, seed: int, *, control: bool = False
 ) -> dict[str, Any]:
     """One cell of the table: n latents drawn systematically at (space, k, ρ), and the control where asked."""
     log_w = weights(bank, space, rho, k)
     rng = np.random.default_rng((23, seed))
-    rows = polarity.resample(log_w, n, "systematic", rng)
+    rows = draw(log_w, n, rng)
     found: dict[str, Any] = {"space": space, "k": k, "rho": rho, "ess": polarity.ess(log_w)}
     found |= {"largest": polarity.largest(log_w), "distinct": len(np.unique(rows)) / n, **measured(rows)}
     if control:
-        dealt = polarity.resample(_dealt(log_w, bank.y, rng), n, "systematic", rng)
+        dealt = draw(_dealt(log_w, bank.y, rng), n, rng)
         found |= {f"control {name}": value for name, value in measured(dealt).items()}
     return found
 

@@ -8,6 +8,8 @@ The first rows are checked against `likewise.distributions.spectrum`, which goes
 from __future__ import annotations
 
 import functools
+import hashlib
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -197,7 +199,7 @@ def harvest(subject: Subject, n: int, seed: int, folder: Path, *, psi: float | N
 
 
 def _shard(subject: Subject, seed: int, part: int, folder: Path, psi: float | None) -> dict[str, Any]:
-    about = {"subject": subject.name, "seed": seed, "part": part, "psi": psi, "net": _digest(subject)}
+    about = {"subject": subject.name, "seed": seed, "part": part, "psi": psi, "net": identity(subject), "code": code()}
     file = folder / f"bank-{subject.name}-{seed}{'' if psi is None else f'-{psi:g}'}-{part}.safetensors"
     if file.is_file():
         arrays, header = checkpoint.read(file)
@@ -206,6 +208,12 @@ def _shard(subject: Subject, seed: int, part: int, folder: Path, psi: float | No
     arrays = _harvested(subject, seed, part, psi)
     checkpoint.write(file, arrays, about)
     return arrays
+
+
+def code() -> str:
+    """A digest of the sources that decide what is in a bank."""
+    parts = (Subject.draw, Subject.pixels, _harvested, spectra, _log_sigma)
+    return hashlib.sha256("".join(inspect.getsource(part) for part in parts).encode()).hexdigest()[:12]
 
 
 def _harvested(subject: Subject, seed: int, part: int, psi: float | None) -> dict[str, Any]:
@@ -250,16 +258,16 @@ def check(subject: Subject, bank: Harvest, rows: int = 8) -> float:
     from likewise.distributions import spectrum
 
     k, worst = min(10, subject.dim), 0.0
-    z, y = torch.from_numpy(bank.z[:rows]), () if bank.y is None else (torch.from_numpy(bank.y[:rows]),)
-    for space in SPACES:
-        own = spectrum(subject.generator(space).function(*y), z, k, method="gram")
-        worst = max(worst, float(np.abs(np.log(own.values) - bank.log_sigma[space][:rows, :k]).max()))
+    for space, row in ((space, row) for space in SPACES for row in range(rows)):
+        y = None if bank.y is None else int(bank.y[row])
+        own = spectrum(subject.generator(space).function(y), torch.from_numpy(bank.z[row : row + 1]), k, method="gram")
+        worst = max(worst, float(np.abs(own.log_values[0] - bank.log_sigma[space][row, :k]).max()))
     if not worst <= AGREE:
         raise SystemExit(f"{subject.name}: log σ differ by {worst:.2g} nats from the library's own")
     return worst
 
 
-def _digest(subject: Subject) -> str:
+def identity(subject: Subject) -> str:
     """What tells one subject from another: its pictures and features of fixed latents."""
     z, y = subject.draw(16, (99,))
     with torch.no_grad():

@@ -58,6 +58,7 @@ class Setting:
         """Latents a bank."""
         return 400 if self.quick else SIZE
 
+    @functools.cache  # noqa: B019 (one object a run)
     def subject(self, name: str) -> world.Subject:
         """A generator under test."""
         return world.SUBJECTS[name](self.stores)
@@ -93,12 +94,12 @@ USED = {"likelihood": ["metrics", "shipped"], "ppl": ["paths", "describers"], "s
 def _digest(setting: Setting, experiment: str, name: str, made: Callable[..., Rows]) -> str:
     """The sources that a figure depends on, and the sizes."""
     home, here = Path(likewise.__file__).parent, Path(__file__).parent
-    own = [here / f"{file}.py" for file in ("distributions_cells", "distributions_world")]
+    own = [here / "distributions_cells.py"] + ([here / "train_generators.py"] if name == "colours-vae" else [])
     level = [home / "distributions" / f"{file}.py" for file in ("polarity", "resampling", *USED.get(experiment, []))]
     math = [home / "core" / f"{file}.py" for file in ("gaussians", "neighbors")]
-    weights = sorted((home / "weights").glob("fashion*.safetensors")) if name.startswith("fashion") else []
-    text = b"".join(file.read_bytes() for file in [*own, *level, *math, *weights])
-    settings = f"{inspect.getsource(made)} {setting.size()} {setting.quick} {REAL}"
+    text = b"".join(file.read_bytes() for file in [*own, *level, *math])
+    settings = f"{inspect.getsource(made)} {setting.size()} {setting.quick} {REAL} {world.code()}"
+    settings += world.identity(setting.subject(name)) if name in world.SUBJECTS else ""
     return hashlib.sha256(text + settings.encode()).hexdigest()[:12]
 
 
@@ -282,7 +283,7 @@ def _likely(setting: Setting, name: str, seed: int) -> Rows:
     for rho in cells.RHOS:
         log_w = cells.weights(bank, "feature", rho, 3)
         rng = np.random.default_rng((29, seed))
-        z = torch.from_numpy(bank.z[polarity.resample(log_w, 300, "systematic", rng)])
+        z = torch.from_numpy(bank.z[cells.draw(log_w, 300, rng)])
         with torch.no_grad():
             x = subject.pixels(z)
         noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)) * np.exp(density.log_spread)
@@ -326,7 +327,7 @@ def _spectral(setting: Setting, name: str, seed: int) -> Rows:
     logs = bank.log_sigma["pixel"]
     for rho in cells.RHOS:
         log_w = cells.weights(bank, "pixel", rho, 3)
-        drawn = logs[polarity.resample(log_w, 500, "systematic", np.random.default_rng((37, seed)))]
+        drawn = logs[cells.draw(log_w, 500, np.random.default_rng((37, seed)))]
         law = marchenko.marchenko_pastur(np.exp(drawn))
         row = {"rho": rho, "ess": polarity.ess(log_w), "mean log σ": float(drawn.mean())}
         row |= {"spread of log σ": float(drawn.std()), "distance to law": law.distance, "law's ratio": law.ratio}
@@ -391,7 +392,7 @@ def _coloured(setting: Setting, seed: int) -> Rows:
     for space in ("pixel", "feature"):
         for rho in cells.RHOS:
             log_w = cells.weights(bank, space, rho, 3)
-            drawn = polarity.resample(log_w, len(cyan) // 2, "systematic", np.random.default_rng((41, seed)))
+            drawn = cells.draw(log_w, len(cyan) // 2, np.random.default_rng((41, seed)))
             row = {"space": space, "rho": rho, "ess": polarity.ess(log_w), "cyan": float(cyan[drawn].mean())}
             for share, fitted in reals.items():
                 row[f"frechet at {share:g}"] = _frechet(fitted, bank.features[drawn])
