@@ -96,7 +96,7 @@ def _dialled(judged: dict[int, tuple[str, dict[str, Any]]], good: list[int], bes
     k = best if best is not None else max(judged, key=lambda k: judged[k][1]["swing"])
     about = judged[k][1]
     P, R = (" ".join(f"{v:.3f}" for v in about[key]) for key in ("P", "R"))
-    which = f"at k = {', '.join(map(str, good))}; " if good else ""
+    which = f"at k = {', '.join(map(str, good))} of {', '.join(map(str, judged))}; " if good else ""
     return f"{which}k = {k}: precision {P}, recall {R}, ESS ≥ {about['ess']:.2f}, monotone: {about['monotone']}"
 
 
