@@ -307,10 +307,10 @@ JUDGES: tuple[tuple[str, Callable[[dict[str, Rows]], Rows]], ...] = (
     ("sizes", sizes),
     (
         "likelihood",
-        monotone("likelihood", "bits a pixel", "pictures are less likely as ρ grows (C.4)"),
+        monotone("likelihood", "bits a pixel", "pictures are likelier towards modes (as we read C.4)"),
     ),
-    ("path-lengths", monotone("path-lengths", "step 1e-4", "path length (1e-4) grows with ρ (C.5)")),
-    ("path-lengths", monotone("path-lengths", "step 0.3", "path length (0.3) grows with ρ (C.5)")),
+    ("path-lengths", monotone("path-lengths", "step 1e-4", "path length (1e-4) falls towards modes (as we read C.5)")),
+    ("path-lengths", monotone("path-lengths", "step 0.3", "path length (0.3) falls towards modes (as we read C.5)")),
     ("spectra", law),
     ("spectra", monotone("spectra", "mean log σ", "singular values grow with ρ (Fig. 13)")),
     ("colours", colours),

@@ -328,7 +328,8 @@ def _spectral(setting: Setting, name: str, seed: int) -> Rows:
     for rho in cells.RHOS:
         log_w = cells.weights(bank, "pixel", rho, 3)
         drawn = logs[cells.draw(log_w, 500, np.random.default_rng((37, seed)))]
-        law = marchenko.marchenko_pastur(np.exp(drawn))
+        sigma = np.exp(drawn)
+        law = marchenko.marchenko_pastur(sigma / np.sqrt((sigma**2).mean(1, keepdims=True)))  # each of mean square 1
         row = {"rho": rho, "ess": polarity.ess(log_w), "mean log σ": float(drawn.mean())}
         row |= {"spread of log σ": float(drawn.std()), "distance to law": law.distance, "law's ratio": law.ratio}
         rows.append(row)
