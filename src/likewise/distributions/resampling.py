@@ -53,8 +53,10 @@ def _multinomial(log_w: Float64[np.ndarray, " N"], n: int, rng: np.random.Genera
 
 
 def _systematic(log_w: Float64[np.ndarray, " N"], n: int, rng: np.random.Generator) -> Indices:
-    """Quantiles at (i + u) / n, u uniform."""
-    return _invert(np.exp(log_w), (np.arange(n) + rng.random()) / n)
+    """Quantiles at (i + u) / n, u uniform, of the weights in a random order: classes may stand in turn in a bank."""
+    order = rng.permutation(len(log_w))
+    found = order[_invert(np.exp(log_w[order]), (np.arange(n) + rng.random()) / n)]
+    return np.sort(found).astype(np.int64)
 
 
 def _without(log_w: Float64[np.ndarray, " N"], n: int, rng: np.random.Generator) -> Indices:
