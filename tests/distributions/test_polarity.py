@@ -214,6 +214,12 @@ def test_rho_for_ess_within_classes() -> None:
     assert abs(rho) > 2 * abs(rho_for_ess(logs, 0.3, sign=-1))
 
 
+def test_rho_for_ess_below_what_small_classes_keep_is_refused() -> None:
+    logs = np.random.default_rng(0).normal(size=(12, 2))
+    with pytest.raises(lw.InputError, match=r"4 classes of 12 latents keep a share of at least 0\.33"):
+        rho_for_ess(logs, 0.2, groups=np.arange(12) % 4)
+
+
 def test_rho_for_ess_where_many_are_dead() -> None:
     logs = spectra(8)
     logs[:20, 4] = -np.inf

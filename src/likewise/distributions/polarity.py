@@ -125,6 +125,11 @@ def rho_for_ess(
     high = 1.0
     while excess(high) >= 0:
         high *= 2
+        if high > MOST_RHO and len(members) / len(logs) >= fraction:
+            raise InputError(
+                f"fraction: {len(members)} classes of {len(logs)} latents keep a share of at least "
+                f"{len(members) / len(logs):.2g} at any ρ, one latent each; got {fraction:g}"
+            )
         if high > MOST_RHO:
             raise InputError(
                 f"fraction: every ρ up to {MOST_RHO:g} leaves an effective share ≥ {fraction:g}: the log-volumes are "
