@@ -33,6 +33,11 @@ _ROOM = 4_000_000
 """Numbers of panel storage handed to one kernel call."""
 
 
+def writable(a: NDArray[Any]) -> NDArray[Any]:
+    """The array, or a copy where it is read-only (memory-mapped by joblib, say): kernels have one signature each."""
+    return a if a.flags.writeable else a.copy()
+
+
 def offsets(sizes: Index) -> Index:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
@@ -112,9 +117,9 @@ def _solve_panels(
     G, f, g = np.empty(at[-1]), np.empty(row_at[-1]), np.zeros(column_at[-1])
     row_norms, row_weights, norms, weights = (np.empty(len(x)) for x in (f, f, g, g))
     layout = (at[:-1], heights, widths, row_at[:-1], column_at[:-1])
+    packs = (writable(a) for a in (X.points, X.weights, X.offsets, Y.points, Y.weights, Y.offsets))
     _kernels.gather_pairs(
-        X.points, X.weights, X.offsets, Y.points, Y.weights, Y.offsets, left[pairs], right[pairs], *layout,
-        G, row_norms, row_weights, norms, weights,
+        *packs, left[pairs], right[pairs], *layout, G, row_norms, row_weights, norms, weights,
     )  # fmt: skip
     mine, other = np.ascontiguousarray(solved.sizes[pairs, 0]), np.ascontiguousarray(solved.sizes[pairs, 1])
     if warm:
