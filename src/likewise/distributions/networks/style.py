@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from collections.abc import Mapping as Named
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from likewise.distributions.networks.network import count, one_hot, pixel_norm
+from likewise.distributions.networks.network import Network, count, one_hot, pixel_norm
+from likewise.distributions.spaces import Composed
 
 SLOPE = 0.2
 GAIN = math.sqrt(2.0)
@@ -87,3 +89,30 @@ def modulated_conv(
     """x ∗ (w s), demodulated: the same as a kernel for each sample, by scaling inputs and outputs instead."""
     y = nn.functional.conv2d(x * s[:, :, None, None], weight, padding=padding)
     return y * demodulation(weight, s)[:, :, None, None]
+
+
+class StyleNetwork(Network):
+    """A generator in two steps, mapping z → w and synthesis w → picture; it has no last squashing.
+
+    Its picture, nominally in [−1, 1], is what the space "preactivation" measures, through w; "pixel" is that picture
+    mapped to [0, 1] and cut off there.
+    """
+
+    output = "clamp"
+    mapping: nn.Module
+    synthesis: nn.Module
+
+    @property
+    def spaces(self) -> dict[str, Callable[..., Tensor]]:
+        """Before the cut to [0, 1], and the style w."""
+        return {"preactivation": Composed(self.style, self.synthesis), "style": self.style}
+
+    def style(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n w"]:
+        """w, truncated to ψ."""
+        w: Tensor = self.mapping(z, y, self.psi)
+        return w
+
+    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """The picture as the network gives it, nominally in [−1, 1]."""
+        x: Tensor = self.synthesis(self.style(z, y))
+        return x

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.distributions.networks.network import Network
 from likewise.distributions.networks.resample import binomial, upfirdn
-from likewise.distributions.networks.style import Dense, demodulation, leaky, modulated_conv
+from likewise.distributions.networks.style import Dense, StyleNetwork, demodulation, leaky, modulated_conv
 from likewise.distributions.networks.style import Mapping as StyleMapping
-from likewise.distributions.spaces import Composed
 from likewise.errors import InputError
 
 CLAMP = 256.0
@@ -117,7 +115,7 @@ class Synthesis(nn.Module):
         return x
 
 
-class StyleGAN2(Network):
+class StyleGAN2(StyleNetwork):
     """StyleGAN2 (skip architecture, stored noise, one style for all layers), spaces pixel, preactivation and style.
 
     It has no last squashing: its picture, nominally in [−1, 1], is what the space "preactivation" measures (the paper's
@@ -126,7 +124,6 @@ class StyleGAN2(Network):
     """
 
     family = "stylegan2"
-    output = "clamp"
 
     def __init__(
         self,
@@ -159,18 +156,3 @@ class StyleGAN2(Network):
     def settings(self) -> dict[str, Any]:
         """Where activations are cut off."""
         return {"clamp": self.clamp}
-
-    @property
-    def spaces(self) -> dict[str, Callable[..., Tensor]]:
-        """Before the cut to [0, 1], and the style w."""
-        return {"preactivation": Composed(self.style, self.synthesis), "style": self.style}
-
-    def style(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n w"]:
-        """w, truncated to ψ."""
-        w: Tensor = self.mapping(z, y, self.psi)
-        return w
-
-    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
-        """The picture as the network gives it, nominally in [−1, 1]."""
-        x: Tensor = self.synthesis(self.style(z, y))
-        return x

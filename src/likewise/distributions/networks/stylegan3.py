@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.distributions.networks.network import Network
 from likewise.distributions.networks.resample import lowpass, power_of_two, upfirdn
-from likewise.distributions.networks.style import Dense, leaky, modulated_conv
+from likewise.distributions.networks.style import Dense, StyleNetwork, leaky, modulated_conv
 from likewise.distributions.networks.style import Mapping as StyleMapping
-from likewise.distributions.spaces import Composed
 from likewise.errors import InputError
 
 CLAMP = 256.0
@@ -192,11 +190,10 @@ def designed(rows: Sequence[Stage], *, radial: bool = False, critical: int = 2) 
     return [*pairs, (None, None)]
 
 
-class StyleGAN3(Network):
+class StyleGAN3(StyleNetwork):
     """StyleGAN3, spaces pixel, preactivation and style; what `StyleGAN2` says of spaces and of z holds here, too."""
 
     family = "stylegan3"
-    output = "clamp"
 
     def __init__(
         self, mapping: StyleMapping, rows: Sequence[Stage], *, entry: int, kernel: int = 3, filters: Filters
@@ -217,21 +214,6 @@ class StyleGAN3(Network):
         kernel = int(state[f"synthesis.{names[0]}.weight"].shape[2])
         entry = len(state["synthesis.input.weight"])
         return cls(StyleMapping.shaped(state), rows, entry=entry, kernel=kernel, filters=_copies(filters))
-
-    @property
-    def spaces(self) -> dict[str, Callable[..., Tensor]]:
-        """Before the cut to [0, 1], and the style w."""
-        return {"preactivation": Composed(self.style, self.synthesis), "style": self.style}
-
-    def style(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n w"]:
-        """w, truncated to ψ."""
-        w: Tensor = self.mapping(z, y, self.psi)
-        return w
-
-    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
-        """The picture as the network gives it, nominally in [−1, 1]."""
-        x: Tensor = self.synthesis(self.style(z, y))
-        return x
 
 
 def _names(state: Mapping[str, Tensor]) -> list[str]:
