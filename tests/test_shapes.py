@@ -21,7 +21,13 @@ import torch
 from jaxtyping import TypeCheckError, jaxtyped
 from PIL import Image
 
-MODULES = ("likewise.io", "likewise.images.data", "likewise.core.batched", "likewise.backbones.efficientnet")
+MODULES = (
+    "likewise.io",
+    "likewise.images.data",
+    "likewise.core.batched",
+    "likewise.backbones.efficientnet",
+    "likewise.backbones.preparation",
+)
 SHAPED = re.compile(r"\b(Float|UInt8|Int|Bool|Shaped)\[")
 # numpy's ints are numbers where the annotation says float
 CHECKER = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
@@ -81,7 +87,8 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "io.from_pillow": lambda f, png: f(Image.open(BytesIO(png.read_bytes()))),
     "io.frames": None,
     "images.data.picture": lambda f, png: f(photo()),
-    "images.data.crop": lambda f, png: f(photo()),
+    "backbones.preparation.crop": lambda f, png: f(photo()),
+    "backbones.preparation.resized": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
     "images.data.whole": lambda f, png: f(photo()),
     "images.data.thumbnail": lambda f, png: f(photo(), 20),
     "core.batched.log_sinkhorn": lambda f, png: f(batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3),
@@ -122,7 +129,7 @@ def test_frames_come_one_by_one_in_their_shape(tmp_path: Path) -> None:
 
 def test_a_wrong_shape_is_found() -> None:
     """The check itself can fail: in the argument, in the result, and between the two."""
-    crop = typed(shaped()["images.data.crop"])
+    crop = typed(shaped()["backbones.preparation.crop"])
     with pytest.raises(TypeCheckError):
         crop(photo()[:, :, 0])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from likewise.backbones.preparation import CROP, SHORTEST, crop
 from likewise.errors import InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ Rows = NDArray[np.floating]
 
 DEFAULT = "efficientnet-lite0-imagenet"
 """The name of the default net: the rows are those of `likewise.images.default()`."""
-SHORTEST, CROP = 256, 224
 CHUNK = 4
 """Pictures in one pass of the default net: larger passes leave the processor's cache and are slower."""
 
@@ -179,7 +179,7 @@ class _Lite0:
         net, rows = _network(), []
         with torch.inference_mode():
             for start in range(0, len(arrays), CHUNK):
-                crops = np.stack([_crop(a) for a in arrays[start : start + CHUNK]])
+                crops = np.stack([crop(_three(a)) for a in arrays[start : start + CHUNK]])
                 x = torch.from_numpy(crops).permute(0, 3, 1, 2).to(torch.float32).div_(255.0)
                 rows.append(torch.nn.functional.normalize(net.features(x), dim=1).numpy())
         return np.concatenate(rows)
@@ -217,12 +217,6 @@ def _network() -> EfficientNetLite0:
     return EfficientNetLite0.pretrained().fold()
 
 
-def _crop(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The centre 224 × 224 of a picture with its shortest side at 256, sampled in one antialiased bicubic step."""
-    from PIL import Image
-
-    h, w = array.shape[:2]
-    half = min(h, w) * CROP / SHORTEST / 2
-    box = (w / 2 - half, h / 2 - half, w / 2 + half, h / 2 + half)
-    rgb = array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
-    return np.asarray(Image.fromarray(rgb).resize((CROP, CROP), Image.Resampling.BICUBIC, box=box))
+def _three(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A grey picture (h, w) as three equal planes."""
+    return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)

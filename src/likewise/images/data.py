@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 import numpy as np
 
 from likewise import io
+from likewise.backbones.preparation import CROP, SHORTEST, resized
+from likewise.backbones.preparation import crop as crop
 from likewise.errors import FileError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Picture: TypeAlias = str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any] | Tensor
-
-SHORTEST, CROP = 256, 224
-"""A picture's shortest side is brought to 256 px and its centre of 224 px taken, in one antialiased bicubic step."""
 
 DECODED_SIDE = 2 * SHORTEST
 """A large JPEG is decoded no smaller than this, so that the resampling, not the decoder, decides the result."""
@@ -90,20 +89,13 @@ def count(images: Any) -> int | None:
     return sum(len(_files(Path(i))) if isinstance(i, str | os.PathLike) else 1 for i in images)
 
 
-def crop(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "224 224 3"]:
-    """The centre 224 × 224 of the picture with its shortest side at 256: antialiased bicubic, sampled in one step."""
-    height, width = array.shape[:2]
-    half = min(height, width) * CROP / SHORTEST / 2
-    return _resized(array, (CROP, CROP), (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half))
-
-
 def whole(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
     """The whole picture with its shortest side at 224 and the other at the nearest multiple of 32 (at most 672)."""
     height, width = array.shape[:2]
     longer = round(CROP * max(height, width) / min(height, width) / CELL) * CELL
     longer = min(longer, LONGEST * CROP)
     size = (longer, CROP) if width >= height else (CROP, longer)
-    return _resized(array, size, (0.0, 0.0, float(width), float(height)))
+    return resized(array, size, (0.0, 0.0, float(width), float(height)))
 
 
 def thumbnail(array: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarray, "H W 3"]:
@@ -111,15 +103,7 @@ def thumbnail(array: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarray,
     height, width = array.shape[:2]
     scale = min(1.0, side / max(height, width))
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return _resized(array, size, (0.0, 0.0, float(width), float(height)))
-
-
-def _resized(
-    array: UInt8[np.ndarray, "h w 3"], size: tuple[int, int], box: tuple[float, float, float, float]
-) -> UInt8[np.ndarray, "h w 3"]:
-    from PIL import Image
-
-    return np.asarray(Image.fromarray(array).resize(size, Image.Resampling.BICUBIC, box=box))
+    return resized(array, size, (0.0, 0.0, float(width), float(height)))
 
 
 def _is_tensor(item: object) -> TypeGuard[Tensor]:
