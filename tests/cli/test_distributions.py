@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import likewise as lw
 from likewise import cli
+from worlds.command import Ran
 
 MODULE = """
 import torch
@@ -33,17 +33,6 @@ def flat(x):
 def broken():
     return Generator(lambda z: z * float("nan"), Normal(2))
 """
-
-
-class Ran:
-    """An exit code and what was said."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture

@@ -23,19 +23,9 @@ from likewise.sets import data
 from likewise.sets.pipeline import Axes, Pipeline, as_pipeline
 from likewise.types import Signature
 from worlds import layouts as worlds
+from worlds.command import Ran
 
 PIXELS = ("--features", "pixels")
-
-
-class Ran:
-    """An exit code and what was said."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @pytest.fixture
