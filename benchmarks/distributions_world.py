@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import train_generators as training
-from likewise.distributions import Normal, TruncatedNormal
+from likewise.distributions import Normal, TruncatedNormal, adapters
 from likewise.distributions.model import Generator
+from likewise.distributions.networks.network import squashed
 from likewise.distributions.shipped import describer, shipped
 from likewise.engine import checkpoint
 
@@ -98,75 +99,33 @@ class Stores:
 
 def dcgan(stores: Stores) -> Subject:
     """The DCGAN of digits, z = 64."""
-    body = nn.Sequential(_up(64, 256, 3, 2), _up(256, 128, 4, 1), _up(128, 64, 3, 2), nn.Sequential(_last(64)))
-    state = torch.load(stores.data / "generators" / "dcgan_mnist_z64.pth", weights_only=True, map_location="cpu")
-    body.load_state_dict({key.removeprefix("gen."): value for key, value in state.items()})
-    _freeze(body)
-    return Subject("dcgan", 64, lambda z: body(z[:, :, None, None]), _from_tanh, stores.digits_net, stores.digits)
-
-
-def _up(inside: int, out: int, kernel: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(nn.ConvTranspose2d(inside, out, kernel, stride), nn.BatchNorm2d(out), nn.ReLU())
-
-
-def _last(inside: int) -> nn.Module:
-    return nn.ConvTranspose2d(inside, 1, 4, 2)
-
-
-class Conditional(nn.Module):
-    """The conditional WGAN's generator up to its tanh: z ‖ label → 7 × 7 → two times (up, conv) → conv.
-
-    The order of z and label is what its batch statistics and its pictures say.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.label_emb = nn.Embedding(10, 10)
-        self.l1 = nn.Sequential(nn.Linear(20, 128 * 49))
-        layers: list[nn.Module] = [nn.BatchNorm2d(128)]
-        for inside, out in ((128, 128), (128, 64)):
-            layers += [
-                nn.Upsample(scale_factor=2),
-                nn.Conv2d(inside, out, 3, 1, 1),
-                nn.BatchNorm2d(out, 0.8),
-                nn.ReLU(),
-            ]
-        self.conv_blocks = nn.Sequential(*layers, nn.Conv2d(64, 1, 3, 1, 1))
-
-    def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        return self.conv_blocks(self.l1(torch.cat([z, self.label_emb(y)], 1)).reshape(-1, 128, 7, 7))
+    return _digits("dcgan", "dcgan_mnist_z64.pth", stores)
 
 
 def cwgan(stores: Stores) -> Subject:
-    """The conditional WGAN of digits, z = 10."""
-    body = Conditional()
-    file = stores.data / "generators" / "cwgan_mnist_z10.pth"
-    body.load_state_dict(torch.load(file, weights_only=True, map_location="cpu"))
-    _freeze(body)
-    return Subject("cwgan", 10, body, _from_tanh, stores.digits_net, stores.digits, labels=10)
+    """The conditional WGAN of digits, z = 10; its batch statistics tell that z comes before the class."""
+    return _digits("cwgan", "cwgan_mnist_z10.pth", stores)
+
+
+def _digits(name: str, file: str, stores: Stores) -> Subject:
+    net: Any = adapters.dcgan(stores.data / "generators" / file).net
+    squash = functools.partial(squashed, output=net.output)
+    return Subject(name, net.dim, net.preactivation, squash, stores.digits_net, stores.digits, labels=net.labels)
 
 
 def fashion(stores: Stores) -> Subject:
-    """The GAN of clothes that is shipped, z = 32."""
+    """The GAN of clothes that is shipped."""
     return _ours("fashion", stores)
 
 
 def fashion_vae(stores: Stores) -> Subject:
-    """The VAE of clothes that is shipped, z = 16."""
+    """The VAE of clothes that is shipped."""
     return _ours("fashion-vae", stores)
 
 
 def _ours(name: str, stores: Stores) -> Subject:
     net, describe = shipped(name).net, describer("fashion")
     return Subject(name, net[0].in_features, net[:-1], torch.sigmoid, describe, stores.clothes)
-
-
-def _freeze(net: nn.Module) -> None:
-    net.eval().requires_grad_(False)
-
-
-def _from_tanh(x: Tensor) -> Tensor:
-    return (torch.tanh(x) + 1) / 2
 
 
 SUBJECTS: dict[str, Callable[[Stores], Subject]] = {

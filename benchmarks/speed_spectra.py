@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from likewise.core.spectra import Composite, Spectrum, pilot, spectrum
+from likewise.distributions import adapters
 from likewise.distributions.networks.style import Mapping
 from likewise.distributions.networks.stylegan2 import StyleGAN2
 from record import record
@@ -54,25 +55,6 @@ class Transposed(nn.Module):
         for i, block in enumerate(made.gen[:-1]):
             made.gen[i] = nn.Sequential(fuse_conv_bn_eval(block[0], block[1], transpose=True), block[2])
         return made.requires_grad_(False).to(memory_format=torch.channels_last)
-
-
-class Conditional(nn.Module):
-    """The conditional WGAN of the data folder, its class held at 3: z = 10."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.label_emb = nn.Embedding(10, 10)
-        self.l1 = nn.Sequential(nn.Linear(20, 128 * 49))
-        up = nn.Upsample(scale_factor=2)
-        self.conv_blocks = nn.Sequential(
-            *(nn.BatchNorm2d(128), up, nn.Conv2d(128, 128, 3, padding=1), nn.BatchNorm2d(128, 0.8), nn.ReLU()),
-            *(up, nn.Conv2d(128, 64, 3, padding=1), nn.BatchNorm2d(64, 0.8), nn.ReLU()),
-            *(nn.Conv2d(64, 1, 3, padding=1), nn.Tanh()),
-        )
-
-    def forward(self, z: Tensor) -> Tensor:
-        label = self.label_emb.weight[3].expand(len(z), -1)
-        return self.conv_blocks(self.l1(torch.cat([label, z], 1)).reshape(-1, 128, 7, 7))
 
 
 def calibrated(net: nn.Module, dim: int) -> nn.Module:
@@ -129,7 +111,13 @@ def _digits(name: str, data: Path) -> Subject:
 
 
 def _classes(name: str, data: Path) -> Subject:
-    return _real(name, Conditional(), data / "generators" / "cwgan_mnist_z10.pth", 10)
+    """The conditional generator, its class held at 3."""
+    net: Any = adapters.dcgan(data / "generators" / "cwgan_mnist_z10.pth").net
+
+    def held(net: Any) -> Callable[[Tensor], Tensor]:
+        return lambda z: net(z, torch.full((len(z),), 3))
+
+    return Subject(name, net, net.dim, 64, 24, 2, held(net), held(copy.deepcopy(net).double()))
 
 
 def _dcgan(dim: int, n: int) -> Callable[[str, Path], Subject]:
