@@ -240,6 +240,28 @@ def test_features_of_every_block(model: EfficientNetLite0) -> None:
         torch.testing.assert_close(model(x), model.classifier(pooled))
 
 
+def test_parts_one_after_the_other_are_features(model: EfficientNetLite0) -> None:
+    x = torch.rand(2, 3, 70, 64, generator=torch.Generator().manual_seed(2))
+    for network in (model, model.fold()):
+        parts = network.parts()
+        assert len(parts) == BLOCKS + 2
+        with torch.no_grad():
+            y = x
+            for i, part in enumerate(parts):
+                y = part(y)
+                if 0 < i <= BLOCKS:
+                    assert torch.equal(y, network.features(x, i - 1))
+            assert torch.equal(y, network.features(x))
+        assert y.shape == (2, network.dim) == (2, 1280)
+
+
+def test_parts_share_the_weights_of_the_network() -> None:
+    model = EfficientNetLite0()
+    inside = {id(p) for part in model.parts() for p in part.parameters()}
+    assert inside == {id(p) for n, p in model.named_parameters() if not n.startswith("classifier")}
+    assert len(model.state_dict()) == 296, "a view of the weights, not more of them"
+
+
 def test_fold_changes_nothing_but_speed(model: EfficientNetLite0) -> None:
     x = torch.rand(3, 3, 96, 96, generator=torch.Generator().manual_seed(1))
     before = {k: v.clone() for k, v in model.state_dict().items()}

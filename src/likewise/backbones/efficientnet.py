@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.errors import FileError, InputError, ShapeError
+from likewise.backbones.network import Pixels, Pool, check_pictures
+from likewise.errors import FileError, InputError
 
 SIZE = 224
 """The side of the pictures that the weights were trained on."""
@@ -26,6 +27,9 @@ SIZE = 224
 BN_EPS = 1e-3
 BN_MOMENTUM = 0.01
 """Torch's convention: TensorFlow calls the same thing 0.99."""
+
+MEAN, STD = 127.0, 128.0
+"""Of pixel values in 0 … 255, the same for every channel."""
 
 STEM, HEAD, CLASSES = 32, 1280, 1000
 
@@ -127,8 +131,11 @@ class EfficientNetLite0(nn.Module):
     then cannot spoil their statistics.
     """
 
+    dim = HEAD
+
     def __init__(self, *, classes: int = CLASSES, frozen_bn: bool = True) -> None:
         super().__init__()
+        self.pixels, self.pool = Pixels([MEAN] * 3, [STD] * 3), Pool()
         self.stem = Unit(3, STEM, 3, stride=2)
         self.blocks = nn.ModuleList(_blocks())
         self.head = Unit(STAGES[-1].width, HEAD, 1)
@@ -152,13 +159,19 @@ class EfficientNetLite0(nn.Module):
     def features(self, x: Float[Tensor, "b 3 h w"], block: int | None = None) -> Tensor:
         """The pooled (b, 1280) vector, or the map (b, c, h′, w′) after a block: 0 to 15, or 16 for the head's."""
         _check(x, block)
-        y: Tensor = self.stem(_normalised(x))
+        y: Tensor = self.stem(self.pixels(x))
         for i, layer in enumerate(self.blocks):
             y = layer(y)
             if i == block:
                 return y
         y = self.head(y)
-        return y if block == BLOCKS else y.mean(dim=(2, 3))
+        if block != BLOCKS:
+            y = self.pool(y)
+        return y
+
+    def parts(self) -> list[nn.Module]:
+        """Stem, the 16 blocks, head: modules that share this network's weights; one after the other is `features`."""
+        return [nn.Sequential(self.pixels, self.stem), *self.blocks, nn.Sequential(self.head, self.pool)]
 
     def train(self, mode: bool = True) -> EfficientNetLite0:
         """Training mode, with the normalisations left in evaluation mode where `frozen_bn`."""
@@ -178,16 +191,8 @@ class EfficientNetLite0(nn.Module):
         return folded.requires_grad_(False)
 
 
-def _normalised(x: Tensor) -> Tensor:
-    """(v − 127) / 128 of the pixel values v = 255 x."""
-    return (x * (255.0 / 128.0) - 127.0 / 128.0).contiguous(memory_format=torch.channels_last)
-
-
 def _check(x: Tensor, block: int | None) -> None:
-    if x.ndim != 4 or x.shape[1] != 3 or min(x.shape[2:]) < 1:
-        raise ShapeError(f"x: expected (b, 3, h, w), got shape {tuple(x.shape)}")
-    if not x.is_floating_point():
-        raise InputError(f"x: expected floats in [0, 1], got {x.dtype}; divide by 255")
+    check_pictures(x)
     if block is not None and not (isinstance(block, int) and 0 <= block <= BLOCKS):
         raise InputError(f"block: expected 0 to {BLOCKS - 1}, or {BLOCKS} for the head, got {block!r}")
 
