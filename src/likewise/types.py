@@ -120,3 +120,12 @@ class Comparison:
 
             write_text(path, text + "\n")
         return text
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A picture that a search found: its path, its distance ‖x − y‖ from the query's unit row, its rank from 1 on."""
+
+    path: str
+    distance: float
+    rank: int
