@@ -1,0 +1,394 @@
+"""Pictures with their classes: a user's own folders, and CUB200, CARS196, SOP and Omniglot as they are published."""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from likewise import io
+from likewise.errors import FileError, InputError, ShapeError
+
+if TYPE_CHECKING:
+    from likewise.images.data import Picture
+
+Index = NDArray[np.int64]
+FilePath: TypeAlias = str | os.PathLike[str]
+Split: TypeAlias = Literal["train", "test"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """Pictures `items` (paths, or uint8 arrays), their `labels` int64 (n,) in 0 … C − 1, and the C names `classes`.
+
+    Without `classes`, the labels may be anything that can be sorted (names, other numbers): they become the names.
+    """
+
+    items: tuple[Picture, ...]
+    labels: Index
+    classes: tuple[str, ...] = ()
+    name: str = "pictures"
+
+    def __post_init__(self) -> None:
+        labels, classes = _numbered(np.asarray(self.labels), tuple(self.classes))
+        for field, value in (("items", tuple(self.items)), ("labels", labels), ("classes", classes)):
+            object.__setattr__(self, field, value)
+        if len(self.items) != len(labels):
+            raise ShapeError(f"labels: expected {len(self.items)}, one a picture, got {len(labels)}")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name}: {len(self):,} pictures of {len(self.classes):,} classes)"
+
+    @property
+    def counts(self) -> Index:
+        """How many pictures each class has, (C,)."""
+        return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)
+
+    def rare(self, least: int = 2) -> tuple[str, ...]:
+        """The classes with fewer than `least` pictures: no batch of `least` a class can hold them."""
+        return tuple(c for c, n in zip(self.classes, self.counts, strict=True) if n < least)
+
+    def subset(self, indices: ArrayLike) -> Dataset:
+        """These pictures in this order; the classes are renumbered to those present."""
+        chosen = _indices("indices", indices, len(self))
+        present, labels = np.unique(self.labels[chosen], return_inverse=True)
+        items = tuple(self.items[i] for i in chosen)
+        return Dataset(items, labels.astype(np.int64), tuple(self.classes[c] for c in present), self.name)
+
+    def of_classes(self, indices: ArrayLike) -> Dataset:
+        """The pictures of these classes, in the order in which they stand."""
+        chosen = _indices("indices", indices, len(self.classes))
+        return self.subset(np.flatnonzero(np.isin(self.labels, chosen)))
+
+    def split(self, validation: float = 0.2, seed: int = 0, *, last: bool = False) -> tuple[Dataset, Dataset]:
+        """Training and validation parts that share no class.
+
+        `validation` is the share of the classes, or with a whole number their count; they are drawn by `seed`, or with
+        `last` taken from the end (of CUB200's training classes 1–100, the last 0.2 are 81–100).
+        """
+        n, count = len(self.classes), _validation_classes(validation, len(self.classes))
+        order = np.arange(n) if last else np.random.default_rng(seed).permutation(n)
+        return self.of_classes(order[: n - count]), self.of_classes(order[n - count :])
+
+
+# ----------------------------------------------------------------------------------------------------- any data set
+
+
+def read(path: FilePath, layout: str = "auto", split: Split | None = None) -> Dataset:
+    """The pictures at `path` in a published layout or in class folders, told by what is there under "auto".
+
+    `split` is "train" or "test", each with classes of its own, or None for both; of class folders it takes the
+    subfolder of that name.
+    """
+    if layout != "auto" and layout not in LAYOUTS:
+        raise InputError(f"layout: expected auto, {', '.join(LAYOUTS)}, got {layout!r}")
+    if split not in (None, "train", "test"):
+        raise InputError(f'split: expected "train", "test" or None, got {split!r}')
+    root = _root(path)
+    found = _detected(root) if layout == "auto" else layout
+    return LAYOUTS[found](root, split)
+
+
+def folder(path: FilePath, split: Split | None = None) -> Dataset:
+    """Class folders: each folder that holds pictures, at any depth, is a class, named by its path within `path`."""
+    root = _root(path)
+    if split is not None:
+        root = _part(root, split)
+    files = io.images(root)
+    names = [f.parent.relative_to(root).as_posix() for f in files]
+    loose = [f for f, name in zip(files, names, strict=True) if name == "."]
+    if not files:
+        raise FileError(f"{root}: no picture in this folder or below it")
+    if len(loose) == len(files):
+        raise FileError(f"{root}: {len(files)} pictures and no class folders; put those of each class in a folder")
+    if loose:
+        raise FileError(f"{loose[0]}: lies beside the class folders ({len(loose)} such); move it into one of them")
+    return _named(files, names, root.name)
+
+
+def _part(root: Path, split: str) -> Path:
+    if not (root / split).is_dir():
+        raise FileError(f"{root}: no folder {split!r} in it; read it whole, then divide it by class with .split()")
+    return root / split
+
+
+def _named(files: Sequence[Path], names: Sequence[str], name: str) -> Dataset:
+    """Files by the names of their classes, which keep the order in which they first appear."""
+    where = {c: i for i, c in enumerate(dict.fromkeys(names))}
+    return Dataset(tuple(files), np.array([where[c] for c in names], dtype=np.int64), tuple(where), name)
+
+
+# ------------------------------------------------------------------------------------------------- published layouts
+
+
+def cub200(path: FilePath, split: Split | None = None) -> Dataset:
+    """CUB-200-2011: classes 1–100 train, 101–200 test.
+
+    The published archive (images.txt, image_class_labels.txt, images/) or its class folders alone (001.… to 200.…).
+    """
+    root = _inner(_root(path), "CUB_200_2011", "images.txt")
+    if (root / "images.txt").is_file():
+        files, numbers = _cub_lists(root)
+    else:
+        files = io.images(root / "images" if (root / "images").is_dir() else root)
+        numbers = [_leading_number(f.parent.name, f) for f in files]
+    if not files:
+        raise FileError(f"{root}: neither images.txt nor class folders 001.… to 200.…; give the folder of CUB-200-2011")
+    return _halves(files, [f.parent.name for f in files], numbers, 100, split, "cub200")
+
+
+def _cub_lists(root: Path) -> tuple[list[Path], list[int]]:
+    names = {row[0]: row[1] for row in _rows(root / "images.txt", 2)}
+    numbers = {row[0]: row[1] for row in _rows(root / "image_class_labels.txt", 2)}
+    if names.keys() != numbers.keys():
+        raise FileError(f"{root}: images.txt and image_class_labels.txt do not list the same pictures")
+    files = [root / "images" / _within(name, root / "images.txt") for name in names.values()]
+    _all_there(files, root / "images.txt")
+    return files, [_number(numbers[i], root / "image_class_labels.txt") for i in names]
+
+
+def _leading_number(name: str, file: Path) -> int:
+    found = re.match(r"(\d+)\.", name)
+    if found is None:
+        raise FileError(f"{file}: not in a class folder of CUB-200-2011 (001.… to 200.…); layout='folder' reads any")
+    return int(found[1])
+
+
+def cars196(path: FilePath, split: Split | None = None) -> Dataset:
+    """CARS196: the first 98 classes train, the last 98 test.
+
+    The published files (cars_annos.mat, car_ims/) or one folder a class, in the order of their names.
+    """
+    root = _root(path)
+    if (root / "cars_annos.mat").is_file():
+        files, names, numbers = _cars_list(root / "cars_annos.mat")
+        return _halves(files, names, numbers, 98, split, "cars196")
+    whole = folder(root)
+    if len(whole.classes) != 196:
+        raise FileError(f"{root}: neither cars_annos.mat nor 196 class folders, but {len(whole.classes)} classes")
+    chosen = {None: range(196), "train": range(98), "test": range(98, 196)}[split]
+    part = whole.of_classes(list(chosen))
+    return Dataset(part.items, part.labels, part.classes, "cars196")
+
+
+def _cars_list(file: Path) -> tuple[list[Path], list[str], list[int]]:
+    from scipy.io import loadmat
+
+    try:
+        held = loadmat(file, squeeze_me=True, variable_names=["annotations", "class_names"])
+        rows = np.atleast_1d(held["annotations"])
+        paths, numbers = [str(p) for p in rows["relative_im_path"]], [int(c) for c in rows["class"]]
+        names = [str(n) for n in np.atleast_1d(held["class_names"])]
+        labels = [names[c - 1] for c in numbers]
+    except Exception as error:  # a damaged .mat can raise anything
+        raise FileError(f"{file}: not the annotations of CARS196: {error or type(error).__name__}") from error
+    files = [file.parent / _within(p, file) for p in paths]
+    _all_there(files, file)
+    return files, labels, numbers
+
+
+def sop(path: FilePath, split: Split | None = None) -> Dataset:
+    """Stanford Online Products by its own lists, Ebay_train.txt (11,318 classes) and Ebay_test.txt (11,316)."""
+    root = _inner(_root(path), "Stanford_Online_Products", "Ebay_train.txt")
+    rows = [(r, root / f"Ebay_{s}.txt") for s in _both(split) for r in _rows(root / f"Ebay_{s}.txt", 4)[1:]]
+    files = [root / _within(r[3], file) for r, file in rows]
+    if not files:
+        raise FileError(f"{root}: its lists name no picture")
+    _all_there(files, rows[0][1])
+    return _named(files, [f"{f.parent.name}/{r[1]}" for f, (r, _) in zip(files, rows, strict=True)], "sop")
+
+
+def omniglot(path: FilePath, split: Split | None = None) -> Dataset:
+    """Omniglot, a class a character of an alphabet, black ink on white, as arrays from the zips or as unpacked files.
+
+    With images_background and images_evaluation: train and test. With the two small sets: train is small1, test is
+    small2 without Greek and Latin, which small1 has, too.
+    """
+    root, parts = _root(path), _omniglot_parts(_root(path))
+    pairs = [
+        pair for s in _both(split) for pair in _characters(root, parts[s], ("Greek", "Latin") if s == "test" else ())
+    ]
+    if not pairs:
+        raise FileError(f"{root}: its alphabets hold no picture")
+    items, names = zip(*pairs, strict=True)
+    return _named(items, names, "omniglot")
+
+
+_OMNIGLOT = (
+    {"train": "images_background", "test": "images_evaluation"},
+    {"train": "images_background_small1", "test": "images_background_small2"},
+)
+
+
+def _omniglot_parts(root: Path) -> dict[str, str]:
+    for parts in _OMNIGLOT:
+        if any((root / name).is_dir() or (root / f"{name}.zip").is_file() for name in parts.values()):
+            return parts
+    raise FileError(
+        f"{root}: no images_background….zip nor its folder; give the folder that holds the sets of Omniglot"
+    )
+
+
+def _characters(root: Path, part: str, without: Sequence[str]) -> list[tuple[Any, str]]:
+    """The pictures of one set with their classes "alphabet/character", from its folder or else from its zip."""
+    if (root / part).is_dir():
+        files = io.images(root / part)
+        pairs: list[tuple[Any, str]] = [(f, f.parent.relative_to(root / part).as_posix()) for f in files]
+    elif (root / f"{part}.zip").is_file():
+        pairs = _zipped(root / f"{part}.zip", without)
+    else:
+        raise FileError(f"{root}: neither {part}.zip nor a folder {part}")
+    return [(item, name) for item, name in pairs if name.split("/")[0] not in without]
+
+
+def _zipped(file: Path, without: Sequence[str]) -> list[tuple[Any, str]]:
+    """The pictures of a zip set/alphabet/character/*.png as uint8 (h, w), unpacked in memory only."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = [(m, PurePosixPath(m.filename).parts) for m in archive.infolist() if m.filename.endswith(".png")]
+            total = sum(m.file_size for m, _ in members)
+            if total > io.MOST_ARRAY_BYTES:
+                raise FileError(f"{file}: declares {total:,} bytes of pictures, more than {io.MOST_ARRAY_BYTES:,}")
+            kept = sorted((p, m) for m, p in members if len(p) == 4 and p[1] not in without)
+            return [(_grey(archive.read(m), f"{file}: {m.filename}"), "/".join(p[1:3])) for p, m in kept]
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{file}: damaged zip: {error}") from error
+
+
+def _grey(data: bytes, name: str) -> NDArray[np.uint8]:
+    array: NDArray[np.uint8] = np.ascontiguousarray(io.decode(data, name=name)[:, :, 0])
+    return array
+
+
+LAYOUTS: dict[str, Callable[[FilePath, Split | None], Dataset]] = {
+    "folder": folder,
+    "cub200": cub200,
+    "cars196": cars196,
+    "sop": sop,
+    "omniglot": omniglot,
+}
+
+
+def _detected(root: Path) -> str:
+    """Which layout this is: a published one by the files or folders that only it has, or else class folders."""
+    if (root / "cars_annos.mat").is_file():
+        return "cars196"
+    if any((root / d / "Ebay_train.txt").is_file() for d in (".", "Stanford_Online_Products")):
+        return "sop"
+    if any((root / d / "image_class_labels.txt").is_file() for d in (".", "CUB_200_2011")) or _is_cub(root):
+        return "cub200"
+    names = [name for parts in _OMNIGLOT for name in parts.values()]
+    if any((root / name).is_dir() or (root / f"{name}.zip").is_file() for name in names):
+        return "omniglot"
+    return "folder"
+
+
+def _is_cub(root: Path) -> bool:
+    """Class folders 001.… to 200.…, all of them."""
+    found = [re.match(r"(\d{3})\.", d.name) for d in root.iterdir() if d.is_dir()]
+    return sorted(int(m[1]) for m in found if m) == list(range(1, 201))
+
+
+# ------------------------------------------------------------------------------------------------------------ pieces
+
+
+def _root(path: FilePath) -> Path:
+    root = Path(path)
+    if not root.is_dir():
+        raise FileError(f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
+    return root
+
+
+def _inner(root: Path, name: str, file: str) -> Path:
+    """The folder that the published archive unpacks to, where its parent was given."""
+    return root / name if not (root / file).is_file() and (root / name / file).is_file() else root
+
+
+def _both(split: Split | None) -> tuple[Split, ...]:
+    return ("train", "test") if split is None else (split,)
+
+
+def _rows(file: Path, columns: int) -> list[tuple[str, ...]]:
+    """The lines of a text list, split at blanks into so many columns (the last one may hold blanks)."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    rows = [tuple(line.split(maxsplit=columns - 1)) for line in lines if line.strip()]
+    wrong = [i for i, row in enumerate(rows, 1) if len(row) != columns]
+    if wrong:
+        raise FileError(f"{file}: line {wrong[0]} has {len(rows[wrong[0] - 1])} columns; expected {columns}")
+    return rows
+
+
+def _number(text: str, file: Path) -> int:
+    if not text.isdecimal():
+        raise FileError(f"{file}: expected the number of a class, got {text!r}")
+    return int(text)
+
+
+def _within(name: str, file: Path) -> PurePosixPath:
+    """A relative path out of a list, which must stay below the folder of the list."""
+    path = PurePosixPath(name.strip())
+    if path.is_absolute() or ".." in path.parts:
+        raise FileError(f"{file}: names {name!r}, which is outside of its folder")
+    return path
+
+
+def _all_there(files: Sequence[Path], source: Path) -> None:
+    missing = [f for f in files if not f.is_file()]
+    if missing:
+        raise FileError(f"{source}: names {missing[0]}, but there is no such file ({len(missing):,} missing)")
+
+
+def _halves(
+    files: Sequence[Path], names: Sequence[str], numbers: Sequence[int], first: int, split: Split | None, name: str
+) -> Dataset:
+    """Classes 1 … first are "train", the others "test"; in the order of their numbers."""
+    low, high = {None: (0, np.inf), "train": (0, first), "test": (first, np.inf)}[split]
+    rows = sorted((c, i) for i, c in enumerate(numbers) if low < c <= high)
+    if not rows:
+        raise FileError(f"split: {name} has no picture of a class for {split!r}")
+    return _named([files[i] for _, i in rows], [names[i] for _, i in rows], name)
+
+
+def _numbered(labels: NDArray[Any], classes: tuple[str, ...]) -> tuple[Index, tuple[str, ...]]:
+    if labels.ndim != 1 or len(labels) == 0:
+        raise ShapeError(f"labels: expected (n,) with n ≥ 1, one a picture, got shape {labels.shape}")
+    if not classes:
+        names, numbers = np.unique(labels, return_inverse=True)
+        return numbers.astype(np.int64), tuple(str(n) for n in names)
+    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= len(classes):
+        raise InputError(f"labels: expected whole numbers in 0 … {len(classes) - 1}, one of the classes each")
+    return labels.astype(np.int64), classes
+
+
+def _indices(argument: str, indices: ArrayLike, n: int) -> Index:
+    array = np.asarray(indices)
+    if array.ndim != 1 or len(array) == 0:
+        raise ShapeError(f"{argument}: expected (m,) with m ≥ 1, got shape {array.shape}")
+    if not np.issubdtype(array.dtype, np.integer) or array.min() < 0 or array.max() >= n:
+        raise InputError(f"{argument}: expected whole numbers in 0 … {n - 1}, got {array.min()} to {array.max()}")
+    return array.astype(np.int64)
+
+
+def _validation_classes(validation: float, n: int) -> int:
+    """How many of n classes are for validation: at least two there and two for training, or nothing can be ranked."""
+    count = validation if isinstance(validation, int) else round(validation * n)
+    if isinstance(validation, bool) or not 0 < validation < n or (not isinstance(validation, int) and validation >= 1):
+        raise InputError(f"validation: expected a share in (0, 1) or a number of classes, got {validation!r}")
+    if n < 4:
+        raise InputError(f"validation: {n} classes cannot be divided; both parts need two, so give four or more")
+    return min(max(count, 2), n - 2)
