@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likewise.errors import InputError, ShapeError
+from likewise.images.dataset import whole
 
 Index = NDArray[np.int64]
 
@@ -27,7 +28,7 @@ class BalancedBatches:
 
     def __init__(self, labels: ArrayLike, classes: int, per_class: int, *, seed: int = 0) -> None:
         for name, value, least in (("classes", classes, 1), ("per_class", per_class, 1), ("seed", seed, 0)):
-            _whole(name, value, least)
+            whole(name, value, least)
         self.classes, self.per_class, self.seed = int(classes), int(per_class), int(seed)
         self.labels = _labels(labels)
         self._names, self._counts = np.unique(self.labels, return_counts=True)
@@ -57,7 +58,7 @@ class BalancedBatches:
 
     def epoch(self, e: int) -> list[Index]:
         """The batches of epoch e = 0, 1, …, each int64 (classes · per_class,)."""
-        _whole("e", e, 0)
+        whole("e", e, 0)
         fill = self._fill(int(e))
         dealt = self._dealt(int(e), fill)
         plan = self._plan(int(e), self._share + fill)
@@ -120,11 +121,6 @@ class BalancedBatches:
         k = int(self._eligible[c])
         places = (number * self.per_class + np.arange(self.per_class)) % self._counts[k]
         return np.asarray(order[self._starts[k] + places])
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
 
 
 def _labels(labels: ArrayLike) -> Index:

@@ -1,4 +1,4 @@
-"""Pictures with their classes: a user's own folders, and CUB200, CARS196, SOP and Omniglot as they are published."""
+"""What is labelled on disk: a user's own class folders, and CUB200, CARS196, SOP and Omniglot as they are published."""
 
 from __future__ import annotations
 
@@ -6,79 +6,18 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from likewise import io
-from likewise.errors import FileError, InputError, ShapeError
+from likewise.errors import FileError, InputError
+from likewise.images.dataset import Dataset as Dataset
 
-if TYPE_CHECKING:
-    from likewise.images.data import Picture
-
-Index = NDArray[np.int64]
 FilePath: TypeAlias = str | os.PathLike[str]
 Split: TypeAlias = Literal["train", "test"]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Dataset:
-    """Pictures `items` (paths, or uint8 arrays), their `labels` int64 (n,) in 0 … C − 1, and the C names `classes`.
-
-    Without `classes`, the labels may be anything that can be sorted (names, other numbers): they become the names.
-    """
-
-    items: tuple[Picture, ...]
-    labels: Index
-    classes: tuple[str, ...] = ()
-    name: str = "pictures"
-
-    def __post_init__(self) -> None:
-        labels, classes = _numbered(np.asarray(self.labels), tuple(self.classes))
-        for field, value in (("items", tuple(self.items)), ("labels", labels), ("classes", classes)):
-            object.__setattr__(self, field, value)
-        if len(self.items) != len(labels):
-            raise ShapeError(f"labels: expected {len(self.items)}, one a picture, got {len(labels)}")
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __repr__(self) -> str:
-        return f"Dataset({self.name}: {len(self):,} pictures of {len(self.classes):,} classes)"
-
-    @property
-    def counts(self) -> Index:
-        """How many pictures each class has, (C,)."""
-        return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)
-
-    def rare(self, least: int = 2) -> tuple[str, ...]:
-        """The classes with fewer than `least` pictures: no batch of `least` a class can hold them."""
-        return tuple(c for c, n in zip(self.classes, self.counts, strict=True) if n < least)
-
-    def subset(self, indices: ArrayLike) -> Dataset:
-        """These pictures in this order; the classes are renumbered to those present."""
-        chosen = _indices("indices", indices, len(self))
-        present, labels = np.unique(self.labels[chosen], return_inverse=True)
-        items = tuple(self.items[i] for i in chosen)
-        return Dataset(items, labels.astype(np.int64), tuple(self.classes[c] for c in present), self.name)
-
-    def of_classes(self, indices: ArrayLike) -> Dataset:
-        """The pictures of these classes, in the order in which they stand."""
-        chosen = _indices("indices", indices, len(self.classes))
-        return self.subset(np.flatnonzero(np.isin(self.labels, chosen)))
-
-    def split(self, validation: float = 0.2, seed: int = 0, *, last: bool = False) -> tuple[Dataset, Dataset]:
-        """Training and validation parts that share no class.
-
-        `validation` is the share of the classes, or with a whole number their count; they are drawn by `seed`, or with
-        `last` taken from the end (of CUB200's training classes 1–100, the last 0.2 are 81–100).
-        """
-        n, count = len(self.classes), _validation_classes(validation, len(self.classes))
-        order = np.arange(n) if last else np.random.default_rng(seed).permutation(n)
-        return self.of_classes(order[: n - count]), self.of_classes(order[n - count :])
 
 
 # ----------------------------------------------------------------------------------------------------- any data set
@@ -87,45 +26,48 @@ class Dataset:
 def read(path: FilePath, layout: str = "auto", split: Split | None = None) -> Dataset:
     """The pictures at `path` in a published layout or in class folders, told by what is there under "auto".
 
-    `split` is "train" or "test", each with classes of its own, or None for both; of class folders it takes the
-    subfolder of that name.
+    `split` is "train" or "test", each with classes of its own, or None for both. Of class folders it is the subfolder
+    of that name; where there is neither, all is for training.
     """
     if layout != "auto" and layout not in LAYOUTS:
         raise InputError(f"layout: expected auto, {', '.join(LAYOUTS)}, got {layout!r}")
-    if split not in (None, "train", "test"):
-        raise InputError(f'split: expected "train", "test" or None, got {split!r}')
-    root = _root(path)
+    root = _root(path, split)
     found = _detected(root) if layout == "auto" else layout
     return LAYOUTS[found](root, split)
 
 
 def folder(path: FilePath, split: Split | None = None) -> Dataset:
     """Class folders: each folder that holds pictures, at any depth, is a class, named by its path within `path`."""
-    root = _root(path)
-    if split is not None:
-        root = _part(root, split)
+    root = _part(_root(path, split), split)
     files = io.images(root)
-    names = [f.parent.relative_to(root).as_posix() for f in files]
-    loose = [f for f, name in zip(files, names, strict=True) if name == "."]
+    _in_classes(root, files)
+    return _named(files, [f.parent.relative_to(root).as_posix() for f in files], root.resolve().name)
+
+
+def _in_classes(root: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder without pictures, and pictures without classes."""
+    loose = [f for f in files if f.parent == root]
     if not files:
         raise FileError(f"{root}: no picture in this folder or below it")
     if len(loose) == len(files):
-        raise FileError(f"{root}: {len(files)} pictures and no class folders; put those of each class in a folder")
+        fix = "move those of each class into a folder of their own (embed and search need no classes)"
+        raise FileError(f"{root}: {len(files)} pictures and no class folders; {fix}")
     if loose:
         raise FileError(f"{loose[0]}: lies beside the class folders ({len(loose)} such); move it into one of them")
-    return _named(files, names, root.name)
 
 
-def _part(root: Path, split: str) -> Path:
-    if not (root / split).is_dir():
-        raise FileError(f"{root}: no folder {split!r} in it; read it whole, then divide it by class with .split()")
-    return root / split
+def _part(root: Path, split: Split | None) -> Path:
+    if split is None or (split == "train" and not any((root / s).is_dir() for s in ("train", "test"))):
+        return root
+    if (root / split).is_dir():
+        return root / split
+    raise FileError(f"{root}: no folder {split!r} in it; read it whole, and divide it by class with .split()")
 
 
-def _named(files: Sequence[Path], names: Sequence[str], name: str) -> Dataset:
-    """Files by the names of their classes, which keep the order in which they first appear."""
+def _named(items: Sequence[Any], names: Sequence[str], name: str) -> Dataset:
+    """Pictures by the names of their classes, which keep the order in which they first appear."""
     where = {c: i for i, c in enumerate(dict.fromkeys(names))}
-    return Dataset(tuple(files), np.array([where[c] for c in names], dtype=np.int64), tuple(where), name)
+    return Dataset(tuple(items), np.array([where[c] for c in names], dtype=np.int64), tuple(where), name)
 
 
 # ------------------------------------------------------------------------------------------------- published layouts
@@ -136,7 +78,7 @@ def cub200(path: FilePath, split: Split | None = None) -> Dataset:
 
     The published archive (images.txt, image_class_labels.txt, images/) or its class folders alone (001.… to 200.…).
     """
-    root = _inner(_root(path), "CUB_200_2011", "images.txt")
+    root = _inner(_root(path, split), "CUB_200_2011", "images.txt")
     if (root / "images.txt").is_file():
         files, numbers = _cub_lists(root)
     else:
@@ -169,7 +111,7 @@ def cars196(path: FilePath, split: Split | None = None) -> Dataset:
 
     The published files (cars_annos.mat, car_ims/) or one folder a class, in the order of their names.
     """
-    root = _root(path)
+    root = _root(path, split)
     if (root / "cars_annos.mat").is_file():
         files, names, numbers = _cars_list(root / "cars_annos.mat")
         return _halves(files, names, numbers, 98, split, "cars196")
@@ -199,13 +141,19 @@ def _cars_list(file: Path) -> tuple[list[Path], list[str], list[int]]:
 
 def sop(path: FilePath, split: Split | None = None) -> Dataset:
     """Stanford Online Products by its own lists, Ebay_train.txt (11,318 classes) and Ebay_test.txt (11,316)."""
-    root = _inner(_root(path), "Stanford_Online_Products", "Ebay_train.txt")
-    rows = [(r, root / f"Ebay_{s}.txt") for s in _both(split) for r in _rows(root / f"Ebay_{s}.txt", 4)[1:]]
-    files = [root / _within(r[3], file) for r, file in rows]
-    if not files:
-        raise FileError(f"{root}: its lists name no picture")
-    _all_there(files, rows[0][1])
-    return _named(files, [f"{f.parent.name}/{r[1]}" for f, (r, _) in zip(files, rows, strict=True)], "sop")
+    root = _inner(_root(path, split), "Stanford_Online_Products", "Ebay_train.txt")
+    pairs = [pair for s in _both(split) for pair in _products(root / f"Ebay_{s}.txt")]
+    return _named([file for file, _ in pairs], [name for _, name in pairs], "sop")
+
+
+def _products(source: Path) -> list[tuple[Path, str]]:
+    """The pictures of one list with their classes, "bicycle_final/1" for class 1 of the bicycles."""
+    rows = [row for row in _rows(source, 4) if row[0].isdecimal()]  # the first line is a heading
+    if not rows:
+        raise FileError(f"{source}: names no picture; expected lines of image_id class_id super_class_id path")
+    files = [source.parent / _within(row[3], source) for row in rows]
+    _all_there(files, source)
+    return [(file, f"{file.parent.name}/{row[1]}") for file, row in zip(files, rows, strict=True)]
 
 
 def omniglot(path: FilePath, split: Split | None = None) -> Dataset:
@@ -214,14 +162,12 @@ def omniglot(path: FilePath, split: Split | None = None) -> Dataset:
     With images_background and images_evaluation: train and test. With the two small sets: train is small1, test is
     small2 without Greek and Latin, which small1 has, too.
     """
-    root, parts = _root(path), _omniglot_parts(_root(path))
-    pairs = [
-        pair for s in _both(split) for pair in _characters(root, parts[s], ("Greek", "Latin") if s == "test" else ())
-    ]
+    root = _root(path, split)
+    parts, without = _omniglot_parts(root), {"train": (), "test": ("Greek", "Latin")}
+    pairs = [pair for s in _both(split) for pair in _characters(root, parts[s], without[s])]
     if not pairs:
-        raise FileError(f"{root}: its alphabets hold no picture")
-    items, names = zip(*pairs, strict=True)
-    return _named(items, names, "omniglot")
+        raise FileError(f"{root}: the alphabets of {' and '.join(parts[s] for s in _both(split))} hold no picture")
+    return _named([item for item, _ in pairs], [name for _, name in pairs], "omniglot")
 
 
 _OMNIGLOT = (
@@ -255,16 +201,16 @@ def _zipped(file: Path, without: Sequence[str]) -> list[tuple[Any, str]]:
     """The pictures of a zip set/alphabet/character/*.png as uint8 (h, w), unpacked in memory only."""
     try:
         with zipfile.ZipFile(file) as archive:
-            members = [(m, PurePosixPath(m.filename).parts) for m in archive.infolist() if m.filename.endswith(".png")]
-            total = sum(m.file_size for m, _ in members)
+            total = sum(m.file_size for m in archive.infolist())
             if total > io.MOST_ARRAY_BYTES:
-                raise FileError(f"{file}: declares {total:,} bytes of pictures, more than {io.MOST_ARRAY_BYTES:,}")
-            kept = sorted((p, m) for m, p in members if len(p) == 4 and p[1] not in without)
-            return [(_grey(archive.read(m), f"{file}: {m.filename}"), "/".join(p[1:3])) for p, m in kept]
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
-        if isinstance(error, FileError):
-            raise
-        raise FileError(f"{file}: damaged zip: {error}") from error
+                raise FileError(f"{file}: declares {total:,} bytes, more than the {io.MOST_ARRAY_BYTES:,} allowed")
+            names = sorted(n for n in archive.namelist() if re.fullmatch(r"[^/]+/[^/]+/[^/]+/[^/]+\.png", n))
+            kept = [(n, *n.split("/")[1:3]) for n in names if n.split("/")[1] not in without]
+            return [(_grey(archive.read(n), f"{file}: {n}"), f"{alphabet}/{one}") for n, alphabet, one in kept]
+    except FileError:
+        raise
+    except Exception as error:  # a damaged archive can raise anything
+        raise FileError(f"{file}: damaged zip: {error or type(error).__name__}") from error
 
 
 def _grey(data: bytes, name: str) -> NDArray[np.uint8]:
@@ -304,7 +250,9 @@ def _is_cub(root: Path) -> bool:
 # ------------------------------------------------------------------------------------------------------------ pieces
 
 
-def _root(path: FilePath) -> Path:
+def _root(path: FilePath, split: Split | None) -> Path:
+    if split not in (None, "train", "test"):
+        raise InputError(f'split: expected "train", "test" or None, got {split!r}')
     root = Path(path)
     if not root.is_dir():
         raise FileError(f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
@@ -362,33 +310,3 @@ def _halves(
     if not rows:
         raise FileError(f"split: {name} has no picture of a class for {split!r}")
     return _named([files[i] for _, i in rows], [names[i] for _, i in rows], name)
-
-
-def _numbered(labels: NDArray[Any], classes: tuple[str, ...]) -> tuple[Index, tuple[str, ...]]:
-    if labels.ndim != 1 or len(labels) == 0:
-        raise ShapeError(f"labels: expected (n,) with n ≥ 1, one a picture, got shape {labels.shape}")
-    if not classes:
-        names, numbers = np.unique(labels, return_inverse=True)
-        return numbers.astype(np.int64), tuple(str(n) for n in names)
-    if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0 or labels.max() >= len(classes):
-        raise InputError(f"labels: expected whole numbers in 0 … {len(classes) - 1}, one of the classes each")
-    return labels.astype(np.int64), classes
-
-
-def _indices(argument: str, indices: ArrayLike, n: int) -> Index:
-    array = np.asarray(indices)
-    if array.ndim != 1 or len(array) == 0:
-        raise ShapeError(f"{argument}: expected (m,) with m ≥ 1, got shape {array.shape}")
-    if not np.issubdtype(array.dtype, np.integer) or array.min() < 0 or array.max() >= n:
-        raise InputError(f"{argument}: expected whole numbers in 0 … {n - 1}, got {array.min()} to {array.max()}")
-    return array.astype(np.int64)
-
-
-def _validation_classes(validation: float, n: int) -> int:
-    """How many of n classes are for validation: at least two there and two for training, or nothing can be ranked."""
-    count = validation if isinstance(validation, int) else round(validation * n)
-    if isinstance(validation, bool) or not 0 < validation < n or (not isinstance(validation, int) and validation >= 1):
-        raise InputError(f"validation: expected a share in (0, 1) or a number of classes, got {validation!r}")
-    if n < 4:
-        raise InputError(f"validation: {n} classes cannot be divided; both parts need two, so give four or more")
-    return min(max(count, 2), n - 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -20,6 +21,7 @@ from likewise import io
 from likewise.backbones.preparation import resized
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import data
+from likewise.images.dataset import whole, within
 from likewise.images.model import Skipped
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Loader:
         keep_in: str | os.PathLike[str] | None = None,
     ) -> None:
         for name, value, least in (("views", views, 1), ("seed", seed, 0), ("workers", workers, 0)):
-            _whole(name, value, least)
+            whole(name, value, least)
         self.items, self.labels, self.augment = tuple(items), np.asarray(labels), augment
         if self.labels.shape != (len(self.items),):
             raise ShapeError(f"labels: expected ({len(self.items)},), one a picture, got shape {self.labels.shape}")
@@ -74,14 +76,15 @@ class Loader:
 
     def load(self, indices: ArrayLike, step: int) -> Pixels:
         """These pictures as they are seen at this step: uint8 (views, n, size, size, 3)."""
-        return next(self.ahead([indices], start=step))[2]
+        with contextlib.closing(self.ahead([indices], start=step)) as batches:
+            return next(batches)[2]
 
     def ahead(self, batches: Iterable[ArrayLike], start: int = 0) -> Generator[tuple[int, Index, Pixels]]:
         """(step, indices, arrays) of each batch, steps counted from `start`; the next ones are prepared meanwhile.
 
         The indices are those of the pictures that are really there, after the unreadable ones have been replaced.
         """
-        _whole("start", start, 0)
+        whole("start", start, 0)
         if self.workers == 0:
             begun = (self._begin(indices, step, functools.partial) for step, indices in enumerate(batches, start))
             yield from (self._finish(batch) for batch in begun)
@@ -95,7 +98,7 @@ class Loader:
 
     def _begin(self, indices: ArrayLike, step: int, start: Start) -> _Batch:
         """One task a picture; each writes its views to its own place in the batch."""
-        chosen = _indices(indices, len(self.items))
+        chosen = within("indices", indices, len(self.items))
         size = self.augment.size
         arrays = np.empty((self.views, len(chosen), size, size, 3), dtype=np.uint8)
         done = [start(self._show, int(i), step, arrays[:, k]) for k, i in enumerate(chosen)]
@@ -231,21 +234,7 @@ class _File:
 
 def _store(keep_side: int | None, keep_in: str | os.PathLike[str] | None) -> _Store:
     if keep_side is not None:
-        _whole("keep_side", keep_side, 1)
+        whole("keep_side", keep_side, 1)
     elif keep_in is not None:
         raise InputError("keep_side: expected with keep_in, the side at which pictures are kept in that folder")
     return _Memory() if keep_in is None else _File(keep_in)
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InputError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
-
-
-def _indices(indices: ArrayLike, n: int) -> Index:
-    array = np.array(indices)
-    if array.ndim != 1 or len(array) == 0:
-        raise ShapeError(f"indices: expected (m,) with m ≥ 1, got shape {array.shape}")
-    if not np.issubdtype(array.dtype, np.integer) or array.min() < 0 or array.max() >= n:
-        raise InputError(f"indices: expected whole numbers in 0 … {n - 1}, got {array.min()} to {array.max()}")
-    return array.astype(np.int64)
