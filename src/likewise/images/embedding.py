@@ -1,0 +1,271 @@
+"""A folder of pictures to rows on disk: resumable, on one machine or a cluster; what cannot be read is named.
+
+While it runs, finished parts lie in the folder `<out>.parts`; killed, it goes on from there. What comes out:
+
+    rows.npz     rows (n, d) float32, names (n,), skipped (m,), reasons (m,)          np.load(…, allow_pickle=False)
+    rows.npy     the rows alone, and beside them rows.json with names, skipped, model
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from likewise import io
+from likewise.engine import checkpoint, runs, shards
+from likewise.errors import FileError, InputError, LikewiseError, ShapeError
+from likewise.images import data
+from likewise.images.model import Skipped, default
+
+if TYPE_CHECKING:
+    from jaxtyping import Float32
+
+    from likewise.images.compare import Embeds
+
+WHAT = "embedding of a folder"
+CHUNK = 512
+"""Pictures between two moments at which work is safe on disk."""
+
+NAMED_LIKE_PICTURES = frozenset(
+    {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"}
+)
+"""A file so named that is no picture is told; any other file that is none is passed over."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Rows (n, d) of unit length with the names of their pictures below the folder, and what could not be read."""
+
+    rows: Float32[np.ndarray, "n d"] = field(repr=False)
+    names: tuple[str, ...] = field(repr=False)
+    skipped: tuple[Skipped, ...]
+    model: str
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def embed_folder(
+    folder: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    model: Embeds | None = None,
+    *,
+    executor: Any = None,
+    n_jobs: int = 1,
+    resume: bool = True,
+    progress: bool = False,
+    chunk: int = CHUNK,
+) -> Embedded:
+    """Embed every picture below a folder and write the rows to `out`, an .npz or .npy file.
+
+    Pictures are taken in natural order. `executor` and `n_jobs` are those of `likewise.engine.shards.run`: with them
+    the model goes to the workers as a file, and `out` must lie where they can write. One process uses all cores.
+    """
+    target, embedder = _target(out), default() if model is None else model
+    shards.check_executor(executor, n_jobs)
+    found, odd = listing(folder)
+    if not found:
+        raise FileError(f"{folder}: no picture in this folder" + (f"; {len(odd)} only have the name" if odd else ""))
+    items = [[str(p.relative_to(folder)) for p in found[i : i + chunk]] for i in range(0, len(found), chunk)]
+    parts = target.with_name(target.name + ".parts")
+    work = _work(Path(folder), embedder, parts, alone=executor is None and n_jobs == 1)
+    key = {"what": WHAT, "model": model_name(embedder), "digest": digest_of(embedder), "files": _stamp(found)}
+    resume = resume and _same_job(parts, key)
+    with runs.progress(len(found), "embedding", show=progress and work.alone) as advance:
+        work.advance = advance
+        store = shards.run(
+            work, items, parts, executor=executor, n_jobs=n_jobs, resume=resume, progress=progress, key=key
+        )
+    whole = _joined(store, items, odd, model_name(embedder))
+    write_rows(whole, target)
+    _clear(parts)
+    return whole
+
+
+def listing(folder: str | os.PathLike[str]) -> tuple[list[Path], list[Skipped]]:
+    """The pictures below a folder in natural order, and the files that only have a picture's name."""
+    root = Path(folder)
+    found = io.images(root)
+    known = set(found)
+    odd = []
+    for where, inner, names in os.walk(root):
+        inner[:] = [d for d in inner if not d.startswith(".")]
+        odd += [
+            path
+            for path in (Path(where, n) for n in sorted(names) if not n.startswith("."))
+            if path.suffix.lower() in NAMED_LIKE_PICTURES and path not in known and path.is_file()
+        ]
+    return found, [Skipped(-1, str(p), "empty, or not a picture") for p in odd]
+
+
+def embed_files(
+    model: Embeds, paths: Sequence[Path], advance: Callable[[], None] = lambda: None
+) -> tuple[Float32[np.ndarray, "n d"], list[int], list[Skipped]]:
+    """Unit rows of the pictures that can be read, the places of those in `paths`, and the others with the reason."""
+    if hasattr(model, "skipped"):
+        embed: Any = model.embed
+        rows = embed(_counted(paths, advance), on_error="skip")
+        skipped = list(model.skipped)
+    else:
+        arrays, skipped = _decoded(_counted(paths, advance))
+        rows = model.embed(arrays) if arrays else np.empty((0, getattr(model, "dim", 0)))
+    bad = {s.index for s in skipped}
+    kept = [i for i in range(len(paths)) if i not in bad]
+    return unit_rows(rows, len(kept)), kept, skipped
+
+
+def unit_rows(rows: Any, count: int) -> Float32[np.ndarray, "n d"]:
+    """What a model gave, as float32 rows of length 1; anything else is refused."""
+    array = np.asarray(rows, dtype=np.float32)
+    if array.ndim != 2 or len(array) != count:
+        raise ShapeError(f"model: its embed gave shape {array.shape} for {count} pictures; expected ({count}, d)")
+    norms = np.linalg.norm(array.astype(np.float64), axis=1)
+    if not (np.isfinite(norms).all() and (norms > 0).all()):
+        raise InputError("model: its embed gave rows that are zero or not finite; they have no direction")
+    if (np.abs(norms - 1) > 1e-6).any():
+        array = (array / norms[:, None]).astype(np.float32)
+    return np.ascontiguousarray(array)
+
+
+def digest_of(model: Embeds) -> str:
+    """What tells a model from another: its own digest, or else its name and dimension."""
+    found = getattr(model, "digest", None)
+    if isinstance(found, str):
+        return found
+    return hashlib.sha256(f"{model_name(model)} {getattr(model, 'dim', '')}".encode()).hexdigest()
+
+
+# ── one part ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class _Work:
+    """Embeds one list of names: with the model itself in this process, with the model's file in another."""
+
+    folder: str
+    model: Embeds | str
+    alone: bool
+    advance: Callable[[], None] | None = None
+
+    def __call__(self, names: list[str]) -> Mapping[str, Any]:
+        model = _loaded(self.model) if isinstance(self.model, str) else self.model
+        paths = [Path(self.folder, n) for n in names]
+        rows, kept, skipped = embed_files(model, paths, self.advance or (lambda: None))
+        reasons = json.dumps([[s.index, s.reason] for s in skipped]).encode()
+        return {"rows": rows, "kept": np.asarray(kept, np.int64), "skipped": np.frombuffer(reasons, np.uint8)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "advance": None}
+
+
+def _work(folder: Path, model: Embeds, parts: Path, *, alone: bool) -> _Work:
+    if alone:
+        return _Work(str(folder), model, True)
+    checkpoint.save(model, parts / "model.safetensors")  # type: ignore[arg-type]
+    return _Work(str(folder.absolute()), str((parts / "model.safetensors").absolute()), False)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(path: str) -> Embeds:
+    model: Embeds = checkpoint.load(path)
+    return model
+
+
+def _counted(paths: Sequence[Path], advance: Callable[[], None]) -> Iterator[Path]:
+    for path in paths:
+        yield path
+        advance()
+
+
+def _decoded(paths: Iterator[Path]) -> tuple[list[np.ndarray[Any, Any]], list[Skipped]]:
+    """The pictures of a model that takes arrays only."""
+    arrays, skipped = [], []
+    for i, path in enumerate(paths):
+        try:
+            arrays.append(data.picture(path))
+        except LikewiseError as error:
+            skipped.append(Skipped(i, str(path), str(error)))
+    return arrays, skipped
+
+
+def model_name(model: Embeds) -> str:
+    """What a model is called."""
+    return str(getattr(model, "name", type(model).__name__))
+
+
+# ── parts and wholes ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _stamp(paths: Sequence[Path]) -> str:
+    """A digest of which files there are, how long and how old."""
+    found = hashlib.sha256()
+    for path in paths:
+        about = path.stat()
+        found.update(f"{os.fsencode(path)!r} {about.st_size} {about.st_mtime_ns}\n".encode())
+    return found.hexdigest()
+
+
+def _same_job(parts: Path, key: Mapping[str, str]) -> bool:
+    """Whether what lies in the folder of parts is this job's; another job's is told and begun anew."""
+    if not (parts / "manifest.json").exists():
+        return True
+    said = shards.ShardStore.open(parts).key
+    if said.get("what") != WHAT:
+        raise InputError(f"out: {parts} holds the parts of something else; choose another name")
+    if said != key:
+        log.warning("%s: the pictures or the model have changed since; beginning anew", parts)
+    return bool(said == key)
+
+
+def _joined(store: shards.ShardStore, items: Sequence[Sequence[str]], odd: Sequence[Skipped], model: str) -> Embedded:
+    rows, names, skipped, start = [], list[str](), list[Skipped](), 0
+    for arrays, item in zip(store, items, strict=True):
+        rows.append(arrays["rows"])
+        names += [item[i] for i in arrays["kept"]]
+        skipped += [Skipped(start + i, item[i], why) for i, why in json.loads(arrays["skipped"].tobytes())]
+        start += len(item)
+    skipped += [Skipped(s.index, s.name, s.reason) for s in odd]
+    return Embedded(np.concatenate([r for r in rows if len(r)] or rows[:1]), tuple(names), tuple(skipped), model)
+
+
+def write_rows(found: Embedded, path: Path) -> None:
+    """Rows and names to an .npz, or to an .npy with a .json beside it."""
+    skipped = [[s.name, s.reason] for s in found.skipped]
+    with io.atomic(path) as sibling:
+        if path.suffix == ".npz":
+            words = np.asarray(skipped, dtype=str).reshape(-1, 2)
+            np.savez(
+                sibling, rows=found.rows, names=np.asarray(found.names, str), skipped=words[:, 0], reasons=words[:, 1]
+            )
+        else:
+            np.save(sibling, found.rows, allow_pickle=False)
+    if path.suffix == ".npy":
+        beside = {"model": found.model, "names": found.names, "skipped": skipped}
+        io.write_text(path.with_suffix(".json"), json.dumps(beside, indent=1) + "\n")
+
+
+def _target(out: str | os.PathLike[str]) -> Path:
+    path = Path(out)
+    if path.suffix not in (".npz", ".npy"):
+        raise InputError(f"out: expected a name that ends in .npz or .npy, got {os.fspath(out)!r}")
+    return path
+
+
+def _clear(parts: Path) -> None:
+    """Remove the parts, and nothing that is not one."""
+    for pattern in ("shard-*.safetensors", "manifest.json", "model.safetensors", ".lock"):
+        for file in parts.glob(pattern):
+            file.unlink(missing_ok=True)
+    if parts.exists() and not any(parts.iterdir()):
+        parts.rmdir()

@@ -1,0 +1,73 @@
+"""Folders of small pictures and an embedder that needs no network: what galleries are tested on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from likewise import io
+from likewise.errors import LikewiseError
+from likewise.images import Skipped, data
+
+DIM = 12
+
+
+class Patches:
+    """A picture as the mean colours of its four quarters, centred a little, of length 1: 12 numbers, no network."""
+
+    dim = DIM
+
+    def __init__(self, name: str = "patches", digest: str = "d1") -> None:
+        self.name, self.digest = name, digest
+        self.skipped: tuple[Skipped, ...] = ()
+        self.seen: list[str] = []
+
+    def embed(self, images: Any, *, on_error: str = "raise") -> np.ndarray:
+        rows, skipped = [], []
+        for i, item in enumerate(data.pictures(images)):
+            try:
+                rows.append(self.row(data.picture(item)))
+                self.seen.append(data.name_of(item))
+            except LikewiseError as error:
+                if on_error == "raise":
+                    raise
+                skipped.append(Skipped(i, data.name_of(item), str(error)))
+        self.skipped = tuple(skipped)
+        return np.asarray(rows, np.float32).reshape(len(rows), DIM)
+
+    @staticmethod
+    def row(array: np.ndarray) -> np.ndarray:
+        h, w = array.shape[0] // 2, array.shape[1] // 2
+        quarters = [array[a : a + h, b : b + w].reshape(-1, 3).mean(axis=0) for a in (0, h) for b in (0, w)]
+        x = np.concatenate(quarters) / 255 - 0.4
+        return x / np.linalg.norm(x)
+
+
+def paint(path: Path, seed: int) -> Path:
+    """A picture of four random quarters."""
+    rng = np.random.default_rng(seed)
+    colours = rng.integers(0, 256, (2, 2, 3), dtype=np.uint8)
+    return io.write_image(path, np.kron(colours, np.ones((8, 8, 1), np.uint8)))
+
+
+def album(root: Path, classes: int = 4, each: int = 6, first: int = 0) -> Path:
+    """classes × each pictures in folders kind0, kind1 …, every other class below a further folder `deep`."""
+    for c in range(classes):
+        for i in range(each):
+            folder = root / ("deep" if c % 2 else ".") / f"kind{c}"
+            paint(folder / f"p{i}.png", first + c * each + i)
+    return root
+
+
+def brute(model: Patches, query: Any, paths: list[Path], k: int) -> list[tuple[str, float]]:
+    """The k nearest by a loop over all pairs, in float64, by distance and then path."""
+
+    def row(item: Any) -> np.ndarray:
+        x = model.embed([item])[0].astype(np.float64)
+        return x / np.linalg.norm(x)
+
+    q = row(query)
+    found = [(float(np.sqrt(np.sum((row(p) - q) ** 2))), str(p)) for p in paths]
+    return [(path, distance) for distance, path in sorted(found)[:k]]
