@@ -8,6 +8,7 @@ import itertools
 import os
 import tempfile
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -214,6 +215,7 @@ class _File:
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         except OSError as error:
             raise FileError(f"{os.fspath(folder)}: cannot keep pictures here: {error.strerror or error}") from None
+        weakref.finalize(self, self._file.close)
         self._places: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._lock = threading.Lock()
 
