@@ -37,6 +37,13 @@ class Patches:
         self.skipped = tuple(skipped)
         return np.asarray(rows, np.float32).reshape(len(rows), DIM)
 
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {}, {"name": self.name, "digest": self.digest}
+
+    @classmethod
+    def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> Patches:
+        return cls(header["name"], header["digest"])
+
     @staticmethod
     def row(array: np.ndarray) -> np.ndarray:
         h, w = array.shape[0] // 2, array.shape[1] // 2

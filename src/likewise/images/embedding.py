@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float32
 
     from likewise.images.compare import Embeds
+    from likewise.images.data import Picture
 
 WHAT = "embedding of a folder"
 CHUNK = 512
@@ -123,6 +124,13 @@ def embed_files(
     bad = {s.index for s in skipped}
     kept = [i for i in range(len(paths)) if i not in bad]
     return unit_rows(rows, len(kept)), kept, skipped
+
+
+def embed_pictures(model: Embeds, pictures: Sequence[Picture]) -> Float32[np.ndarray, "n d"]:
+    """Unit rows of pictures that must all be readable; a model that is not an embedder of ours is given arrays."""
+    ours = hasattr(model, "skipped")
+    rows = model.embed(pictures if ours else [data.picture(p, where=f"image {i}") for i, p in enumerate(pictures)])
+    return unit_rows(rows, len(pictures))
 
 
 def unit_rows(rows: Any, count: int) -> Float32[np.ndarray, "n d"]:

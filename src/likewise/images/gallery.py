@@ -205,8 +205,7 @@ class Gallery:
         """
         single = _is_single(query)
         pictures = list(data.pictures(query))
-        embed: Any = self.model.embed
-        rows = embedding.unit_rows(embed(pictures), len(pictures)) if pictures else self._no_rows()
+        rows = embedding.embed_pictures(self.model, pictures) if pictures else self._no_rows()
         found = self.search_rows(rows, k, under=under, label=label)
         return found[0] if single else found
 

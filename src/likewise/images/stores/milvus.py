@@ -29,6 +29,9 @@ from likewise.images.stores import About, Filter, Found, Record, Rows, folders_o
 from likewise.images.stores.ranking import Candidates, ranked
 from likewise.images.stores.segments import check_name
 
+PATIENCE = 30
+"""Seconds to wait for a server."""
+
 PROPERTY = "likewise.about"
 FORMAT = 1
 BATCH, MOST, MOST_FOLDERS = 256, 16_384, 256
@@ -207,7 +210,11 @@ def _connected(address: str) -> tuple[Any, str, str]:
         _lite()
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs each error that it also raises, with a trace
     with _said(where):
-        return pymilvus.MilvusClient(uri, **({} if token is None else {"token": token}), timeout=30), collection, where
+        return (
+            pymilvus.MilvusClient(uri, **({} if token is None else {"token": token}), timeout=PATIENCE),
+            collection,
+            where,
+        )
 
 
 def parse(address: str) -> tuple[str, str | None, str, str]:
