@@ -315,7 +315,7 @@ def test_shapes_on_signatures_are_true(model: EfficientNetLite0) -> None:
 
 
 def photo(array: np.ndarray) -> torch.Tensor:
-    from likewise.images.data import crop
+    from likewise.backbones.preparation import crop
 
     return torch.from_numpy(crop(array).copy()).permute(2, 0, 1)[None] / 255
 

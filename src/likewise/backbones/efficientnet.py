@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from likewise.backbones.convolution import convolve, folded
 from likewise.backbones.network import Pixels, Pool, check_pictures
 from likewise.errors import FileError, InputError
 
@@ -77,24 +78,17 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """relu6(bn(w ∗ x)), or bn(w ∗ x) where linear."""
-        y: Tensor = self.bn(self._convolve(x))
-        return y if self.linear else nn.functional.relu6(y, inplace=not y.requires_grad)
-
-    def _convolve(self, x: Tensor) -> Tensor:
         top, bottom = same_padding(x.shape[2], self.kernel, self.stride)
         left, right = same_padding(x.shape[3], self.kernel, self.stride)
         if top != bottom or left != right:
             x, top, left = nn.functional.pad(x, (left, right, top, bottom)), 0, 0
-        c = self.conv
-        return nn.functional.conv2d(x, c.weight, c.bias, c.stride, (top, left), c.dilation, c.groups)
+        y = convolve(x, self.conv, self.bn, (top, left))
+        return y if self.linear else nn.functional.relu6(y, inplace=True)
 
     def fold(self) -> None:
         """Move the normalisation into the convolution: w ← w γ/√(σ² + ε), b ← β − μ γ/√(σ² + ε)."""
         if isinstance(self.bn, nn.BatchNorm2d):
-            kind = self.conv.weight.dtype
-            folded = nn.utils.fuse_conv_bn_eval(self.conv.double(), self.bn.double())
-            self.conv = folded.to(kind).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self.bn = nn.Identity()
+            self.conv, self.bn = folded(self.conv, self.bn), nn.Identity()
 
 
 class Block(nn.Module):

@@ -13,11 +13,11 @@ SHORTEST, CROP = 256, 224
 """The shortest side of a photo in pixels, and the side of the square that is cut from its middle."""
 
 
-def crop(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "224 224 3"]:
-    """The centre 224 × 224 of the picture with its shortest side at 256: antialiased bicubic, sampled in one step."""
+def crop(array: UInt8[np.ndarray, "h w 3"], size: int = CROP, shortest: int = SHORTEST) -> UInt8[np.ndarray, "s s 3"]:
+    """The centre size × size of the picture with its shortest side at `shortest`: antialiased bicubic, in one step."""
     height, width = array.shape[:2]
-    half = min(height, width) * CROP / SHORTEST / 2
-    return resized(array, (CROP, CROP), (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half))
+    half = min(height, width) * size / shortest / 2
+    return resized(array, (size, size), (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half))
 
 
 def resized(
