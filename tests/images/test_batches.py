@@ -69,8 +69,26 @@ def test_epochs_and_seeds_shuffle_anew() -> None:
     first, second, other = batches.epoch(0), batches.epoch(1), BalancedBatches(labels, 4, 3, seed=1).epoch(0)
     assert not np.array_equal(np.stack(first), np.stack(second))
     assert not np.array_equal(np.stack(first), np.stack(other))
-    met = {tuple(sorted(set(labels[b]))) for b in first + second}
-    assert len(met) > 4  # not the same classes together again and again
+    met = [[tuple(sorted(set(labels[b]))) for b in epoch] for epoch in (first, second)]
+    assert len({*met[0], *met[1]}) > 4  # not the same classes together again and again
+    assert met[0] != met[1]
+    hands = [{frozenset(h) for b in epoch for h in b.reshape(4, 3).tolist()} for epoch in (first, second)]
+    assert len(hands[0] & hands[1]) < 8  # nor the same pictures
+
+
+def test_places_that_stay_empty_are_filled_with_other_pictures_each_time() -> None:
+    """7 hands in 4 batches of 2: one hand more, of one class or another, not always the same pictures of it."""
+    batches = BalancedBatches(np.repeat([0, 1, 2], [2, 6, 6]), 2, 2)
+    seen = [np.bincount(np.concatenate(batches.epoch(e)), minlength=14) for e in range(20)]
+    assert all(counts.min() == 1 and counts.max() == 2 and counts.sum() == 16 for counts in seen)
+    assert len({tuple(np.flatnonzero(counts == 2)) for counts in seen}) > 3
+
+
+def test_small_classes_are_spread_over_the_epoch() -> None:
+    labels = np.repeat(np.arange(10), [40] * 5 + [8] * 5)
+    batches = BalancedBatches(labels, 3, 4)
+    places = [t for e in range(20) for t, b in enumerate(batches.epoch(e)) if (labels[b] >= 5).any()]
+    assert np.mean(places) / (len(batches) - 1) == pytest.approx(0.5, abs=0.06)
 
 
 def test_where_it_divides_an_epoch_is_a_permutation() -> None:

@@ -118,6 +118,7 @@ def test_classes_without_pictures_are_not_divided() -> None:
     for seed in range(10):
         train, validation = dataset.split(0.5, seed)
         assert sorted(train.classes + validation.classes) == ["A", "C", "E", "G"]
+        assert len(validation.classes) == 2
 
 
 # ------------------------------------------------------------------------------------------------------ class folders
