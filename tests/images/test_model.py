@@ -19,6 +19,7 @@ from PIL import Image
 
 import likewise as lw
 from likewise import io
+from likewise.backbones import preparation
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import data as reading
 from likewise.images import model as module
@@ -61,7 +62,7 @@ def test_the_row_is_the_backbones_own(embedder: lw.images.Embedder) -> None:
     from likewise.backbones import EfficientNetLite0
 
     array = scene(0)
-    x = torch.from_numpy(reading.crop(array).copy()).permute(2, 0, 1)[None] / 255
+    x = torch.from_numpy(preparation.crop(array).copy()).permute(2, 0, 1)[None] / 255
     with torch.no_grad():
         y = EfficientNetLite0.pretrained().features(x)[0].numpy()
     np.testing.assert_allclose(embedder.embed([array])[0], y / np.linalg.norm(y), atol=1e-5)
@@ -186,7 +187,7 @@ def test_pictures_are_decoded_off_the_main_thread_and_only_so_far_ahead(
     embedder: lw.images.Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads, handed, most = set(), 0, 0
-    prepared = module._prepared
+    prepared = embedder._prepared
     forwarded = 0
 
     def noted(item: object, index: int) -> np.ndarray:
@@ -205,7 +206,7 @@ def test_pictures_are_decoded_off_the_main_thread_and_only_so_far_ahead(
         forwarded += len(batch)
         return np.zeros((len(batch), 1280), np.float32)
 
-    monkeypatch.setattr(module, "_prepared", noted)
+    monkeypatch.setattr(embedder, "_prepared", noted)
     monkeypatch.setattr(embedder, "_forward", forward)
     assert embedder.embed(source(), batch_size=2).shape == (20, 1280)
     assert threads
@@ -224,24 +225,24 @@ def test_crop_is_resize_to_256_then_centre_224() -> None:
         size = (round(width * k), round(height * k))
         two = np.asarray(Image.fromarray(array).resize(size, Image.Resampling.BICUBIC), int)
         top, left = (size[1] - 224) // 2, (size[0] - 224) // 2
-        assert np.abs(reading.crop(array) - two[top : top + 224, left : left + 224]).max() <= 1
+        assert np.abs(preparation.crop(array) - two[top : top + 224, left : left + 224]).max() <= 1
 
 
 def test_resizing_is_antialiased() -> None:
     """A chessboard of single pixels, four times too fine to be seen, becomes grey and not a pattern."""
     fine = np.repeat(((np.indices((1024, 1024)).sum(axis=0) % 2) * 255).astype(np.uint8)[:, :, None], 3, axis=2)
-    assert reading.crop(fine).std() < 3
+    assert preparation.crop(fine).std() < 3
 
 
 @given(height=st.integers(1, 400), width=st.integers(1, 400))
 def test_any_size_can_be_prepared(height: int, width: int) -> None:
     array = np.full((height, width, 3), 77, np.uint8)
-    assert reading.crop(array).shape == (224, 224, 3)
+    assert preparation.crop(array).shape == (224, 224, 3)
     whole = reading.whole(array)
     assert min(whole.shape[:2]) == 224
     assert max(whole.shape[:2]) <= 672
     assert max(whole.shape[:2]) % 32 == 0
-    for made in (reading.crop(array), whole, reading.thumbnail(array, 50)):
+    for made in (preparation.crop(array), whole, reading.thumbnail(array, 50)):
         assert (made == 77).all()
     assert max(reading.thumbnail(array, 50).shape[:2]) <= 50
 
@@ -323,7 +324,7 @@ def test_photographs_of_a_kind_are_near(embedder: lw.images.Embedder, data: Path
 def test_embedding_decoded_pictures_runs_at_the_backbones_speed(embedder: lw.images.Embedder) -> None:
     """≥ 0.9 of the bare forward in processor time, best of five in turn, from decoded 256 × 256 pictures."""
     arrays = [scene(i, 256, 256) for i in range(32)]
-    x = torch.from_numpy(np.stack([reading.crop(a) for a in arrays])).permute(0, 3, 1, 2).float() / 255
+    x = torch.from_numpy(np.stack([preparation.crop(a) for a in arrays])).permute(0, 3, 1, 2).float() / 255
 
     def bare() -> None:
         with torch.inference_mode():

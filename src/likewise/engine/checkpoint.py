@@ -43,6 +43,7 @@ _DTYPES = {
     "BOOL": "|b1",
 }
 _CLASSES: dict[str, str] = {
+    "images.Embedder": "likewise.images.model:Embedder",
     "sets.WassersteinLMNN": "likewise.sets.model:WassersteinLMNN",
     "sets.Pipeline": "likewise.sets.pipeline:Pipeline",
 }

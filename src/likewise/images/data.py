@@ -12,7 +12,6 @@ import numpy as np
 
 from likewise import io
 from likewise.backbones.preparation import CROP, SHORTEST, resized
-from likewise.backbones.preparation import crop as crop
 from likewise.errors import FileError, InputError, ShapeError
 
 if TYPE_CHECKING:

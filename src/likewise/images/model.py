@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from likewise.backbones.preparation import CROP, SHORTEST, crop
 from likewise.errors import InputError, LikewiseError
 from likewise.images import data
 
@@ -30,6 +32,9 @@ R = TypeVar("R")
 
 CHUNK = 4
 """Pictures in one pass of the network, whatever the batch: larger passes leave the processor's cache and are slower."""
+
+DEFAULT = "efficientnet-lite0-imagenet"
+"""The name of the embedder that needs no training."""
 
 LOCAL_BLOCK = 10
 """The last map of stride 16: 112 channels, 14 × 14 cells for 224 px."""
@@ -50,10 +55,25 @@ class Embedder:
     Takes file paths, folders, uint8 arrays (h, w, 3), Pillow images and tensors (3, h, w) in [0, 1], also mixed, also
     from a generator. Pixels are rounded to 8 bits first, so a picture gives the same row in whichever form it comes
     (a JPEG whose shortest side is 1024 px or more is decoded at a fraction of its size, and may differ slightly).
+    `network.features` maps (b, 3, size, size) in [0, 1] to rows: the centre of a picture with its shortest side at
+    `shortest` px. `recipe` and `figures` say how it was trained and how well that went.
     """
 
-    def __init__(self, network: EfficientNetLite0, *, name: str, dim: int, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        network: Any,
+        *,
+        name: str,
+        dim: int,
+        device: str | torch.device = "cpu",
+        size: int = CROP,
+        shortest: int = SHORTEST,
+        recipe: Mapping[str, Any] | None = None,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
         self.network, self.name, self.dim, self.device = network, name, dim, device
+        self.size, self.shortest = size, shortest
+        self.recipe, self.figures = dict(recipe or {}), dict(figures or {})
         self.skipped: tuple[Skipped, ...] = ()
 
     def __repr__(self) -> str:
@@ -88,6 +108,10 @@ class Embedder:
         """
         import torch
 
+        from likewise.backbones import EfficientNetLite0
+
+        if not isinstance(self.network, EfficientNetLite0):
+            raise InputError(f"local: {self.name} has no maps of a picture's parts; likewise.images.default() has")
         with torch.inference_mode():
             maps = self.network.features(self._tensor([data.whole(data.picture(image))]), block)
             if grid is not None:
@@ -95,11 +119,46 @@ class Embedder:
             rows = torch.nn.functional.normalize(maps[0].flatten(1).T, dim=1)
         return np.ascontiguousarray(rows.cpu().numpy())
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """sha256 of all that decides a row: the weights and how a picture is prepared."""
+        found = hashlib.sha256(f"{type(self.network).__name__} {self.size} {self.shortest}".encode())
+        for name, array in sorted(_arrays(self.network).items()):
+            found.update(f"{name} {array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return found.hexdigest()
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Weights, and what is needed to build the network again; the default embedder is stored by its name."""
+        if self.name == DEFAULT:
+            return {}, {"name": DEFAULT}
+        if not self.recipe or self.name.startswith("custom"):
+            raise InputError(
+                f"model: {self.name} is built on a network of your own, which a file cannot describe; keep its state "
+                f"dict, or export it to ONNX (likewise.images.export)"
+            )
+        described = {key: self.recipe[key] for key in ("backbone", "frozen", "norm")}
+        header = described | {"name": self.name, "dim": self.dim, "heads": self.network.tail.heads}
+        header |= {"size": self.size, "shortest": self.shortest, "recipe": self.recipe, "figures": self.figures}
+        return _arrays(self.network), header
+
+    @classmethod
+    def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> Embedder:
+        """The embedder that `state` described."""
+        import torch
+
+        if header["name"] == DEFAULT:
+            return default()
+        network = _structure(header)
+        network.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in arrays.items()})
+        words = {key: header[key] for key in ("name", "dim", "size", "shortest", "recipe", "figures")}
+        return cls(network.requires_grad_(False).eval(), **words)
+
     def _crops(
         self, images: Picture | Iterable[Picture], skipped: list[Skipped] | None, *, lookahead: int
-    ) -> Generator[UInt8[np.ndarray, "224 224 3"] | None]:
+    ) -> Generator[UInt8[np.ndarray, "s s 3"] | None]:
         """Prepared pictures in order, None for a skipped one; those to come are decoded in threads meanwhile."""
-        with closing(_ahead(data.pictures(images), lookahead)) as under_way:
+        with closing(_ahead(data.pictures(images), lookahead, self._prepared)) as under_way:
             for index, item, future in under_way:
                 try:
                     yield future.result()
@@ -109,7 +168,10 @@ class Embedder:
                     skipped.append(Skipped(index, data.name_of(item) or f"image {index}", str(error)))
                     yield None
 
-    def _forward(self, crops: list[UInt8[np.ndarray, "224 224 3"]]) -> Float32[np.ndarray, "n dim"]:
+    def _prepared(self, item: Picture, index: int) -> UInt8[np.ndarray, "s s 3"]:
+        return crop(data.picture(item, where=f"image {index}"), self.size, self.shortest)
+
+    def _forward(self, crops: list[UInt8[np.ndarray, "s s 3"]]) -> Float32[np.ndarray, "n dim"]:
         import torch
 
         chunks = torch.split(self._tensor(crops), CHUNK)
@@ -136,7 +198,25 @@ class Embedder:
 
 def default(*, device: str = "cpu") -> Embedder:
     """The embedder that needs no training: EfficientNet-Lite0 with ImageNet weights, 1280 dimensions."""
-    return Embedder(_network(device), name="efficientnet-lite0-imagenet", dim=1280, device=device)
+    return Embedder(_network(device), name=DEFAULT, dim=1280, device=device)
+
+
+def _structure(header: Mapping[str, Any]) -> Any:
+    """The network that a header describes, its weights still to be filled in."""
+    from likewise import backbones
+    from likewise.images.network import assemble
+
+    return assemble(
+        backbones.structure(header["backbone"]),
+        frozen=header["frozen"],
+        total=header["dim"],
+        heads=header["heads"],
+        norm=header["norm"],
+    )
+
+
+def _arrays(network: Any) -> dict[str, np.ndarray[Any, Any]]:
+    return {k: v.detach().cpu().numpy() for k, v in network.state_dict().items()}
 
 
 @functools.cache
@@ -186,17 +266,15 @@ def _grid(grid: int | tuple[int, int]) -> tuple[int, int]:
     return rows, columns
 
 
-def _prepared(item: Picture, index: int) -> UInt8[np.ndarray, "224 224 3"]:
-    return data.crop(data.picture(item, where=f"image {index}"))
-
-
-def _ahead(items: Iterable[Picture], lookahead: int) -> Generator[UnderWay]:
+def _ahead(
+    items: Iterable[Picture], lookahead: int, prepared: Callable[[Picture, int], np.ndarray[Any, Any]]
+) -> Generator[UnderWay]:
     """Each item with its preparation under way, in order, at most `lookahead` of them in memory."""
     waiting: deque[UnderWay] = deque()
     pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="likewise-decode")
     try:
         for index, item in enumerate(items):
-            waiting.append((index, item, pool.submit(_prepared, item, index)))
+            waiting.append((index, item, pool.submit(prepared, item, index)))
             if len(waiting) >= lookahead:
                 yield waiting.popleft()
         while waiting:

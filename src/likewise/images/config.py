@@ -1,0 +1,86 @@
+"""What can be set of a training of an embedder: one declaration a knob; imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from likewise.engine.config import knob
+from likewise.engine.schedule import Fitting
+from likewise.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Config(Fitting):
+    """The recipe of `likewise.images.train`; its defaults are for one CPU and photos."""
+
+    backbone: str = knob("efficientnet-lite0", "efficientnet-lite0, resnet50, inception-bn or convnet")
+    weights: str = knob("", "file with the backbone's state dict; none: those that come with the package")
+    size: int = knob(128, "side of the pictures in pixels", low=16)
+    shortest: int = knob(144, "shortest side of a whole picture of which `size` is the centre", low=16)
+    dim: int = knob(512, "dimensions of an embedding, shared evenly by the heads", low=2)
+    tasks: str = knob("disc,shared,intra,dance", "a task for each head: disc, shared, intra, dance …")
+    alpha_shared: float = knob(0.03, "weight of the task shared", low=0)
+    alpha_intra: float = knob(0.03, "weight of the task intra", low=0)
+    alpha_sample: float = knob(0.03, "weight of the sample-specific task (dance and its rivals)", low=0)
+    shared: Literal["full", "random"] = knob("full", "triplets of `shared`: by distance, or by dealing labels anew")
+    rho: float = knob(0.0, "weight of decorrelation, in units of D² c", low=0)
+    decorrelate: Literal["disc", "all"] = knob("disc", "which heads: the first with all others, or all pairs")
+    tau: float = knob(0.1, "temperature of the sample-specific task", above=0)
+    learn_tau: bool = knob(False, "learn the temperature")
+    scale: Literal["one", "count"] = knob("one", "what the weights of negatives sum to: 1, or their number")
+    queue: int = knob(2048, "rows in the queue of the sample-specific task", low=1)
+    momentum: float = knob(0.99, "how slowly the momentum network follows", low=0, high=1)
+    beta: float = knob(1.2, "start of the boundary of the margin loss", above=0)
+    gamma: float = knob(0.2, "margin", above=0)
+    start: Literal["pca", "random"] = knob(
+        "pca", "heads from the principal axes of the backbone's features, or at random"
+    )
+    frozen: int = knob(0, "first parts of the backbone that stay as they are", low=0)
+    views: int = knob(5, "crops of a picture whose frozen part is kept; 0: computed anew each time", low=0)
+    norm: Literal["folded", "frozen", "trained"] = knob(
+        "folded", "normalisations: frozen and inside the convolutions, frozen, or trained"
+    )
+    chunk: int = knob(20, "pictures in one pass of the network; no effect on the result", low=1)
+    classes: int = knob(20, "classes in a batch", low=2)
+    per_class: int = knob(4, "pictures of each class in a batch", low=2)
+    crops: Literal["random-resized", "crop"] = knob("random-resized", "how training pictures are cut")
+    smallest: float = knob(0.25, "smallest share of a picture's area that a random crop takes", above=0, high=1)
+    epochs: float = knob(4.0, "passes through the pictures, where steps is 0", above=0)
+    lr: float = knob(1e-4, "learning rate of the backbone", low=0)
+    head_lr: float = knob(2e-4, "learning rate of the heads", low=0)
+    beta_lr: float = knob(5e-4, "learning rate of the boundaries β", low=0)
+    psi_lr: float = knob(1e-3, "learning rate of the decorrelating networks and of classifiers", low=0)
+    validation: float = knob(0.2, "share of the classes kept for validation; 0: none", low=0, high=0.9)
+    keep: Literal["best", "last"] = knob("best", "weights that are given back: best on validation, or the last")
+    workers: int = knob(2, "threads that decode pictures", low=1)
+    seed: int = knob(0, "seed of every draw", low=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        heads = self.heads
+        if self.dim % len(heads):
+            raise ConfigError(f"dim: {self.dim} cannot be shared evenly by {len(heads)} heads ({self.tasks})")
+        if self.shortest < self.size:
+            raise ConfigError(f"shortest: expected ≥ size, {self.size}, got {self.shortest}")
+        if "intra" in heads and self.per_class < 3:
+            raise ConfigError(f"per_class: the task intra needs three pictures of a class, got {self.per_class}")
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The tasks, one a head."""
+        from likewise.images.tasks import TASKS
+
+        heads = tuple(t.strip() for t in self.tasks.split(",") if t.strip())
+        for task in heads:
+            if task not in TASKS:
+                raise ConfigError(f"tasks: expected {', '.join(TASKS)}, separated by commas; got {task!r}")
+        if not heads:
+            raise ConfigError("tasks: expected at least one task, got none")
+        return heads
+
+    def alpha(self, task: str) -> float:
+        """The weight of a task's loss."""
+        if task in ("disc", "none"):
+            return float(task == "disc")
+        return {"shared": self.alpha_shared, "intra": self.alpha_intra}.get(task, self.alpha_sample)

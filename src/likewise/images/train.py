@@ -1,0 +1,390 @@
+"""train(dataset, config): an embedder that is learned from classes and used on new ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from likewise.engine import checkpoint
+from likewise.engine.fit import Fitted, Loop
+from likewise.engine.runs import Run
+from likewise.engine.world import World
+from likewise.errors import InputError
+from likewise.images import diva, layouts
+from likewise.images.augment import Augment
+from likewise.images.batches import BalancedBatches
+from likewise.images.config import Config
+from likewise.images.loading import Loader
+from likewise.images.metrics import recall_at_k
+from likewise.images.model import Embedder
+from likewise.images.network import Network, assemble
+from likewise.images.sources import Kept, Pictures, Schedule, Source, as_tensor, keep, through
+from likewise.images.tasks import RANKED
+
+if TYPE_CHECKING:
+    from likewise.images.layouts import Dataset
+
+MODEL = "model.safetensors"
+"""The file of a run directory that holds the embedder."""
+TURNED = 16
+"""Pictures of a batch that are turned where a task asks for that."""
+MOST_KEPT = 2 << 30
+"""Bytes of evaluation pictures that are kept in memory rather than decoded for each evaluation."""
+
+
+def train(
+    dataset: Dataset | str | os.PathLike[str],
+    config: Config | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    validation: Dataset | None = None,
+    watch: Mapping[str, Dataset] | None = None,
+    backbone: nn.Module | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    device: str = "cpu",
+) -> Embedder:
+    """An embedder trained on labelled pictures; the classes of `validation`, never learned from, choose its weights.
+
+    Without `validation`, a share `config.validation` of the classes is set aside. `watch` names further data whose R@1
+    is noted beside (and decides nothing). With `out`, a run directory is written; `resume=True` goes on with it to the
+    same bits. `cache` is a folder for the output of frozen parts, by default the run directory. Under torchrun every
+    process calls this, and each gives back the same embedder.
+    """
+    chosen = config or Config()
+    training, held = divided(dataset, validation, chosen)
+    world = World.current()
+    run = _run(out, training, held, chosen, resume, world)
+    folder = Path(cache) if cache else Path(out) if out else None
+    problem = Training(
+        training, held, dict(watch or {}), chosen, world=world, backbone=backbone, cache=folder, device=device
+    )
+    return problem.fitted(run, resume=resume)
+
+
+def divided(
+    dataset: Dataset | str | os.PathLike[str], validation: Dataset | None, config: Config
+) -> tuple[Dataset, Dataset | None]:
+    """What is learned from, and the classes that are set aside."""
+    if isinstance(dataset, str | os.PathLike):
+        dataset = layouts.read(dataset, split="train")
+    if validation is not None or not config.validation:
+        return dataset, validation
+    if len(dataset.classes) < 3:
+        raise InputError(
+            f"dataset: {len(dataset.classes)} classes are too few to set some aside for validation; validation=0 "
+            f"trains on all"
+        )
+    return dataset.split(config.validation, seed=config.seed)
+
+
+def _run(
+    out: str | os.PathLike[str] | None,
+    training: Dataset,
+    held: Dataset | None,
+    config: Config,
+    resume: bool,
+    world: World,
+) -> Run | None:
+    if out is None:
+        return None
+    said = dataclasses.asdict(config) | {
+        "data": training.name,
+        "pictures": len(training),
+        "classes_of_data": len(training.classes),
+        "validation_pictures": 0 if held is None else len(held),
+        "processes": world.size,
+    }
+    if world.first:
+        Run.create(Path(out), said, seed=config.seed, resume=resume)
+    world.wait()
+    return Run.create(Path(out), said, seed=config.seed, resume=True)
+
+
+class Training:
+    """Network, objective and batches of one training: the `Problem` of `engine.fit`."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        validation: Dataset | None,
+        watch: Mapping[str, Dataset],
+        config: Config,
+        *,
+        world: World,
+        backbone: nn.Module | None = None,
+        cache: Path | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.cache = cache
+        self.config, self.world, self.device, self.data = config, world, device, dataset
+        torch.manual_seed(config.seed)
+        self.custom = backbone is not None
+        base = _backbone(config) if backbone is None else backbone
+        whole = assemble(
+            base, frozen=config.frozen, total=config.dim, heads=len(config.heads), norm=config.norm, chunk=config.chunk
+        )
+        self.whole: Network = whole.to(device)
+        self.network = self.whole.tail
+        self.batches = BalancedBatches(dataset.labels, config.classes, config.per_class, seed=config.seed)
+        self.settings = dataclasses.replace(
+            config,
+            steps=config.steps or max(1, round(config.epochs * len(self.batches))),
+            evaluate_every=config.evaluate_every or len(self.batches),
+        )
+        self.objective = objective(config, dataset, len(self.batches)).to(device)
+        self.views = 2 if self.objective.momentum else 1
+        self.examined = {
+            name: Examined(data, config, self.whole.stem, device, cache=cache)
+            for name, data in {"validation": validation, **watch}.items()
+            if data is not None
+        }
+        self.source = self._source()
+        if config.start == "pca":
+            self.network.begin(self._features(), seed=config.seed)
+        self.follower = _copy(self.network) if self.objective.momentum else None
+        self._batch: diva.Batch | None = None
+
+    def fitted(self, run: Run | None, *, resume: bool) -> Embedder:
+        """Train to the end; the embedder with the best weights on validation, or the last."""
+        best: dict[str, Tensor] = {}
+
+        def note() -> None:
+            best.update({k: v.detach().clone() for k, v in self.network.state_dict().items()})
+            if run is not None:
+                checkpoint.save(self.embedder(), run.path / MODEL)
+
+        choosing = self.config.keep == "best" and "validation" in self.examined
+        loop = Loop(self, self.settings, run=run, resume=resume, world=self.world, keep_best=note if choosing else None)
+        fitted = loop.run()
+        with loop.weights():
+            self._put_best(choosing, best, run, loop.world)
+            made = self.embedder(fitted)
+        if run is not None and self.world.first:
+            checkpoint.save(made, run.path / MODEL)
+            run.finish(steps=fitted.step, best_step=fitted.best_step, **_last(fitted))
+        return made
+
+    def _put_best(self, choosing: bool, best: dict[str, Tensor], run: Run | None, world: World) -> None:
+        if not choosing:
+            return
+        if not best and run is not None and (run.path / MODEL).exists():  # the best came before a resume
+            best = checkpoint.load(run.path / MODEL).network.tail.state_dict()
+        if best and world.first:
+            self.network.load_state_dict(best)
+        for value in self.network.state_dict().values():
+            world.same(value)
+
+    # ------------------------------------------------------------------------------------------------ a Problem
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Backbone, heads, β, and what else the objective learns, each with its rate."""
+        c = self.config
+        beta = [p for n, p in self.objective.named_parameters() if n.endswith("beta")]
+        tau = [p for n, p in self.objective.named_parameters() if n.endswith("log_tau") and c.learn_tau]
+        rest = [p for n, p in self.objective.named_parameters() if not n.endswith(("beta", "log_tau"))]
+        groups: list[dict[str, Any]] = [
+            {"params": list(self.network.trunk.parameters()), "lr": c.lr, "weight_decay": c.weight_decay},
+            {"params": list(self.network.projection.parameters()), "lr": c.head_lr, "weight_decay": c.weight_decay},
+            {"params": beta, "lr": c.beta_lr},
+            {"params": [*rest, *tau], "lr": c.psi_lr},
+        ]
+        return [g for g in groups if g["params"]]
+
+    def loss(self, step: int) -> tuple[Tensor, Mapping[str, Any]]:
+        """The joint loss of a step."""
+        indices, x = self.source.batch(step)
+        z = self.world.gather(self.network(x[0]))
+        moved = None
+        if self.follower is not None:
+            with torch.no_grad():
+                moved = self.world.gather(self.follower(x[1]))
+        self._batch = diva.Batch(
+            z,
+            torch.from_numpy(self.data.labels[indices]).to(self.device),
+            torch.from_numpy(indices).to(self.device),
+            moved,
+            self._turned(x[0]) if self.objective.turned else None,
+            step=step,
+            seed=self.config.seed,
+        )
+        total, parts = self.objective(self._batch)
+        return total, parts
+
+    def _turned(self, x: Tensor) -> Tensor:
+        if self.config.frozen:
+            raise InputError("frozen: the task rotation needs whole pictures; use frozen=0")
+        few = x[: max(1, TURNED // self.world.size)]
+        return self.world.gather(self.network(torch.cat([few.rot90(k, (-2, -1)) for k in range(4)])))
+
+    def after(self, step: int) -> None:
+        """Queue rows, and let the momentum network follow."""
+        if self._batch is not None:
+            self.objective.after(self._batch)
+        if self.follower is not None:
+            diva.follow(self.follower, self.network, self.config.momentum)
+
+    def extra(self) -> Mapping[str, nn.Module]:
+        """The momentum network."""
+        return {} if self.follower is None else {"momentum": self.follower}
+
+    @torch.no_grad()
+    def evaluate(self) -> Mapping[str, float]:
+        """R@1 on validation, which is the score, and on what is watched."""
+        found = {f"{name}_r1": e.recall(self.whole) for name, e in self.examined.items()}
+        return {"score": found.get("validation_r1", float("nan")), **found}
+
+    def embedder(self, fitted: Fitted | None = None) -> Embedder:
+        """The network as it stands, ready for pictures of the user's own."""
+        c = self.config
+        recipe = dataclasses.asdict(c) | {"data": self.data.name, "classes_of_data": len(self.data.classes)}
+        return Embedder(
+            _copy(self.whole).eval(),
+            name=f"{'custom' if self.custom else c.backbone} trained on {self.data.name}",
+            dim=c.dim,
+            device=self.device,
+            size=c.size,
+            shortest=c.shortest,
+            recipe=recipe,
+            figures=_last(fitted) if fitted else {},
+        )
+
+    # ----------------------------------------------------------------------------------------------------- inputs
+
+    def _source(self) -> Source:
+        c = self.config
+        schedule = Schedule(self.batches)
+        if c.frozen and c.views:
+            if c.views < self.views:
+                raise InputError(f"views: these tasks need {self.views} crops of a picture, got {c.views}")
+            loader = self._loader(views=1)
+            stem, show = self.whole.stem, self.world.first
+            maps = keep(stem, loader, len(self.data), c.views, device=self.device, folder=self.cache, show=show)
+            return Kept(maps, schedule, views=self.views, seed=c.seed, world=self.world)
+        return Pictures(self._loader(views=self.views), schedule, self.whole.stem, world=self.world, device=self.device)
+
+    def _loader(self, *, views: int) -> Loader:
+        c = self.config
+        augment = Augment(size=c.size, mode=c.crops, shortest=c.shortest, scale=(c.smallest, 1.0))
+        return Loader(self.data.items, self.data.labels, augment, views=views, seed=c.seed, workers=c.workers)
+
+    @torch.no_grad()
+    def _features(self) -> NDArray[np.float32]:
+        """The backbone's features of the training pictures, before any training."""
+        rows = Examined(self.data, self.config, self.whole.stem, self.device, cache=self.cache, most=PCA_ROWS)
+        return np.concatenate([through(self.network.trunk, x).cpu().numpy() for x in rows.inputs()])
+
+
+ROWS = 60
+"""Pictures in one piece of an evaluation."""
+PCA_ROWS = 10_000
+"""Pictures from which the principal axes are found, at most."""
+
+
+class Examined:
+    """Data whose recall is watched: its inputs to the tail are made once and kept, where memory allows."""
+
+    def __init__(
+        self,
+        data: Dataset,
+        config: Config,
+        stem: nn.Module,
+        device: str,
+        *,
+        cache: Path | None = None,
+        most: int | None = None,
+    ) -> None:
+        chosen = np.arange(len(data))
+        if most is not None and len(data) > most:
+            chosen = np.sort(np.random.default_rng(config.seed).choice(len(data), most, replace=False))
+        self.labels, self.stem, self.device = data.labels[chosen], stem, device
+        self.config, self.cache = config, cache
+        augment = Augment(size=config.size, mode="none", shortest=config.shortest)
+        items = [data.items[i] for i in chosen]
+        self.loader = Loader(items, self.labels, augment, views=1, workers=config.workers)
+        self._kept: list[NDArray[Any]] | None = None
+
+    def inputs(self) -> Any:
+        """Batches of inputs to the tail, in order."""
+        for array in self._arrays():
+            yield torch.from_numpy(array.astype(np.float32)) if self.frozen else as_tensor(array, self.device)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether what is kept is a frozen stem's output, not pictures."""
+        return self.config.frozen > 0
+
+    def _arrays(self) -> Any:
+        if self.frozen and self._kept is None:
+            maps = keep(self.stem, self.loader, len(self.labels), 1, device=self.device, folder=self.cache)[:, 0]
+            self._kept = [maps[s : s + ROWS] for s in range(0, len(maps), ROWS)]
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[NDArray[Any]] = []
+        for start in range(0, len(self.labels), ROWS):
+            kept.append(self.loader.load(np.arange(start, min(start + ROWS, len(self.labels))), 0)[0])
+            yield kept[-1]
+            if sum(a.nbytes for a in kept) > MOST_KEPT:
+                kept = [kept[-1]]
+        if sum(map(len, kept)) == len(self.labels):
+            self._kept = kept
+
+    def rows(self, network: Network) -> NDArray[np.float32]:
+        """Embeddings of all its pictures."""
+        return np.concatenate([network.joined(network.tail(x)).cpu().numpy() for x in self.inputs()])
+
+    def recall(self, network: Network) -> float:
+        """R@1 of the pictures that can be read."""
+        rows, read = self.rows(network), np.ones(len(self.labels), dtype=np.bool_)
+        read[[bad.index for bad in self.loader.skipped]] = False
+        return float(recall_at_k(rows[read], self.labels[read], ks=(1,))[1])
+
+
+def objective(config: Config, data: Dataset, steps_an_epoch: int) -> diva.Objective:
+    """The tasks of a configuration, with the weights it gives them."""
+    dim = config.dim // len(config.heads)
+    tasks = [_task(name, head, dim, config, data, steps_an_epoch) for head, name in enumerate(config.heads)]
+    rho = dict.fromkeys(diva.pairs(config.heads, config.decorrelate), config.rho) if config.rho else {}
+    return diva.Objective(tasks, [config.alpha(name) for name in config.heads], dim, rho)
+
+
+def _task(name: str, head: int, dim: int, c: Config, data: Dataset, steps_an_epoch: int) -> diva.Task:
+    if name in RANKED:
+        return diva.Ranked(head, name, len(data.classes), beta=c.beta, gamma=c.gamma, shared=c.shared)
+    if name in ("dance", "moco"):
+        scale = c.scale if name == "dance" else "count"
+        return diva.Contrast(head, dim, c.queue, tau=c.tau, weighted=name == "dance", scale=scale)
+    if name == "instance":
+        return diva.Instance(head, dim, len(data), tau=c.tau)
+    if name == "rotation":
+        return diva.Rotation(head, dim)
+    if name == "cluster":
+        return diva.Cluster(head, dim, len(data), len(data.classes), every=steps_an_epoch)
+    return diva.Task(head)
+
+
+def _backbone(config: Config) -> Any:
+    from likewise import backbones
+
+    return backbones.named(config.backbone, config.weights or None)
+
+
+def _copy(module: Any) -> Any:
+    import copy
+
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+def _last(fitted: Fitted) -> dict[str, float]:
+    """The figures of the best evaluation, or of the last where none is best."""
+    rows = [h for h in fitted.history if h["step"] == fitted.best_step] or fitted.history[-1:]
+    return {k: v for k, v in rows[0].items() if k not in ("step", "score")} if rows else {}
