@@ -1,0 +1,77 @@
+"""`likewise images train`: an embedder from labelled pictures, with a run directory that can be gone on with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from likewise.cli.terminal import check_writable, remark, result
+from likewise.engine.config import build, knobs, options
+from likewise.errors import InputError
+from likewise.images.config import Config
+
+LAYOUTS = ("auto", "folder", "cub200", "cars196", "sop", "omniglot")
+
+
+@click.command()
+@click.argument("data", type=click.Path())
+@click.option("--out", default="run", show_default=True, type=click.Path(), help="the run directory")
+@click.option("--layout", default="auto", show_default=True, type=click.Choice(LAYOUTS), help="how DATA is laid out")
+@click.option("--resume/--no-resume", default=True, show_default=True, help="go on with a run that was stopped")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
+@options(Config)
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
+def train(data: str, out: str, layout: str, resume: bool, device: str, as_json: bool, **given: Any) -> None:
+    """Train an embedder on the classes of DATA: a folder for each class, or a published data set.
+
+    Some classes are set aside; R@1 on them is told as it goes and chooses the weights. Writes RUN/model.safetensors,
+    metrics.jsonl and curves.png. A stopped run goes on with the same command. Several processes:
+    torchrun --nproc-per-node 2 -m likewise images train …
+    """
+    from likewise.engine.world import World
+    from likewise.images import layouts
+    from likewise.images.training import train as trained
+
+    folder = Path(out)
+    if (folder / "result.json").exists():
+        raise InputError(f"out: {folder} holds a finished run already; use another --out")
+    check_writable(folder.parent)
+    config = build(Config, {k.name: given[k.name] for k in knobs(Config)})
+    dataset = layouts.read(data, layout=layout, split="train")
+    first = World.current().first
+    if first:
+        remark(f"{dataset}")
+    model = trained(dataset, config, out=folder, resume=resume, device=device)
+    if not first:
+        return
+    picture = draw(folder)
+    figures = {k: round(v, 4) for k, v in model.figures.items()}
+    told = ", ".join(f"{k.removesuffix('_r1')} R@1 {v:.3f}" for k, v in figures.items() if k.endswith("_r1"))
+    record = {"model": str(folder / "model.safetensors"), "run": str(folder), "figures": figures}
+    result(f"{model.name}: {told or 'trained'}; {folder / 'model.safetensors'}", record, as_json)
+    if picture is not None:
+        remark(f"see {picture}")
+
+
+def draw(folder: str | os.PathLike[str]) -> Path | None:
+    """The curves of a run directory, beside it: loss, and R@1 of all that was watched."""
+    from likewise.engine.runs import Run
+
+    return curves(Run.open(folder).metrics(), Path(folder) / "curves.png")
+
+
+def curves(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:
+    """R@1 over steps, a line for each collection; None where nothing was evaluated."""
+    from likewise import plot
+
+    names = sorted({k for line in lines for k in line if k.endswith("_r1")})
+    if not names:
+        return None
+    shown = {n.removesuffix("_r1"): [(line["step"], line[n]) for line in lines if n in line] for n in names}
+    series = {n: ([s for s, _ in points], [r for _, r in points]) for n, points in shown.items()}
+    figure = plot.curves(series, xlabel="step", ylabel="R@1", title="recall as training goes on")
+    return plot.save(figure, path)
