@@ -120,6 +120,14 @@ def test_ahead_gives_what_load_gives_in_order(workers: int) -> None:
     assert list(loader.ahead([])) == []
 
 
+def test_a_pass_over_everything_at_one_step() -> None:
+    loader = Loader(ARRAYS, LABELS, SMALL)
+    parts = [range(5), range(5, 12)]
+    seen = list(loader.ahead([list(p) for p in parts], start=4, stride=0))
+    assert [step for step, _, _ in seen] == [4, 4]
+    np.testing.assert_array_equal(np.concatenate([x for _, _, x in seen], axis=1), loader.load(np.arange(12), 4))
+
+
 def test_resuming_in_the_middle_gives_the_same_bytes() -> None:
     batches = BalancedBatches(LABELS, 2, 2, seed=3)
     epoch = batches.epoch(0)
@@ -185,6 +193,24 @@ def test_kept_pictures_are_decoded_once_and_are_the_same(album: list[Path], tmp_
     for path in album:
         path.unlink()
     np.testing.assert_array_equal(loader.load(np.arange(12), 5), fresh)
+    assert loader.skipped == ()
+
+
+def test_a_full_disk_only_costs_time(album: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    want = Loader(album, LABELS, SMALL, keep_side=24).load(np.arange(12), 1)
+    loader = Loader(album, LABELS, SMALL, keep_side=24, keep_in=tmp_path)
+    loader._kept._file.close()  # type: ignore[attr-defined]
+
+    class Full:
+        def seek(self, *_: object) -> int:
+            return 0
+
+        def write(self, data: bytes) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loader._kept, "_file", Full())
+    for _ in range(2):
+        np.testing.assert_array_equal(loader.load(np.arange(12), 1), want)
     assert loader.skipped == ()
 
 
@@ -257,6 +283,7 @@ def test_a_class_without_any_readable_file_is_replaced_by_others_with_their_own_
     loader = Loader(album, LABELS, STILL)
     ((_, indices, arrays),) = loader.ahead([[0, 1, 4]])
     assert set(LABELS[indices]) <= {1, 2}
+    assert len(set(indices.tolist())) == 3
     for i, got in zip(indices, arrays[0], strict=True):
         np.testing.assert_array_equal(got, centre(io.read_array(album[i]), 16, 20))
     assert len(loader.skipped) == 4

@@ -43,9 +43,9 @@ _PURPOSE = 0x10AD
 class Loader:
     """Augmented pictures by index: the bytes depend on (seed, step, index, view), never on the threads.
 
-    `keep_side` keeps each decoded picture, its shortest side brought down to so many pixels, in memory, or in a
-    temporary file in the folder `keep_in`: it is decoded once. A picture that cannot be read is named in `.skipped`
-    and replaced by the next one of its class that can be read and is not in the batch.
+    `keep_side` keeps each decoded picture, its shortest side brought down to so many pixels, in memory (about 85 kB a
+    picture at 144), or in a temporary file in the folder `keep_in`: it is decoded once. A picture that cannot be read
+    is named in `.skipped` and replaced by the next one of its class that can be read and is not in the batch.
     """
 
     def __init__(
@@ -80,19 +80,22 @@ class Loader:
         with contextlib.closing(self.ahead([indices], start=step)) as batches:
             return next(batches)[2]
 
-    def ahead(self, batches: Iterable[ArrayLike], start: int = 0) -> Generator[tuple[int, Index, Pixels]]:
-        """(step, indices, arrays) of each batch, steps counted from `start`; the next ones are prepared meanwhile.
+    def ahead(
+        self, batches: Iterable[ArrayLike], start: int = 0, *, stride: int = 1
+    ) -> Generator[tuple[int, Index, Pixels]]:
+        """(step, indices, arrays) of each batch, steps start, start + stride, …; the next are prepared meanwhile.
 
         The indices are those of the pictures that are really there, after the unreadable ones have been replaced.
         """
         whole("start", start, 0)
+        whole("stride", stride, 0)
+        numbered = zip(itertools.count(start, stride), batches)
         if self.workers == 0:
-            begun = (self._begin(indices, step, functools.partial) for step, indices in enumerate(batches, start))
-            yield from (self._finish(batch) for batch in begun)
+            yield from (self._finish(self._begin(b, step, functools.partial)) for step, b in numbered)
             return
         pool = ThreadPoolExecutor(self.workers, "likewise-load")
         try:
-            begun = (self._begin(b, step, lambda *a: pool.submit(*a).result) for step, b in enumerate(batches, start))
+            begun = (self._begin(b, step, lambda *a: pool.submit(*a).result) for step, b in numbered)
             yield from (self._finish(batch) for batch in _in_advance(begun, LOOKAHEAD))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -141,12 +144,12 @@ class Loader:
         raise FileError(f"none of the {len(self.items)} pictures can be read; the first: {self.skipped[0].reason}")
 
     def _substitutes(self, i: int, taken: set[int]) -> Iterator[int]:
-        """Those after i, around the end: of its class and not in the batch, of its class, then any."""
+        """Those after i, around the end: of its class before others, and of each those first that are not `taken`."""
         order = np.roll(np.arange(len(self.items)), -(i + 1))
-        same = [int(j) for j in order[self.labels[order] == self.labels[i]]]
-        yield from (j for j in same if j not in taken)
-        yield from (j for j in same if j in taken)
-        yield from (int(j) for j in order)
+        same = self.labels[order] == self.labels[i]
+        for part in (order[same], order[~same]):
+            yield from (int(j) for j in part if j not in taken)
+            yield from (int(j) for j in part if j in taken)
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,7 @@ class _File:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         try:
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            self._file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115
         except OSError as error:
             raise FileError(f"{os.fspath(folder)}: cannot keep pictures here: {error.strerror or error}") from None
         weakref.finalize(self, self._file.close)
@@ -228,10 +231,11 @@ class _File:
             return np.frombuffer(self._file.read(int(np.prod(shape))), dtype=np.uint8).reshape(shape)
 
     def put(self, i: int, array: Pixels) -> None:
-        with self._lock:
+        """Keep a picture; where the disk is full it is not kept, and will be decoded again."""
+        with self._lock, contextlib.suppress(OSError):
             place = self._file.seek(0, os.SEEK_END)
-            self._file.write(array.tobytes())
-            self._places[i] = place, array.shape
+            if self._file.write(array.tobytes()) == array.nbytes:
+                self._places[i] = place, array.shape
 
 
 def _store(keep_side: int | None, keep_in: str | os.PathLike[str] | None) -> _Store:
