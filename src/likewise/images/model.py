@@ -207,7 +207,7 @@ def _structure(header: Mapping[str, Any]) -> Any:
     from likewise.images.network import assemble
 
     return assemble(
-        backbones.structure(header["backbone"]),
+        backbones.named(header["backbone"]),
         frozen=header["frozen"],
         total=header["dim"],
         heads=header["heads"],
