@@ -215,6 +215,25 @@ def test_remove_a_picture_a_folder_and_what_is_gone(gallery: Gallery, photos: Pa
     assert gallery.add(photos).added == 13
 
 
+def test_nothing_is_pruned_while_the_folder_is_away(gallery: Gallery, photos: Path) -> None:
+    photos.rename(photos.parent / "unmounted")
+    with pytest.raises(FileError, match="is not there; nothing was taken out"):
+        gallery.prune()
+    assert len(gallery) == 24
+
+
+def test_the_kind_can_be_changed(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "LEAST_ROWS", 20)
+    gallery.reindex("ivf", 0.9)
+    assert gallery.describe()["index"]["wanted"] == 0.9
+    assert Gallery.open(gallery.store.path).describe()["kind"] == "ivf"
+    gallery.reindex("flat")
+    assert gallery.describe()["index"] is None
+    assert not list(gallery.store.path.glob("*.faiss"))
+    with pytest.raises(InputError, match="kind"):
+        gallery.reindex("tree")
+
+
 def test_names_may_be_given_from_here_or_from_the_root(
     gallery: Gallery, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +243,8 @@ def test_names_may_be_given_from_here_or_from_the_root(
     assert "p0.png" not in gallery
     assert 5 not in gallery
     assert gallery.remove(["kind1/p0.png", "deep/kind1/p1.png"]) == 2
+    assert gallery.remove("deep/kind1") == 4
+    assert gallery.remove("kind3") == 6
 
 
 def test_pictures_from_elsewhere_keep_their_whole_path(gallery: Gallery, tmp_path: Path) -> None:

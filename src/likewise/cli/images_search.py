@@ -87,9 +87,7 @@ def embed(
 @click.option(
     "--kind",
     type=click.Choice(["auto", "flat", "ivf", "hnsw"]),
-    default="auto",
-    show_default=True,
-    help="flat is exact; ivf and hnsw are faster and find nearly all; auto: ivf above 100,000 pictures",
+    help="flat is exact; ivf and hnsw are faster and find nearly all; by default auto: ivf above 100,000 pictures",
 )
 @click.option(
     "--recall", default=0.99, show_default=True, type=click.FloatRange(0, 1, min_open=True), help="to tune to"
@@ -101,8 +99,8 @@ def index(
     folder: str,
     out: str,
     model: str | None,
-    kind: Kind,
-    recall: float,
+    kind: Kind | None,
+    recall: float | None,
     prune: bool,
     check: bool,
     as_json: bool,
@@ -117,9 +115,12 @@ def index(
 
     if places.exists(out):
         gallery = Gallery.open(out, None if model is None else model_at(model))
+        about = gallery.store.about
+        if kind is not None or recall is not None:
+            gallery.reindex(kind or about.kind, recall or about.recall)
         gallery.add(folder, progress=True)
     else:
-        gallery = Gallery.build(model_at(model), folder, out, kind=kind, recall=recall, progress=True)
+        gallery = Gallery.build(model_at(model), folder, out, kind=kind or "auto", recall=recall or 0.99, progress=True)
     with gallery:
         gone = gallery.prune() if prune else 0
         wrong = gallery.check() if check else []

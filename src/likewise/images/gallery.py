@@ -146,18 +146,34 @@ class Gallery:
     def remove(self, paths: Paths) -> int:
         """Take pictures, or all below a folder, out of the gallery; how many there were. No file is touched."""
         with self.store.writing():
-            names = set[str]()
-            for path in _listed(paths):
-                name = self._kept(path)
-                below = self.name_of(path)
-                names |= {name} if name is not None else {n for n in self.store.names() if below in folders_of(n)}
-            count = self.store.remove(names)
+            count = self.store.remove({name for path in _listed(paths) for name in self._named(path)})
             self.store.settle()
         return count
 
     def prune(self) -> int:
         """Take out the pictures whose files are gone; how many there were."""
-        return self.remove([p for p in self if not os.path.exists(p)])
+        if not self.root.is_dir():
+            raise FileError(f"{self.root}: the folder of the pictures is not there; nothing was taken out")
+        with self.store.writing():
+            count = self.store.remove([n for n in self.store.names() if not os.path.exists(self.path_of(n))])
+            self.store.settle()
+        return count
+
+    def reindex(self, kind: str, recall: float = 0.99) -> None:
+        """Search in another way from now on: exactly, or with an index of a kind that is tuned to a recall."""
+        _check_knobs(kind, recall)
+        with self.store.writing():
+            self.store.choose(kind, recall)
+            self.store.settle()
+
+    def _named(self, path: str | os.PathLike[str]) -> list[str]:
+        """The name of a picture that is in the gallery, or all names below a folder."""
+        name = self._kept(path)
+        if name is not None:
+            return [name]
+        below = self.name_of(path)
+        below = below if self.store.matches(Filter(below)) else self._folder(path)
+        return [n for n in self.store.names() if below in folders_of(n)]
 
     def _files(self, paths: Paths) -> tuple[list[Path], list[Skipped]]:
         found, odd = list[Path](), list[Skipped]()

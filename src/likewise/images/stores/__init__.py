@@ -91,6 +91,9 @@ class Store(Protocol):
     def writing(self) -> AbstractContextManager[None]:
         """Hold the store for writing."""
 
+    def choose(self, kind: str, recall: float) -> None:
+        """Be of another kind, tuned to another recall, from the next `settle` on."""
+
     def settle(self) -> None:
         """After writing: merge what is scattered, and build or renew the index where one is due."""
 

@@ -162,6 +162,11 @@ class FolderStore:
             if torn or (ours and file.stem not in kept):
                 file.unlink(missing_ok=True)
 
+    def choose(self, kind: str, recall: float) -> None:
+        """Be of another kind, tuned to another recall, from the next `settle` on."""
+        self.about = replace(self.about, kind=kind, recall=recall)
+        self._commit(self.state)
+
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def settle(self) -> None:
@@ -307,13 +312,13 @@ class FolderStore:
 
     def describe(self) -> dict[str, Any]:
         """Kind, number of pictures, removed rows still on disk, and what was measured of the index."""
-        index = self._index()
+        facts = None if self.state.index is None else dict(self.state.index["facts"])
         return {
-            "kind": "flat" if index is None else index.facts.kind,
+            "kind": "flat" if facts is None else facts["kind"],
             "pictures": len(self),
             "removed": int(sum((~s.alive).sum() for s in self.state.segments)),
             "segments": len(self.state.segments),
-            "index": None if index is None else index.entry(),
+            "index": facts,
         }
 
     def close(self) -> None:

@@ -141,29 +141,29 @@ class Index:
         """An index that this gallery wrote: FAISS is given no byte whose checksum is not the recorded one."""
         faiss: Any = importlib.import_module("faiss")
 
-        known = _facts(facts, path)
-        if not path.is_file() or sha256(path) != checksum:
+        told = known(facts)
+        if told is None or not path.is_file() or sha256(path) != checksum:
             raise FileError(f"{path}: missing, damaged or not the one that this gallery wrote")
         try:
             inner = faiss.read_index(str(path))
         except RuntimeError as error:
             raise FileError(f"{path}: cannot be read by this FAISS: {str(error).splitlines()[0][:200]}") from None
-        return cls(inner, known)
+        return cls(inner, told)
 
     def entry(self) -> dict[str, Any]:
         """Its facts as JSON."""
         return asdict(self.facts)
 
 
-def _facts(value: Any, path: Path) -> Facts:
+def known(value: Any) -> Facts | None:
+    """The facts that a manifest tells, or None where it does not tell them."""
     try:
         facts = Facts(**value)
     except TypeError:
-        raise FileError(f"{path}: the manifest does not describe it") from None
+        return None
     whole = (facts.rows, facts.effort, facts.queries, facts.lists)
-    if facts.kind not in ("ivf", "hnsw") or not all(type(n) is int and n >= 0 for n in whole):
-        raise FileError(f"{path}: the manifest does not describe it")
-    return facts
+    told = all(type(n) is int and n >= 0 for n in whole) and all(type(x) is float for x in (facts.recall, facts.wanted))
+    return facts if told and facts.kind in ("ivf", "hnsw") else None
 
 
 def chosen_kind(kind: str, rows: int) -> str:

@@ -16,7 +16,7 @@ from likewise import io
 from likewise.engine.checkpoint import canonical
 from likewise.engine.runs import read_json
 from likewise.errors import FileError
-from likewise.images.stores import About, Filter, segments
+from likewise.images.stores import About, Filter, indexes, segments
 from likewise.images.stores.indexes import Gathered
 from likewise.images.stores.segments import Segment
 
@@ -97,7 +97,7 @@ def _well_formed(about: About, counters: tuple[Any, ...], index: Any, entries: A
         and isinstance(about.recall, float)
         and isinstance(entries, list)
         and (index is None or all(type(index[key]) is int and index[key] >= 0 for key in ("number", "covered")))
-        and (index is None or isinstance(index["sha256"], str))
+        and (index is None or (isinstance(index["sha256"], str) and indexes.known(index["facts"]) is not None))
     )
 
 

@@ -56,8 +56,7 @@ class MilvusStore:
     @classmethod
     def create(cls, address: str, about: About) -> MilvusStore:
         """An empty collection."""
-        if about.kind not in ("auto", "flat"):
-            raise InputError(f"kind: a gallery on Milvus is flat, and exact; expected auto or flat, got {about.kind!r}")
+        _check_kind(about.kind)
         client, collection, where = _connected(address)
         said = json.dumps({"format": FORMAT, **asdict(about)})
         with _said(where):
@@ -138,6 +137,10 @@ class MilvusStore:
                 self.client.delete(self.collection, ids=some)
         return len(gone)
 
+    def choose(self, kind: str, recall: float) -> None:
+        """There is one kind only."""
+        _check_kind(kind)
+
     def settle(self) -> None:
         """Have what was written on disk."""
         with _said(self.where):
@@ -197,6 +200,11 @@ class MilvusStore:
     def close(self) -> None:
         """Close the connection."""
         self.client.close()
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in ("auto", "flat"):
+        raise InputError(f"kind: a gallery on Milvus is flat, and exact; expected auto or flat, got {kind!r}")
 
 
 def _connected(address: str) -> tuple[Any, str, str]:
