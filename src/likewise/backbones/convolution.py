@@ -32,6 +32,26 @@ def convolve(x: Tensor, conv: nn.Conv2d, bn: nn.Module, padding: tuple[int, int]
     return y if frozen else cast(Tensor, bn(y))
 
 
+class Step(nn.Module):
+    """A convolution, its normalisation and a ReLU that stand elsewhere in a network, as one module."""
+
+    def __init__(self, conv: nn.Conv2d, bn: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.bn = conv, bn
+
+    def forward(self, x: Tensor) -> Tensor:
+        """max(bn(w ∗ x), 0)."""
+        return convolve(x, self.conv, self.bn).relu_()
+
+
+def fold_pair(owner: nn.Module, conv: str, bn: str) -> None:
+    """Move a normalisation into its convolution, once: w ← w γ/√(σ² + ε), b ← (b − μ) γ/√(σ² + ε) + β."""
+    norm = getattr(owner, bn)
+    if isinstance(norm, nn.BatchNorm2d):
+        setattr(owner, conv, folded(getattr(owner, conv), norm))
+        setattr(owner, bn, nn.Identity())
+
+
 def folded(conv: nn.Conv2d, bn: nn.BatchNorm2d) -> nn.Conv2d:
     """The convolution with the normalisation inside, computed in float64 and laid out channels-last."""
     kind = conv.weight.dtype

