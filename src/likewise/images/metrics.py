@@ -44,7 +44,7 @@ def recall_at_k(
     be found: it counts as a miss, as in the papers, or with lone="skip" not at all.
     """
     found = hits_at_k(embeddings, labels, ks, gallery=gallery, gallery_labels=gallery_labels)
-    return {k: _mean(hits, lone) for k, hits in found.items()}
+    return {k: mean_of(hits, lone) for k, hits in found.items()}
 
 
 def hits_at_k(
@@ -59,7 +59,7 @@ def hits_at_k(
 
     NaN marks a row whose class has no other row to be found.
     """
-    wanted = _ks(ks)
+    wanted = checked(ks)
     sides = ranks.sides(embeddings, labels, gallery, gallery_labels)
     best = ranks.best_of_class(sides, max(wanted))
     return {k: np.where(best.same > 0, best.hits(k), np.nan) for k in wanted}
@@ -79,10 +79,11 @@ def map_at_r(
     al., A Metric Learning Reality Check). A row with R = 0 counts as 0, or with lone="skip" not at all.
     """
     sides = ranks.sides(embeddings, labels, gallery, gallery_labels)
-    return _mean(np.where(sides.relevant > 0, ranks.average_precision_at_r(sides), np.nan), lone)
+    return mean_of(np.where(sides.relevant > 0, ranks.average_precision_at_r(sides), np.nan), lone)
 
 
-def _ks(ks: Iterable[int]) -> tuple[int, ...]:
+def checked(ks: Iterable[int]) -> tuple[int, ...]:
+    """The k of R@k, each once, ascending."""
     try:
         wanted = tuple(dict.fromkeys(ks))
     except TypeError:
@@ -95,7 +96,7 @@ def _ks(ks: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(int(k) for k in wanted))
 
 
-def _mean(scores: Floats, lone: Lone) -> float:
+def mean_of(scores: Floats, lone: Lone) -> float:
     """The mean over rows; NaN marks those whose class has no other row."""
     if lone not in ("miss", "skip"):
         raise InputError(f'lone: expected "miss" or "skip", got {lone!r}')

@@ -12,6 +12,7 @@ from likewise.plot.frontiers import frontier
 from likewise.plot.orders import crossings, untangle
 from likewise.plot.pictures import THUMBNAIL_PIXELS, Picture, grid
 from likewise.plot.plans import Thumbnails, plan
+from likewise.plot.rankings import ranking
 from likewise.plot.spectra import histogram, spectrum
 from likewise.plot.style import FAINT, INK, PALETTE, QUIET, save
 
@@ -34,6 +35,7 @@ __all__ = [
     "heatmap",
     "histogram",
     "plan",
+    "ranking",
     "save",
     "spectrum",
     "untangle",

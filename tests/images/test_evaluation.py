@@ -1,0 +1,255 @@
+"""evaluate and examine: figures, skipped pictures, any model, classes and confusions, pictures; CUB where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import likewise as lw
+from likewise.errors import InputError, ShapeError
+from likewise.images import metrics
+from likewise.images.dataset import Dataset
+from likewise.images.evaluation import embedded, evaluate, examine
+
+
+class Colours:
+    """A picture's mean colour: a model with the whole signature, which names what it cannot read."""
+
+    name = "colours"
+
+    def __init__(self, unreadable=()):
+        self.unreadable, self.skipped, self.asked = set(unreadable), (), {}
+
+    def embed(self, images, *, batch_size=32, progress=False, on_error="raise"):
+        self.asked = {"batch_size": batch_size, "progress": progress, "on_error": on_error}
+        kept = [i for i in range(len(images)) if i not in self.unreadable]
+        self.skipped = tuple(Note(i, f"picture {i}", "torn") for i in sorted(self.unreadable))
+        return np.stack([np.asarray(images[i], dtype=np.float64).mean((0, 1)) + 1 for i in kept])
+
+
+@dataclass
+class Note:
+    index: int
+    name: str
+    reason: str
+
+
+class Plain:
+    """Only embed(images), only rows."""
+
+    def embed(self, images):
+        return [np.asarray(i, dtype=np.float64).mean((0, 1)) + 1 for i in images]
+
+
+def coloured(seed: int = 0, spread: float = 40.0) -> Dataset:
+    """Five classes of pictures by their colour, eight of each."""
+    rng = np.random.default_rng(seed)
+    tints = np.array([[220, 30, 30], [30, 220, 30], [30, 30, 220], [200, 200, 30], [200, 30, 200]])
+    labels = np.repeat(np.arange(5), 8)
+    means = np.clip(tints[labels] + spread * rng.normal(size=(40, 3)), 0, 255)
+    items = tuple(np.tile(m.astype(np.uint8), (6, 6, 1)) for m in means)
+    return Dataset(items, labels, ("red", "green", "blue", "yellow", "violet"), "coloured")
+
+
+def test_the_figures_are_those_of_the_measures() -> None:
+    data = coloured()
+    model = Colours()
+    found = evaluate(model, data, ks=(1, 3), batch_size=7)
+    rows = model.embed(data.items)
+    assert found == {
+        "model": "colours",
+        "dataset": "coloured",
+        "n": 40,
+        "classes": 5,
+        "dim": 3,
+        **{f"R@{k}": v for k, v in metrics.recall_at_k(rows, data.labels, (1, 3)).items()},
+        "map_at_r": metrics.map_at_r(rows, data.labels),
+        "nmi": metrics.nmi(rows, data.labels),
+        "f1": metrics.f1(rows, data.labels),
+        "spectral_decay": metrics.spectral_decay(rows),
+        "lone": 0,
+        "skipped": [],
+    }
+    assert 0.5 < found["R@1"] < 1
+
+
+def test_embed_is_asked_to_skip_in_batches() -> None:
+    model = Colours()
+    evaluate(model, coloured(), batch_size=7, nmi=False)
+    assert model.asked == {"batch_size": 7, "progress": False, "on_error": "skip"}
+
+
+def test_any_model_with_embed_will_do() -> None:
+    data = coloured()
+    full, plain = evaluate(Colours(), data), evaluate(Plain(), data)
+    assert plain.pop("model") == "Plain"
+    assert full.pop("model") == "colours"
+    assert plain == full
+
+
+def test_unreadable_pictures_are_left_out_and_named() -> None:
+    data = coloured()
+    found = evaluate(Colours(unreadable=[0, 9, 39]), data, nmi=False)
+    assert found["n"] == 37
+    assert found["skipped"] == [{"name": f"picture {i}", "reason": "torn"} for i in (0, 9, 39)]
+    kept = data.subset(np.delete(np.arange(40), [0, 9, 39]))
+    assert {**found, "skipped": []} == evaluate(Colours(), kept, nmi=False)
+
+
+def test_a_class_that_cannot_be_read_is_no_class_and_one_left_alone_is_a_miss() -> None:
+    data = coloured(spread=2)
+    found = evaluate(Colours(unreadable=[*range(8), *range(9, 16)]), data)
+    assert found["classes"] == 4
+    assert found["lone"] == 1
+    assert found["R@1"] == pytest.approx(24 / 25)
+
+
+def test_without_clusters() -> None:
+    assert not {"nmi", "f1"} & set(evaluate(Colours(), coloured(), nmi=False))
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    data = coloured()
+    for i, (item, label) in enumerate(zip(data.items, data.labels, strict=True)):
+        place = tmp_path / data.classes[label] / f"{i}.png"
+        place.parent.mkdir(exist_ok=True)
+        Image.fromarray(item).save(place)
+
+    class Files(Colours):
+        def embed(self, images, **options):
+            return super().embed([np.asarray(Image.open(i)) for i in images], **options)
+
+    found, expected = evaluate(Files(), tmp_path), evaluate(Colours(), data)
+    assert found["R@1"] == expected["R@1"]
+    assert found["dataset"] == tmp_path.name
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "error", "message"),
+    [
+        (Plain(), 3, InputError, "dataset: expected a Dataset or the path of a folder, got int"),
+        (Colours(range(39)), coloured(), InputError, "1 of 40 pictures could be read"),
+        (Plain(), "nowhere", lw.FileError, "no such folder"),
+    ],
+)
+def test_errors(model, data, error, message) -> None:
+    with pytest.raises(error, match=message):
+        evaluate(model, data)
+
+
+def test_a_model_with_too_few_rows_is_refused() -> None:
+    class Short:
+        def embed(self, images):
+            return np.eye(3)
+
+    with pytest.raises(ShapeError, match=r"shape \(3, 3\) for 40 pictures"):
+        evaluate(Short(), coloured())
+
+
+# ------------------------------------------------------------------------------------------------------- the reasons
+
+
+def hand() -> tuple[Dataset, list[list[float]]]:
+    """Angles: a near b twice, one a alone far off with a c that is nearest to it."""
+    degrees = {"a": [0, 2, 90], "b": [1, 30, 31], "c": [91, 200, 201], "d": [300]}
+    names = [c for c, ds in degrees.items() for _ in ds]
+    rows = [[np.cos(np.radians(x)), np.sin(np.radians(x))] for ds in degrees.values() for x in ds]
+    return Dataset(tuple(np.zeros((2, 2, 3), np.uint8) for _ in rows), np.array(names), name="hand"), rows
+
+
+class Fixed:
+    name = "fixed"
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def embed(self, images):
+        return self.rows
+
+
+def test_classes_and_confusions_by_hand() -> None:
+    data, rows = hand()
+    found = examine(Fixed(rows), data, nmi=False)
+    # a: 0→1 b, 2→1 b, 90→91 c; b: 1→0 or 2 a, 30→31 b, 31→30 b; c: 91→90 a, 200→201, 201→200; d: alone
+    assert found.per_class() == [
+        {"class": "a", "n": 3, "R@1": 0.0},
+        {"class": "b", "n": 3, "R@1": pytest.approx(2 / 3)},
+        {"class": "c", "n": 3, "R@1": pytest.approx(2 / 3)},
+    ]
+    assert found.figures["R@1"] == pytest.approx(4 / 10)
+    assert found.figures["lone"] == 1
+    pairs = {(row["class"], row["taken for"]): (row["n"], row["share"]) for row in found.confusions()}
+    assert pairs.pop(("d", "a"), None) or pairs.pop(("d", "b"), None) or pairs.pop(("d", "c"), None)
+    assert pairs == {
+        ("a", "b"): (2, pytest.approx(2 / 3)),
+        ("a", "c"): (1, pytest.approx(1 / 3)),
+        ("b", "a"): (1, pytest.approx(1 / 3)),
+        ("c", "a"): (1, pytest.approx(1 / 3)),
+    }
+    assert found.confusions()[0]["class"] == "a"
+    assert len(found.confusions(most=2)) == 2
+    assert repr(found) == "Evaluation(hand, R@1 0.400, fixed)"
+
+
+def test_recall_of_classes_averages_to_the_whole() -> None:
+    found = examine(Colours(), coloured(), nmi=False)
+    rows = found.per_class()
+    assert sum(r["n"] * r["R@1"] for r in rows) / sum(r["n"] for r in rows) == pytest.approx(found.figures["R@1"])
+    wrong = sum(r["n"] for r in found.confusions(most=1000))
+    assert wrong == round(40 * (1 - found.figures["R@1"]))
+    assert [r["R@1"] for r in rows] == sorted(r["R@1"] for r in rows)
+
+
+def test_queries_are_of_different_classes_and_never_alone() -> None:
+    data, rows = hand()
+    for seed in range(5):
+        found = examine(Fixed(rows), data, nmi=False, seed=seed)
+        chosen = found.queries(6)
+        assert len(set(chosen.tolist())) == 6
+        assert sorted(np.bincount(data.labels[chosen])[:3].tolist()) == [2, 2, 2]
+    assert (examine(Fixed(rows), data, seed=1).queries() == examine(Fixed(rows), data, seed=1).queries()).all()
+
+
+def test_pictures() -> None:
+    found = examine(Colours(), coloured())
+    fig = found.plot_rankings()
+    assert len(fig.axes[0].images) == 8 * 9
+    marks = [t.get_text() for t in fig.axes[0].texts if t.get_text() in "✓✗"]
+    near = found.nearest[found.queries()]
+    right = found.dataset.labels[near] == found.dataset.labels[found.queries()][:, None]
+    assert marks == ["✓" if r else "✗" for r in right.ravel()]
+    line, uniform = found.plot_spectrum().axes[0].lines
+    np.testing.assert_allclose(10 ** line.get_ydata(), metrics.spectrum(found.rows))
+    np.testing.assert_allclose(uniform.get_ydata(), -np.log10(3))
+
+
+def test_a_dead_direction_is_left_out_of_the_picture_and_its_decay_is_infinite() -> None:
+    data, rows = hand()
+    flat = [[x, y, 0.0] for x, y in rows]
+    found = examine(Fixed(flat), data)
+    assert found.figures["spectral_decay"] == float("inf")
+    assert np.isfinite(found.plot_spectrum().axes[0].lines[0].get_ydata()).all()
+
+
+def test_rows_are_unit_and_places_those_of_the_readable() -> None:
+    rows, read, skipped = embedded(Colours([3]), coloured())
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+    assert read.tolist() == [i for i in range(40) if i != 3]
+    assert skipped == [{"name": "picture 3", "reason": "torn"}]
+
+
+@pytest.mark.slow
+def test_the_default_embedder_on_birds(data: Path) -> None:
+    """Ten unseen classes of CUB: far above chance (1 in 10), and the same figures from paths as from arrays."""
+    birds = data / "cub200"
+    if not birds.is_dir():
+        pytest.skip("cub200 is not in the folder of LIKEWISE_DATA")
+    part = lw.images.cub200(birds, "test").of_classes(range(10))
+    found = lw.images.evaluate(lw.images.default(), part)
+    assert found["skipped"] == []
+    assert found["R@1"] > 0.6
+    assert found["R@1"] <= found["R@2"] <= found["R@4"] <= found["R@8"]

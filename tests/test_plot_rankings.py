@@ -1,0 +1,82 @@
+"""Rankings: frames and marks say which hits are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from PIL import Image
+
+from likewise import plot
+from likewise.errors import InputError, ShapeError
+from likewise.plot.rankings import RIGHT, WRONG
+
+
+def noise(n: int, seed: int = 0) -> list[np.ndarray]:
+    return list(np.random.default_rng(seed).uniform(size=(n, 8, 8)))
+
+
+def frames(ax) -> list[str]:
+    return [to_hex(p.get_edgecolor()).upper() for p in ax.patches]
+
+
+def test_right_ones_are_green_and_wrong_ones_red_in_their_places() -> None:
+    fig = plot.ranking(noise(2), [noise(3), noise(2)], right=[[True, False, True], [False, True]], title="t")
+    ax = fig.axes[0]
+    assert len(ax.images) == 7
+    judged = [c for c in frames(ax) if c in (RIGHT, WRONG)]
+    assert judged == [RIGHT, WRONG, RIGHT, WRONG, RIGHT]
+    assert [t.get_text() for t in ax.texts if t.get_text() in ("✓", "✗")] == ["✓", "✗", "✓", "✗", "✓"]
+    lefts = [im.get_extent()[0] for im in ax.images]
+    assert lefts[0] < lefts[1] < lefts[2] < lefts[3]
+    assert lefts[4] == lefts[0]
+    assert ax.images[4].get_extent()[3] < ax.images[0].get_extent()[2]
+    assert min(im.get_extent()[2] for im in ax.images) > 0
+    assert max(im.get_extent()[1] for im in ax.images) < ax.get_xlim()[1]
+
+
+def test_green_and_red_are_those_of_the_palette() -> None:
+    assert (RIGHT, WRONG) == ("#009E73", "#D55E00")
+
+
+def test_where_nothing_is_judged_nothing_is_marked() -> None:
+    ax = plot.ranking(noise(1), [noise(2)]).axes[0]
+    assert not {RIGHT, WRONG} & set(frames(ax))
+    ax = plot.ranking(noise(1), [noise(2)], right=[[None, True]]).axes[0]
+    assert frames(ax).count(RIGHT) == 1
+    assert WRONG not in frames(ax)
+
+
+def test_files_missing_pictures_names_and_captions(tmp_path: Path) -> None:
+    Image.fromarray(np.zeros((9, 12, 3), np.uint8)).save(tmp_path / "a.png")
+    fig = plot.ranking(
+        [tmp_path / "a.png"],
+        [[None, str(tmp_path / "a.png")]],
+        names=["$x^{"],
+        captions=[["one", "a caption that is much too long for its picture"]],
+    )
+    said = [t.get_text() for t in fig.axes[0].texts]
+    assert {"$x^{", "one"} <= set(said)
+    assert any(t.startswith("a caption") and t.endswith("…") for t in said)
+    assert len(fig.axes[0].images) == 2
+    plot.save(fig, tmp_path / "out.png")
+    with Image.open(tmp_path / "out.png") as drawn:
+        assert drawn.width > 200
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"queries": [], "hits": []}, InputError, "at least one"),
+        ({"hits": [[]]}, InputError, "at least one hit"),
+        ({"hits": [[0], [0]]}, ShapeError, "hits: expected 1, one a query, got 2"),
+        ({"right": [[True]]}, ShapeError, "right of query 0: expected 2, one a hit, got 1"),
+        ({"names": ["a", "b"]}, ShapeError, "names: expected 1"),
+        ({"captions": [["a"]]}, ShapeError, "captions of query 0: expected 2"),
+    ],
+)
+def test_errors(options, error, message) -> None:
+    with pytest.raises(error, match=message):
+        plot.ranking(**{"queries": noise(1), "hits": [noise(2)], **options})
