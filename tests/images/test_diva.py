@@ -132,8 +132,11 @@ def test_a_small_temperature_is_zero_at_once() -> None:
 
 def test_an_empty_queue_costs_nothing() -> None:
     b = batch()
-    loss = diva.Contrast(0, 6, 8).double()(b)
-    assert loss.item() == 0.0
+    z = b.z.clone().requires_grad_()
+    loss = diva.Contrast(0, 6, 8).double()(diva.Batch(z, b.y, b.ids, moved=b.moved))
+    loss.backward()
+    assert loss.item() == pytest.approx(0.0, abs=1e-12)
+    assert z.grad.abs().max() < 1e-12  # and a number, not NaN
 
 
 def test_no_gradient_through_the_momentum_network() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,11 +56,11 @@ def train(data: str, out: str, layout: str, resume: bool, device: str, as_json: 
         remark(f"see {picture}")
 
 
-def draw(folder: str | os.PathLike[str]) -> Path | None:
+def draw(folder: Path) -> Path | None:
     """The curves of a run directory, beside it: loss, and R@1 of all that was watched."""
     from likewise.engine.runs import Run
 
-    return curves(Run.open(folder).metrics(), Path(folder) / "curves.png")
+    return curves(Run.open(folder).metrics(), folder / "curves.png")
 
 
 def curves(lines: Sequence[dict[str, Any]], path: Path) -> Path | None:

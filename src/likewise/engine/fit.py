@@ -71,10 +71,9 @@ class Fitted:
     def see(self, step: int, figures: Mapping[str, float]) -> bool:
         """Note an evaluation; whether it is the best so far."""
         self.history.append({"step": step, **figures})
-        score = float(figures.get("score", math.nan))
-        better = score > self.best
+        better = float(figures.get("score", -math.inf)) > self.best
         if better:
-            self.best, self.best_step, self.since = score, step, 0
+            self.best, self.best_step, self.since = float(figures["score"]), step, 0
         else:
             self.since += 1
         return better

@@ -122,6 +122,9 @@ class Bank(Queue):
         self.rows[ids], self.ids[ids] = rows.detach().to(self.rows.dtype), ids
 
 
+TINY = torch.finfo(torch.float32).tiny
+
+
 class Contrast(Task):
     """Noise contrast against the rows of a queue: DaNCE with weights by distance, MoCo with even ones [DiVA Eq. 5–6].
 
@@ -147,7 +150,8 @@ class Contrast(Task):
         weights = self.weights(z.detach(), allowed)
         similarity = z @ self.queue.rows.T
         near = (z * positive).sum(dim=1) / self.tau
-        far = torch.logsumexp(similarity / self.tau + weights.log(), dim=1)
+        # a weight of 0 counts as the smallest number there is: log 0 has no gradient
+        far = torch.logsumexp(similarity / self.tau + weights.clamp(min=TINY).log(), dim=1)
         return (torch.logaddexp(near, far) - near).mean()
 
     @property

@@ -37,7 +37,7 @@ MODEL = "model.safetensors"
 TURNED = 16
 """Pictures of a batch that are turned where a task asks for that."""
 MOST_KEPT = 2 << 30
-"""Bytes of evaluation pictures that are kept in memory rather than decoded for each evaluation."""
+"""Bytes of pictures that are kept in memory rather than decoded again."""
 
 
 def train(
@@ -78,7 +78,7 @@ def divided(
         dataset = layouts.read(dataset, split="train")
     if validation is not None or not config.validation:
         return dataset, validation
-    if len(dataset.classes) < 3:
+    if len(dataset.classes) < 4:
         raise InputError(
             f"dataset: {len(dataset.classes)} classes are too few to set some aside for validation; validation=0 "
             f"trains on all"
@@ -240,7 +240,7 @@ class Training:
     def evaluate(self) -> Mapping[str, float]:
         """R@1 on validation, which is the score, and on what is watched."""
         found = {f"{name}_r1": e.recall(self.whole) for name, e in self.examined.items()}
-        return {"score": found.get("validation_r1", float("nan")), **found}
+        return {"score": found["validation_r1"], **found} if "validation" in self.examined else found
 
     def embedder(self, fitted: Fitted | None = None) -> Embedder:
         """The network as it stands, ready for pictures of the user's own."""
@@ -274,7 +274,17 @@ class Training:
     def _loader(self, *, views: int) -> Loader:
         c = self.config
         augment = Augment(size=c.size, mode=c.crops, shortest=c.shortest, scale=(c.smallest, 1.0))
-        return Loader(self.data.items, self.data.labels, augment, views=views, seed=c.seed, workers=c.workers)
+        side = min(2 * c.shortest, augment.decoded_side)
+        small = 4 * side * side * len(self.data) <= MOST_KEPT  # then a picture is decoded once, not in every epoch
+        return Loader(
+            self.data.items,
+            self.data.labels,
+            augment,
+            views=views,
+            seed=c.seed,
+            workers=c.workers,
+            keep_side=side if small else None,
+        )
 
     @torch.no_grad()
     def _features(self) -> NDArray[np.float32]:

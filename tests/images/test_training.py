@@ -1,0 +1,243 @@
+"""Training end to end on made pictures: it learns, repeats, resumes, saves, and two processes equal one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import likewise as lw
+from likewise.engine.runs import Run
+from likewise.engine.world import World
+from likewise.errors import ConfigError, InputError
+from likewise.images.config import Config
+from likewise.images.metrics import recall_at_k
+from likewise.images.network import principal
+from likewise.images.training import MODEL, Training, train
+from worlds.shapes import stripes
+
+SMALL: dict[str, Any] = {
+    "backbone": "convnet", "size": 32, "shortest": 36, "dim": 32, "classes": 4, "per_class": 4, "queue": 64,
+    "norm": "trained", "lr": 1e-3, "head_lr": 1e-3, "steps": 12, "evaluate_every": 6, "workers": 1, "smallest": 0.6,
+}  # fmt: skip
+
+
+def config(**changes: Any) -> Config:
+    return Config(**{**SMALL, **changes})
+
+
+def test_it_finds_new_classes_better_than_before(tmp_path: Path) -> None:
+    data, new = stripes(12, 12), stripes(8, 10, first=100, seed=1)
+    untrained = train(data, config(steps=1, lr=0.0, head_lr=0.0, validation=0.25))
+    trained = train(data, config(steps=60, validation=0.25), out=tmp_path / "run")
+    before, after = (recall_at_k(m.embed(new.items), new.labels, ks=(1,))[1] for m in (untrained, trained))
+    assert after > before + 0.05
+    run = Run.open(tmp_path / "run")
+    assert run.result["validation_r1"] == pytest.approx(max(m["validation_r1"] for m in run.metrics() if "score" in m))
+
+
+@pytest.mark.parametrize(
+    "tasks", ["disc", "disc,shared,intra,dance", "disc,moco", "disc,instance", "disc,cluster,none,none"]
+)
+def test_every_task_can_be_trained_and_repeats(tasks: str) -> None:
+    data = stripes(6, 6)
+    first, again = (train(data, config(tasks=tasks, steps=4, rho=0.01, validation=0.0)) for _ in range(2))
+    a, b = (m.embed(data.items[:4]) for m in (first, again))
+    assert np.array_equal(a, b)
+    assert np.linalg.norm(a, axis=1) == pytest.approx(np.ones(4), abs=1e-5)
+
+
+def test_rotation_needs_whole_pictures() -> None:
+    data = stripes(6, 6)
+    train(data, config(tasks="disc,rotation", steps=2, validation=0.0))
+    with pytest.raises(InputError, match="rotation needs whole pictures"):
+        train(data, config(tasks="disc,rotation", steps=2, validation=0.0, frozen=1, norm="frozen"))
+
+
+def test_a_stopped_training_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """Killed by an error after some steps; with queue, momentum network, averaged weights and learned β."""
+    data = stripes(8, 8)
+    chosen = config(rho=0.01, ema=0.9, save_every=0.0, tasks="disc,shared,intra,dance")
+    whole = train(data, chosen, out=tmp_path / "whole")
+
+    real, count = Training.loss, iter(range(100))
+
+    def killed(self: Training, step: int) -> Any:
+        if next(count) == 8:
+            raise KeyboardInterrupt
+        return real(self, step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "loss", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(data, chosen, out=tmp_path / "parts")
+    parts = train(data, chosen, out=tmp_path / "parts", resume=True)
+    for (key, a), b in zip(whole.network.state_dict().items(), parts.network.state_dict().values(), strict=True):
+        assert torch.equal(a, b), key
+    assert (tmp_path / "whole" / MODEL).read_bytes() == (tmp_path / "parts" / MODEL).read_bytes()
+
+
+@pytest.mark.parametrize("norm", ["folded", "frozen", "trained"])
+def test_saved_and_loaded_it_gives_the_same_rows(tmp_path: Path, norm: str) -> None:
+    data = stripes(6, 6)
+    model = train(data, config(norm=norm, steps=3, frozen=1, views=2 if norm != "trained" else 0, validation=0.0))
+    lw.save(model, tmp_path / "model.safetensors")
+    again = lw.load(tmp_path / "model.safetensors")
+    assert np.array_equal(model.embed(data.items[:5]), again.embed(data.items[:5]))
+    assert again.digest == model.digest
+    assert again.recipe["norm"] == norm
+
+
+def test_the_default_embedder_is_stored_by_name(tmp_path: Path) -> None:
+    lw.save(lw.images.default(), tmp_path / "default.safetensors")
+    assert (tmp_path / "default.safetensors").stat().st_size < 2000
+    assert lw.load(tmp_path / "default.safetensors").digest == lw.images.default().digest
+
+
+class Mine(nn.Module):
+    """A network of the user's own."""
+
+    dim = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 5, stride=4)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).mean(dim=(2, 3))
+
+    def parts(self) -> list[nn.Module]:
+        return [self.conv, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+
+
+def test_any_module_can_be_trained_but_not_described_by_a_file(tmp_path: Path) -> None:
+    data = stripes(6, 6)
+    model = train(data, config(steps=3, validation=0.0, dim=8), backbone=Mine())
+    assert model.embed(data.items[:3]).shape == (3, 8)
+    with pytest.raises(InputError, match="network of your own"):
+        lw.save(model, tmp_path / "mine.safetensors")
+
+
+def test_kept_crops_of_a_frozen_part_are_made_once(tmp_path: Path) -> None:
+    data = stripes(6, 6)
+    chosen = config(frozen=2, norm="frozen", steps=3, validation=0.0)
+    first = train(data, chosen, cache=tmp_path)
+    files = {f.name: f.stat().st_mtime_ns for f in tmp_path.glob("frozen-*.npy")}
+    again = train(data, chosen, cache=tmp_path)
+    assert files
+    assert files == {f.name: f.stat().st_mtime_ns for f in tmp_path.glob("frozen-*.npy")}
+    assert np.array_equal(first.embed(data.items[:3]), again.embed(data.items[:3]))
+    train(data, dataclasses.replace(chosen, seed=5), cache=tmp_path)
+    assert len(list(tmp_path.glob("frozen-*.npy"))) > len(files)  # other crops, another file
+
+
+def test_principal_axes_by_hand() -> None:
+    """Half whitened: a variance of 16 becomes 4, one of 1 stays; the turn changes no distance between rows."""
+    x = np.array([[4.0, 0], [-4, 0], [0, 1], [0, -1]]) * np.sqrt(1.5) + [3.0, 5.0]
+    weight, bias = principal(x, 2, seed=0)
+    y = x @ weight.T + bias
+    assert y.mean(axis=0) == pytest.approx([0, 0], abs=1e-5)
+    assert np.sort(np.linalg.eigvalsh(np.cov(y.T))) == pytest.approx([1.0, 4.0], rel=1e-4)
+    d = np.linalg.norm(y[0] - y[1]), np.linalg.norm(y[2] - y[3])
+    assert d[0] / d[1] == pytest.approx(2.0, rel=1e-4)  # 4 before
+    assert principal(x, 5, seed=0)[0].shape == (5, 2)
+    with pytest.raises(InputError, match="all rows are equal"):
+        principal(np.ones((4, 3)), 2, seed=0)
+
+
+def test_clear_refusals(tmp_path: Path) -> None:
+    data = stripes(3, 4)
+    with pytest.raises(InputError, match="at most"):
+        train(data, config(classes=8, validation=0.0))
+    with pytest.raises(ConfigError, match="tasks: expected disc"):
+        config(tasks="disc,disk")
+    with pytest.raises(ConfigError, match="cannot be shared evenly"):
+        config(dim=30)
+    with pytest.raises(ConfigError, match="per_class"):
+        config(per_class=2)
+    with pytest.raises(InputError, match="too few to set some aside"):
+        train(stripes(2, 6), config(validation=0.5))
+    with pytest.raises(InputError, match="the backbone has 6 parts"):
+        train(data, config(classes=3, frozen=99, validation=0.0))
+    train(data, config(steps=1, classes=2, validation=0.0), out=tmp_path)
+    with pytest.raises(InputError, match="another configuration"):
+        train(data, config(steps=2, classes=2, validation=0.0), out=tmp_path, resume=True)
+
+
+def test_an_unreadable_file_is_never_fatal(tmp_path: Path) -> None:
+    from PIL import Image
+
+    data = stripes(5, 6)
+    for c in range(5):
+        folder = tmp_path / f"class-{c}"
+        folder.mkdir()
+        for i in range(6):
+            Image.fromarray(data.items[6 * c + i]).save(folder / f"{i}.png")
+    (tmp_path / "class-1" / "3.png").write_bytes(b"no picture")
+    broken = tmp_path / "class-2" / "4.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    model = train(lw.images.folder(tmp_path), config(steps=4, validation=0.4, classes=3))
+    assert 0 <= model.figures["validation_r1"] <= 1
+
+
+# ------------------------------------------------------------------------------------------------- many processes
+
+RANKS = """
+import json, sys
+import torch
+torch.set_num_threads(1)
+from likewise.engine.world import World
+from likewise.engine.fit import Loop
+from likewise.images.config import Config
+from likewise.images.training import Training
+from worlds.shapes import stripes
+
+world = World.current()
+problem = Training(stripes(8, 8), None, {}, Config(**json.loads(sys.argv[1])), world=world)
+loop = Loop(problem, problem.settings, world=world)
+losses = []
+for step in range(problem.settings.steps):
+    loss, _ = problem.loss(step)
+    losses.append(loss.item())
+    loop._step(step)
+if world.first:
+    norm = sum(p.double().square().sum().item() for p in problem.network.parameters())
+    found = {"losses": losses, "norm": norm, "queue": problem.objective.tasks[3].queue.ids.tolist()}
+    json.dump(found, open(sys.argv[2], "w"))
+"""
+
+
+def test_two_processes_equal_one_with_the_double_batch(tmp_path: Path) -> None:
+    """Frozen normalisations and shared draws: mining, queue and gradients see both processes' rows."""
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    chosen = SMALL | {"norm": "frozen", "steps": 5, "rho": 0.01, "tasks": "disc,shared,intra,dance", "workers": 0}
+    here = Path(__file__).parents[1]
+    env = os.environ | {"PYTHONPATH": str(here), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    found = []
+    for processes in (1, 2):
+        out = tmp_path / f"{processes}.json"
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        arguments = [str(script), json.dumps(chosen), str(out)]
+        done = subprocess.run([*launch, *arguments], env=env, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+        found.append(json.loads(out.read_text()))
+    one, two = found
+    assert two["losses"] == pytest.approx(one["losses"], abs=1e-5)
+    assert two["norm"] == pytest.approx(one["norm"], rel=1e-6)
+    assert two["queue"] == one["queue"]
+    assert len(set(one["losses"])) == len(one["losses"])
+
+
+def test_part_of_a_world_that_is_too_small() -> None:
+    with pytest.raises(InputError, match="evenly"):
+        World(0, 3).part(16)
