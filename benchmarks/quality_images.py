@@ -1,0 +1,235 @@
+"""DiVA against the margin baseline on CUB-200-2011, classes 101–200 never seen.
+
+    python benchmarks/quality.py images                    every experiment; finished runs are kept and gone on with
+    python benchmarks/quality.py images --only short       frozen, margin, DiVA and controls after 240 steps
+    python benchmarks/quality.py images --only race        20 epochs with curves of train, validation and test R@1
+    python benchmarks/quality.py images --only tasks       the table of task subsets (also: structure, rivals)
+
+The paper's split: classes 1–100 to train on, of which 81–100 are kept for validation and choose every setting, 101–200
+to test on. 128-px centre crops of photos with a shortest side of 144 px, EfficientNet-Lite0, total dimension 512, 20 ×
+4 pictures a batch. `short`, `tasks`, `structure` and `rivals` train the end of the network on kept crops of the frozen
+beginning (stem and blocks 0–10); `race` does so, too, and `race-full` trains everything. Every variant has the same
+seeds, steps and batches; differences to margin are paired by seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from likewise.images import ablation, metrics
+from likewise.images.ablation import Variant, mean_error
+from likewise.images.config import Config
+from likewise.images.layouts import Dataset, cub200
+from likewise.io import cache_folder, write_text
+from record import record
+
+FROZEN = 12
+"""Parts of EfficientNet-Lite0 that are kept as they are in half-frozen training: the stem and blocks 0 to 10."""
+SHORT = Config(frozen=FROZEN, steps=240, evaluate_every=120, crops="crop", keep="last")
+DIVA = {"tasks": "disc,shared,intra,dance"}
+MARGIN = Variant("margin", {"tasks": "disc"})
+CONTROLS = (
+    Variant("four discriminative heads", {"tasks": "disc,disc,disc,disc"}),
+    Variant("three untrained heads", {"tasks": "disc,none,none,none"}),
+)
+DEFAULT = Variant("default recipe", {})
+RELEASED = Variant(
+    "DiVA, released settings",
+    {**DIVA, "alpha_shared": 0.3, "alpha_intra": 0.3, "alpha_sample": 0.3, "rho": 1500 / 128**2, "tau": 0.01}
+    | {"shared": "random"},
+)
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Birds:
+    """The three parts of CUB-200-2011, and where runs are kept."""
+
+    training: Dataset
+    validation: Dataset
+    test: Dataset
+    folder: Path
+    seeds: tuple[int, ...]
+
+    @classmethod
+    def read(cls, data: Path, folder: Path, seeds: int) -> Birds:
+        """Classes 1–80, 81–100 and 101–200."""
+        training, validation = cub200(data / "cub200", "train").split(0.2, last=True)
+        return cls(training, validation, cub200(data / "cub200", "test"), folder, tuple(range(seeds)))
+
+
+def frozen(birds: Birds, size: int = 128, shortest: int = 144) -> dict[str, Any]:
+    """R@1 of the pretrained feature without any training."""
+    from likewise.backbones import EfficientNetLite0
+    from likewise.images.model import Embedder
+
+    model = Embedder(EfficientNetLite0.pretrained().fold(), name="frozen", dim=1280, size=size, shortest=shortest)
+    row: dict[str, Any] = {"variant": "frozen ImageNet feature", "seeds": 1}
+    for name, part in (("validation", birds.validation), ("test", birds.test)):
+        rows = model.embed(part.items)
+        row[f"{name} R@1"] = metrics.recall_at_k(rows, part.labels, ks=(1,))[1]
+        row["spectral decay"] = metrics.spectral_decay(rows)
+    return row
+
+
+# ----------------------------------------------------------------------------------------------------------- runs
+
+
+def run(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -> dict[str, Any]:
+    """The curves of one training, watched on classes that it learns from and on those it never sees."""
+    from likewise.engine.runs import Run
+    from likewise.images.training import train
+
+    chosen = variant.configs(config, seed)[0]
+    folder = birds.folder / group / _slug(variant.name) / f"seed-{seed}"
+    if not (folder / "figures.json").exists():
+        began = time.process_time()
+        model = train(
+            birds.training, chosen, out=folder, resume=True, validation=birds.validation,
+            watch={"test": birds.test, "train": _some(birds.training)}, cache=birds.folder / "frozen",
+        )  # fmt: skip
+        rows = model.embed(birds.test.items)
+        figures = {
+            "R@1": metrics.recall_at_k(rows, birds.test.labels, ks=(1, 2, 4, 8)),
+            "mAP@R": metrics.map_at_r(rows, birds.test.labels),
+            "NMI": metrics.nmi(rows, birds.test.labels),
+            "spectral decay": metrics.spectral_decay(rows),
+            "CPU s": time.process_time() - began,
+        }
+        write_text(folder / "figures.json", json.dumps(figures) + "\n")
+    lines = [line for line in Run.open(folder).metrics() if "test_r1" in line]
+    steps = sorted({line["step"] for line in lines})
+    last = {line["step"]: line for line in lines}  # a step that was evaluated twice around a resume counts once
+    curves = {name: [last[s][f"{name}_r1"] for s in steps] for name in ("train", "validation", "test")}
+    return {"steps": steps, **curves, "figures": json.loads((folder / "figures.json").read_text())}
+
+
+def _some(data: Dataset, every: int = 3) -> Dataset:
+    """Each third picture of the training classes: enough to see overfitting."""
+    return data.subset(np.arange(0, len(data), every))
+
+
+def _slug(name: str) -> str:
+    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
+
+
+def summary(name: str, runs: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The last step of every seed, the step that validation chose, and the best on test (which decides nothing)."""
+    last = np.array([r["test"][-1] for r in runs])
+    chosen = np.array([r["test"][int(np.argmax(r["validation"]))] for r in runs])
+    paired = mean_error(last - np.array([r["test"][-1] for r in base]))
+    picked = mean_error(chosen - np.array([r["test"][int(np.argmax(r["validation"]))] for r in base]))
+    row: dict[str, Any] = {"variant": name, "seeds": len(runs), "steps": runs[0]["steps"][-1]}
+    row |= _spread("test R@1", last) | {"difference": paired[0], "difference s.e.": _number(paired[1])}
+    row |= _spread("test R@1, step by validation", chosen)
+    row |= {"difference, step by validation": picked[0], "its s.e.": _number(picked[1])}
+    row |= {"best test R@1 on the way": float(np.mean([max(r["test"]) for r in runs]))}
+    row |= _spread("validation R@1", np.array([r["validation"][-1] for r in runs]))
+    row |= {"train R@1": float(np.mean([r["train"][-1] for r in runs]))}
+    row |= {k: float(np.mean([r["figures"][k] for r in runs])) for k in ("mAP@R", "NMI", "spectral decay")}
+    return row | {"test by seed": last.tolist(), "validation by seed": [r["validation"][-1] for r in runs]}
+
+
+def _spread(name: str, values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    mean, error = mean_error(values)
+    return {name: mean, f"{name} s.e.": _number(error)}
+
+
+def _number(x: float) -> float | None:
+    return None if math.isnan(x) else x
+
+
+def compared(birds: Birds, variants: Iterable[Variant], config: Config, group: str) -> tuple[Rows, dict[str, Any]]:
+    """Every variant for every seed; rows, and curves by variant."""
+    rows: Rows = []
+    curves: dict[str, Any] = {}
+    base: list[dict[str, Any]] = []
+    for variant in variants:
+        runs = []
+        for seed in birds.seeds:
+            runs.append(run(birds, variant, config, seed, group))
+            click.echo(f"{group}: {variant.name}, seed {seed}: test R@1 {runs[-1]['test'][-1]:.4f}", err=True)
+        base = base or runs
+        rows.append(summary(variant.name, runs, base))
+        curves[variant.name] = [{k: r[k] for k in ("steps", "train", "validation", "test")} for r in runs]
+    return rows, curves
+
+
+COLUMNS = ("variant", "seeds", "steps", "test R@1", "test R@1 s.e.", "difference", "difference s.e.", "train R@1")
+
+
+def short(birds: Birds) -> None:
+    """240 steps: the bars of margin and DiVA, the controls, and the released settings."""
+    diva = Variant("DiVA", DIVA)
+    rows, _ = compared(birds, (MARGIN, diva, *CONTROLS, DEFAULT, RELEASED), SHORT, "short")
+    _record("short", [frozen(birds), *rows], SHORT)
+
+
+def race(birds: Birds) -> None:
+    """Twenty epochs of half-frozen training: does the baseline overfit, and does DiVA cross it?"""
+    config = dataclasses.replace(SHORT, steps=0, epochs=20.0, evaluate_every=0)
+    diva = (Variant("DiVA", DIVA), Variant("DiVA, decorrelated", {**DIVA, "rho": 0.01}))
+    rows, curves = compared(birds, (MARGIN, *diva, *CONTROLS), config, "race")
+    _record("race", rows, config, curves)
+
+
+def race_full(birds: Birds) -> None:
+    """Twenty epochs with everything trained, on crops that are made anew."""
+    config = dataclasses.replace(SHORT, frozen=0, steps=0, epochs=20.0, evaluate_every=236)
+    rows, curves = compared(birds, (MARGIN, Variant("DiVA", DIVA)), config, "race-full")
+    _record("race-full", rows, config, curves)
+
+
+def study(name: str) -> Callable[[Birds], None]:
+    """One of the library's own studies, `likewise images ablate`, at 240 steps."""
+
+    def measure(birds: Birds) -> None:
+        variants = [v for v in ablation.STUDIES[name](SHORT) if not v.separate]
+        rows, _ = compared(birds, variants, SHORT, name)
+        _record(name, rows, SHORT)
+
+    return measure
+
+
+EXPERIMENTS: dict[str, Callable[[Birds], None]] = {
+    "short": short,
+    "race": race,
+    "race-full": race_full,
+    "tasks": study("tasks"),
+    "structure": study("structure"),
+    "rivals": study("rivals"),
+}
+
+
+def _record(name: str, rows: Rows, config: Config, curves: dict[str, Any] | None = None) -> None:
+    changed = {k: v for k, v in dataclasses.asdict(config).items() if v != getattr(Config(), k)}
+    note = f"CUB-200-2011, classes 101–200, 128 px; settings beside the defaults: {json.dumps(changed)}"
+    if curves:
+        rows[0] |= {"curves": curves}
+    record(f"quality-images-{name}", COLUMNS[:4], rows, f"python benchmarks/quality.py images --only {name}", note)
+
+
+@click.command()
+@click.option("--only", type=click.Choice(list(EXPERIMENTS)), help="one experiment")
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1))
+@click.option("--cells", type=click.Path(path_type=Path), help="where runs are kept  [default: the cache folder]")
+def images(only: str | None, seeds: int, cells: Path | None) -> None:
+    """Margin against DiVA on CUB-200-2011."""
+    import torch
+
+    torch.set_num_threads(1)
+    data = Path(os.environ["LIKEWISE_DATA"])
+    birds = Birds.read(data, cells or cache_folder() / "quality-images", seeds)
+    for name in [only] if only else EXPERIMENTS:
+        EXPERIMENTS[name](birds)
