@@ -1,6 +1,7 @@
 """DiVA against the margin baseline on CUB-200-2011, classes 101–200 never seen.
 
     python benchmarks/quality.py images                    every experiment; finished runs are kept and gone on with
+    python benchmarks/quality.py images --only choose      settings by R@1 of the validation classes; test is not looked at
     python benchmarks/quality.py images --only short       frozen, margin, DiVA and controls after 240 steps
     python benchmarks/quality.py images --only race        20 epochs with curves of train, validation and test R@1
     python benchmarks/quality.py images --only tasks       the table of task subsets (also: structure, rivals)
@@ -36,7 +37,7 @@ from record import record
 
 FROZEN = 12
 """Parts of EfficientNet-Lite0 that are kept as they are in half-frozen training: the stem and blocks 0 to 10."""
-SHORT = Config(frozen=FROZEN, steps=240, evaluate_every=120, crops="crop", keep="last")
+SHORT = Config(frozen=FROZEN, steps=240, evaluate_every=120, keep="last")
 DIVA = {"tasks": "disc,shared,intra,dance"}
 MARGIN = Variant("margin", {"tasks": "disc"})
 CONTROLS = (
@@ -44,6 +45,19 @@ CONTROLS = (
     Variant("three untrained heads", {"tasks": "disc,none,none,none"}),
 )
 DEFAULT = Variant("default recipe", {})
+DISC4 = {"tasks": "disc,disc,disc,disc"}
+CANDIDATES = (
+    MARGIN,
+    Variant("four discriminative heads", DISC4),
+    Variant("DiVA, α 0.03", {**DIVA, "alpha_shared": 0.03, "alpha_intra": 0.03, "alpha_sample": 0.03}),
+    Variant("DiVA, α 0.1", {**DIVA, "alpha_shared": 0.1, "alpha_intra": 0.1, "alpha_sample": 0.1}),
+    Variant(
+        "DiVA, α 0.03, ρ 0.02", {**DIVA, "alpha_shared": 0.03, "alpha_intra": 0.03, "alpha_sample": 0.03, "rho": 0.02}
+    ),
+    Variant("margin, averaged weights", {"tasks": "disc", "ema": 0.98}),
+    Variant("four discriminative heads, averaged weights", {**DISC4, "ema": 0.98}),
+    Variant("margin, twice the rates", {"tasks": "disc", "lr": 2e-4, "head_lr": 4e-4}),
+)
 RELEASED = Variant(
     "DiVA, released settings",
     {**DIVA, "alpha_shared": 0.3, "alpha_intra": 0.3, "alpha_sample": 0.3, "rho": 1500 / 128**2, "tau": 0.01}
@@ -84,6 +98,27 @@ def frozen(birds: Birds, size: int = 128, shortest: int = 144) -> dict[str, Any]
 
 
 # ----------------------------------------------------------------------------------------------------------- runs
+
+
+def chosen_by_validation(birds: Birds) -> None:
+    """R@1 on classes 81–100 after 240 steps for the settings that were considered."""
+    from likewise.images.training import train
+
+    rows: Rows = []
+    for variant in CANDIDATES:
+        scores = []
+        for seed in birds.seeds[:2]:
+            folder = birds.folder / "choose" / _slug(variant.name) / f"seed-{seed}"
+            config = variant.configs(SHORT, seed)[0]
+            if not (folder / "result.json").exists():
+                train(birds.training, config, out=folder, resume=True, validation=birds.validation,
+                      cache=birds.folder / "frozen")  # fmt: skip
+            scores.append(json.loads((folder / "result.json").read_text())["validation_r1"])
+            click.echo(f"choose: {variant.name}, seed {seed}: validation R@1 {scores[-1]:.4f}", err=True)
+        rows.append({"variant": variant.name, "seeds": len(scores), "steps": 240, "by seed": scores})
+        rows[-1] |= _spread("validation R@1", np.array(scores))
+    columns = ("variant", "seeds", "steps", "validation R@1")
+    record("quality-images-choose", columns, rows, "python benchmarks/quality.py images --only choose")
 
 
 def run(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -> dict[str, Any]:
@@ -203,6 +238,7 @@ def study(name: str) -> Callable[[Birds], None]:
 
 
 EXPERIMENTS: dict[str, Callable[[Birds], None]] = {
+    "choose": chosen_by_validation,
     "short": short,
     "race": race,
     "race-full": race_full,
