@@ -10,6 +10,7 @@ import click
 from likewise.cli.images_train import LAYOUTS
 from likewise.cli.terminal import check_writable, remark, result, write_json
 from likewise.engine.config import build, knobs, options
+from likewise.errors import FileError
 from likewise.images.config import Config
 
 STUDIES = ("tasks", "structure", "rivals")
@@ -65,11 +66,11 @@ def _parts(data: str, test_data: str | None, layout: str) -> tuple[Any, Any]:
 
     if test_data is not None:
         return layouts.read(data, layout=layout, split="train"), layouts.read(test_data, layout=layout, split="test")
-    training = layouts.read(data, layout=layout, split="train")
-    test = layouts.read(data, layout=layout, split="test")
-    if set(training.classes) & set(test.classes):
-        return training.split(1 / 3, last=True)
-    return training, test
+    try:
+        return layouts.read(data, layout=layout, split="train"), layouts.read(data, layout=layout, split="test")
+    except FileError:  # class folders that nobody has divided
+        whole = layouts.read(data, layout=layout)
+        return whole.split(1 / 3, last=True)
 
 
 def _line(row: dict[str, Any]) -> str:
