@@ -259,7 +259,7 @@ class FolderStore:
         I = index.search(queries, many)[1]
         late = [s for s in self.state.segments if s.ids[-1] >= covered]
         tail = Gathered((s.ids, s.scan(), s.alive & (s.ids >= covered)) for s in late)
-        if False:
+        if len(tail):
             I = np.concatenate([I, indexes.exact(tail.blocks(), queries, min(many, len(tail)))[1]], axis=1)
         found = [self._candidates(self._living(i), np.inf) for i in I]
         for one in found:
