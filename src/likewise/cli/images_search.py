@@ -206,8 +206,19 @@ def _short(path: str, root: Path) -> str:
 def _draw(queries: Sequence[str], found: Sequence[Sequence[Hit]], path: Path) -> None:
     """Each query and what was found for it, a row; a file that has gone since leaves its place empty."""
     from likewise import plot
-    from likewise.io import is_image
 
-    rows = [[q, *(h.path if is_image(h.path) else None for h in hits)] for q, hits in zip(queries, found, strict=True)]
-    captions = [["query", *(f"{h.distance:.3f}" for h in hits)] for hits in found]
-    plot.save(plot.grid(rows, [Path(q).name[:24] for q in queries], captions=captions), path)
+    pictures = [[_shown(h.path) for h in hits] for hits in found]
+    captions = [[f"{h.distance:.3f}" for h in hits] for hits in found]
+    names = [Path(q).name for q in queries]
+    plot.save(plot.ranking([_shown(q) for q in queries], pictures, names=names, captions=captions), path)
+
+
+def _shown(path: str) -> Any:
+    """The picture at a path, small, or None where it cannot be read any more."""
+    from likewise.errors import LikewiseError
+    from likewise.plot.pictures import thumbnail
+
+    try:
+        return thumbnail(path)
+    except LikewiseError:
+        return None
