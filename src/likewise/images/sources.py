@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -136,14 +136,15 @@ def _made(
 ) -> NDArray[np.float16]:
     maps: NDArray[np.float16] | None = None
     parts = np.array_split(np.arange(count, dtype=np.int64), max(1, count // 64))
-    jobs: Sequence[tuple[int, Index]] = [(k, part) for k in range(kept) for part in parts]
-    with progress(len(jobs), "frozen part", show=show) as advance:
-        for k, part in jobs:
-            y = through(stem, as_tensor(loader.load(part, k)[0], device)).cpu().numpy()
-            if maps is None:
-                maps = np.empty((count, kept, *y.shape[1:]), dtype=np.float16)
-            maps[part, k] = y
-            advance()
+    with progress(kept * len(parts), "frozen part", show=show) as advance:
+        for k in range(kept):
+            ahead = loader.ahead(parts, start=k, stride=0)
+            for part, (_, _, views) in zip(parts, ahead, strict=True):
+                y = through(stem, as_tensor(views[0], device)).cpu().numpy()
+                if maps is None:
+                    maps = np.empty((count, kept, *y.shape[1:]), dtype=np.float16)
+                maps[part, k] = y
+                advance()
     return np.empty((0, kept), dtype=np.float16) if maps is None else maps
 
 
