@@ -25,8 +25,12 @@ MODULES = (
     "likewise.io",
     "likewise.images.data",
     "likewise.core.batched",
+    "likewise.backbones.convnet",
     "likewise.backbones.efficientnet",
+    "likewise.backbones.inception",
+    "likewise.backbones.network",
     "likewise.backbones.preparation",
+    "likewise.backbones.resnet",
 )
 SHAPED = re.compile(r"\b(Float|UInt8|Int|Bool|Shaped)\[")
 # numpy's ints are numbers where the annotation says float
@@ -76,6 +80,12 @@ def network() -> Any:
     return EfficientNetLite0(classes=7)
 
 
+def named(name: str) -> Any:
+    from likewise import backbones
+
+    return backbones.named(name)
+
+
 def batch(*shape: int) -> torch.Tensor:
     return torch.linspace(0, 1, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
 
@@ -93,6 +103,10 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "images.data.thumbnail": lambda f, png: f(photo(), 20),
     "core.batched.log_sinkhorn": lambda f, png: f(batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3),
     "core.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
+    "backbones.convnet.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
+    "backbones.inception.InceptionBN.forward": lambda f, png: f(named("inception-bn"), batch(2, 3, 32, 32).float()),
+    "backbones.network.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
+    "backbones.resnet.ResNet50.forward": lambda f, png: f(named("resnet50"), batch(2, 3, 32, 32).float()),
     "backbones.efficientnet.EfficientNetLite0.forward": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
     "backbones.efficientnet.EfficientNetLite0.features": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
 }

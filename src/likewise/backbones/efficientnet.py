@@ -78,8 +78,8 @@ class Unit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """relu6(bn(w ∗ x)), or bn(w ∗ x) where linear."""
-        top, bottom = same_padding(x.shape[2], self.kernel, self.stride)
-        left, right = same_padding(x.shape[3], self.kernel, self.stride)
+        top, bottom = same_padding(int(x.shape[2]), self.kernel, self.stride)  # int: a traced size is a tensor
+        left, right = same_padding(int(x.shape[3]), self.kernel, self.stride)
         if top != bottom or left != right:
             x, top, left = nn.functional.pad(x, (left, right, top, bottom)), 0, 0
         y = convolve(x, self.conv, self.bn, (top, left))

@@ -105,7 +105,7 @@ class Branches(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[branch(x) for each branch] along the channels."""
         maps = [branch(x) for branch in self.branches]
-        if len({y.shape[2:] for y in maps}) > 1:
+        if len({(int(y.shape[2]), int(y.shape[3])) for y in maps}) > 1:
             raise ShapeError(
                 f"x: Inception-BN cannot halve a map of {x.shape[2]} × {x.shape[3]}; give sides in multiples of 32 px"
             )

@@ -1,0 +1,231 @@
+"""An embedder as ONNX: the same rows in onnxruntime, any batch, metadata, card; and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from likewise.errors import InputError, LikewiseError, MissingExtra
+from likewise.images import Embedder, default
+from likewise.images import export as module
+from likewise.images.export import Exported, card, export
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def trained(backbone: str = "convnet", norm: str = "folded", heads: int = 4, size: int = 32) -> Embedder:
+    """An embedder as `train` makes them, its weights still random."""
+    from likewise.backbones import named
+    from likewise.images.network import assemble
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = assemble(named(backbone), frozen=1, total=32, heads=heads, norm=norm).eval()
+    recipe = {"backbone": backbone, "frozen": 1, "norm": norm, "data": "birds", "classes_of_data": 80, "alpha": 0.03}
+    return Embedder(network, name="diva", dim=32, size=size, shortest=size + 8, recipe=recipe, figures={"R@1": 0.45123})
+
+
+def run(path: Path, pictures: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    return session.run(None, {"pictures": pictures})[0]
+
+
+def noise(n: int, size: int) -> np.ndarray:
+    return np.random.default_rng(n).integers(0, 256, (n, size, size, 3), dtype=np.uint8)
+
+
+def agree(model: Embedder, path: Path, n: int) -> None:
+    """onnxruntime on the prepared pixels is `embed` on the pictures, to 1e-4."""
+    from likewise.backbones.preparation import crop
+
+    pictures = noise(n, model.shortest)
+    pixels = np.stack([crop(p, model.size, model.shortest) for p in pictures]).transpose(0, 3, 1, 2)
+    got = run(path, (pixels / np.float32(255)).astype(np.float32))
+    assert got.shape == (n, model.dim)
+    np.testing.assert_allclose(got, model.embed(list(pictures)), atol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
+
+
+def test_the_default_embedder_gives_the_same_rows(tmp_path: Path) -> None:
+    found = export(default(), tmp_path / "model.onnx")
+    assert isinstance(found, Exported)
+    assert (found.size, found.dim, found.bytes) == (224, 1280, found.path.stat().st_size)
+    assert 0 < found.difference < 1e-5
+    agree(default(), found.path, 3)
+
+
+@pytest.mark.parametrize("norm", ["folded", "frozen"])
+def test_a_trained_embedder_gives_the_same_rows_for_any_batch(tmp_path: Path, norm: str) -> None:
+    model = trained(norm=norm)
+    found = export(model, tmp_path / "model.onnx")
+    for n in (1, 5, 45):  # more than a chunk, too
+        agree(model, found.path, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", ["efficientnet-lite0", "resnet50", "inception-bn"])
+def test_every_backbone_can_be_exported(tmp_path: Path, backbone: str) -> None:
+    model = trained(backbone, size=64)
+    agree(model, export(model, tmp_path / "model.onnx").path, 22)
+
+
+@pytest.mark.parametrize("opset", [13, 20])
+def test_other_versions_of_the_operators(tmp_path: Path, opset: int) -> None:
+    found = export(trained(), tmp_path / "model.onnx", opset=opset)
+    assert onnx.load(str(found.path)).opset_import[0].version == opset
+    agree(trained(), found.path, 2)
+
+
+def test_a_network_of_ones_own(tmp_path: Path) -> None:
+    from likewise.backbones import as_backbone
+
+    network = as_backbone(torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.ReLU()), size=24).eval()
+    model = Embedder(network, name="custom", dim=5, size=24, shortest=30)
+    agree(model, export(model, tmp_path / "own.onnx").path, 4)
+
+
+def test_the_file_says_how_to_feed_it(tmp_path: Path) -> None:
+    model = trained()
+    graph = onnx.load(str(export(model, tmp_path / "model.onnx").path))
+    said = {p.key: p.value for p in graph.metadata_props}
+    assert said.pop("likewise")
+    assert said == {"name": "diva", "dim": "32", "size": "32", "shortest": "40", "digest": model.digest}
+    (entry,), (leave,) = graph.graph.input, graph.graph.output
+    assert (entry.name, leave.name) == ("pictures", "rows")
+    shape = [d.dim_param or d.dim_value for d in entry.type.tensor_type.shape.dim]
+    assert shape == ["b", 3, 32, 32]
+
+
+def test_exporting_leaves_the_model_alone(tmp_path: Path) -> None:
+    """Even one that is still in training, whose normalisations would learn from every picture they see."""
+    model = trained(norm="trained")
+    model.network.train()
+    before, modes = model.digest, [m.training for m in model.network.modules()]
+    found = export(model, tmp_path / "model.onnx")
+    del model.__dict__["digest"]  # computed anew
+    assert model.digest == before
+    assert [m.training for m in model.network.modules()] == modes
+    model.network.eval()
+    agree(model, found.path, 2)
+
+
+def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
+    a, b = (export(trained(), tmp_path / name).path.read_bytes() for name in ("a.onnx", "b.onnx"))
+    assert a == b
+
+
+# ---------------------------------------------------------------------------------------------------------- the card
+
+
+def test_the_card_says_what_the_model_carries(tmp_path: Path) -> None:
+    found = export(trained(), tmp_path / "model.onnx")
+    text = found.card.read_text()
+    assert found.card == tmp_path / "model.md"
+    for part in (
+        "# diva: pictures to 32 numbers",
+        "the centre 32 × 32 of a picture with its shortest side at 40 px",
+        "`model.onnx`: `pictures` (b, 3, 32, 32) → `rows` (b, 32)",
+        "**Data.** birds, 80 classes",
+        "**Licence.** not stated",
+        "| alpha | 0.03 |",
+        "| R@1 | 0.4512 |",
+        trained().digest,
+    ):
+        assert part in text, part
+    assert "| data |" not in text
+
+
+def test_the_default_card_names_imagenet_and_its_licence() -> None:
+    text = card(default())
+    assert "ImageNet" in text
+    assert "Apache-2.0" in text
+    assert "ONNX" not in text
+    assert "**Figures.** not stated." in text
+
+
+def test_a_hostile_recipe_stays_in_its_cell() -> None:
+    model = trained()
+    model.recipe |= {"data": "a\n\n# owned", "note": "x | y\n| z |"}
+    lines = card(model).splitlines()
+    assert sum(line.startswith("# ") for line in lines) == 1
+    assert "| note | x \\| y \\| z \\| |" in lines
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+
+
+def test_wrong_arguments_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"path: expected a name that ends in \.onnx"):
+        export(trained(), tmp_path / "model.pt")
+    for opset in (12, 21, "17"):
+        with pytest.raises(InputError, match="opset: expected 13 to 20"):
+            export(trained(), tmp_path / "model.onnx", opset=opset)
+    with pytest.raises(InputError, match="model: expected an Embedder with a network, got int"):
+        export(3, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_onnx_the_line_that_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = module.importlib.util.find_spec
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda n, *a: None if n == "onnx" else find(n, *a))
+    with pytest.raises(MissingExtra, match=r"pip install 'likewise\[onnx\]'"):
+        export(trained(), tmp_path / "model.onnx")
+
+
+def test_without_onnxruntime_it_is_written_and_said_to_be_unchecked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = module.importlib.util.find_spec
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda n, *a: None if n == "onnxruntime" else find(n, *a))
+    found = export(trained(), tmp_path / "model.onnx")
+    assert found.difference is None
+    assert "not compared" in found.card.read_text()
+    agree(trained(), found.path, 2)
+
+
+def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in the exported graph is found before the file exists."""
+    whole = module._whole
+    monkeypatch.setattr(module, "_whole", lambda network, x: whole(network, x * 0.9))
+    with pytest.raises(LikewiseError, match="nothing was written"):
+        export(trained(), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+# -------------------------------------------------------------------------------------------------------- the command
+
+
+def command(*args: Any) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "likewise.cli", "images", "export", *map(str, args)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def test_the_command_exports_a_saved_model(tmp_path: Path) -> None:
+    import json
+
+    import likewise as lw
+
+    model = trained()
+    lw.save(model, tmp_path / "model.safetensors")
+    found = command(tmp_path / "model.safetensors", "--out", tmp_path / "out" / "m.onnx", "--json")
+    assert found.returncode == 0, found.stderr
+    said = json.loads(found.stdout)
+    assert said["output"] == ["b", 32]
+    assert said["difference"] < 1e-4
+    agree(model, tmp_path / "out" / "m.onnx", 3)
+    assert (tmp_path / "out" / "m.md").is_file()
+
+
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    found = command(tmp_path / "none.safetensors", "--out", tmp_path / "m.onnx")
+    assert found.returncode == 2
+    assert found.stderr.startswith("likewise: ")
+    assert "does not exist" in found.stderr
+    assert len(found.stderr.splitlines()) == 1
