@@ -147,6 +147,8 @@ def test_rates() -> None:
     cosine = Fitting(steps=100)
     assert [round(cosine.rate(s), 6) for s in (0, 50, 100)] == [1.0, 0.5, 0.0]
     assert Fitting(steps=10, schedule="linear").rate(5) == 0.5
+    dropped = Fitting(steps=10, schedule="drop", drop_at=0.3, drop=0.2)
+    assert [dropped.rate(s) for s in (0, 2, 3, 9)] == [1.0, 1.0, 0.2, 0.2]
     rising = Fitting(steps=10, schedule="constant", warmup=4)
     assert [rising.rate(s) for s in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     with pytest.raises(ConfigError, match="schedule"):

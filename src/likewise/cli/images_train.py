@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from likewise.cli.terminal import check_writable, remark, result
 from likewise.engine.config import build, knobs, options
 from likewise.errors import InputError
 from likewise.images.config import Config
+from likewise.images.presets import PRESETS, settings
 
 LAYOUTS = ("auto", "folder", "cub200", "cars196", "sop", "omniglot")
 
@@ -21,10 +23,13 @@ LAYOUTS = ("auto", "folder", "cub200", "cars196", "sop", "omniglot")
 @click.option("--out", default="run", show_default=True, type=click.Path(), help="the run directory")
 @click.option("--layout", default="auto", show_default=True, type=click.Choice(LAYOUTS), help="how DATA is laid out")
 @click.option("--resume/--no-resume", default=True, show_default=True, help="go on with a run that was stopped")
+@click.option("--preset", type=click.Choice(list(PRESETS)), help="the settings of one of the paper's runs; flags win")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
 @options(Config)
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
-def train(data: str, out: str, layout: str, resume: bool, device: str, as_json: bool, **given: Any) -> None:
+def train(
+    data: str, out: str, layout: str, resume: bool, preset: str | None, device: str, as_json: bool, **given: Any
+) -> None:
     """Train an embedder on the classes of DATA: a folder for each class, or a published data set.
 
     Some classes are set aside; R@1 on them is told as it goes and chooses the weights. Writes RUN/model.safetensors,
@@ -39,7 +44,7 @@ def train(data: str, out: str, layout: str, resume: bool, device: str, as_json: 
     if (folder / "result.json").exists():
         raise InputError(f"out: {folder} holds a finished run already; use another --out")
     check_writable(folder.parent)
-    config = build(Config, {k.name: given[k.name] for k in knobs(Config)})
+    config = configured(preset, given)
     dataset = layouts.read(data, layout=layout, split="train")
     first = World.current().first
     if first:
@@ -54,6 +59,16 @@ def train(data: str, out: str, layout: str, resume: bool, device: str, as_json: 
     result(f"{model.name}: {told or 'trained'}; {folder / 'model.safetensors'}", record, as_json)
     if picture is not None:
         remark(f"see {picture}")
+
+
+def configured(preset: str | None, given: Mapping[str, Any]) -> Config:
+    """The configuration of the flags; with a preset, its settings where no flag was given."""
+    values = {k.name: given[k.name] for k in knobs(Config)}
+    if preset is not None:
+        source = click.get_current_context().get_parameter_source
+        silent = {name for name in values if source(name) is ParameterSource.DEFAULT}
+        values |= {name: value for name, value in settings(preset).items() if name in silent}
+    return build(Config, values)
 
 
 def draw(folder: Path) -> Path | None:

@@ -15,7 +15,11 @@ class Fitting:
     """The knobs of a training loop."""
 
     steps: int = knob(0, "optimiser steps; 0: as many as the epochs make", low=0)
-    schedule: Literal["cosine", "linear", "constant"] = knob("cosine", "how learning rates fall over the steps")
+    schedule: Literal["cosine", "linear", "constant", "drop"] = knob(
+        "cosine", "how learning rates fall over the steps; drop: once, as drop_at and drop say"
+    )
+    drop_at: float = knob(0.5, "share of the steps after which rates drop", low=0, high=1)
+    drop: float = knob(0.3, "what rates are multiplied by then", above=0, high=1)
     warmup: int = knob(0, "steps over which rates rise from 0", low=0)
     weight_decay: float = knob(1e-4, "AdamW's weight decay of the network", low=0)
     clip: float = knob(0.0, "largest norm of the network's gradient; 0: no limit", low=0)
@@ -31,5 +35,7 @@ class Fitting:
         """The share of the full learning rates at a step."""
         rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         done = step / max(self.steps, 1)
-        falling = {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}
+        dropped = self.drop if done >= self.drop_at else 1.0
+        cosine = 0.5 * (1 + math.cos(math.pi * done))
+        falling = {"cosine": cosine, "linear": 1 - done, "constant": 1.0, "drop": dropped}
         return rising * falling[self.schedule]

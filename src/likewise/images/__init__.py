@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from likewise.images.compare import ImageComparison, compare
 from likewise.images.config import Config
 from likewise.images.model import Embedder, Skipped, default
+from likewise.images.presets import preset
 
 if TYPE_CHECKING:
     from likewise.images import diva as diva
@@ -46,7 +47,16 @@ _HOMES = {
 }
 _MODULES = ("diva", "metrics")
 
-__all__ = ["Config", "Embedder", "ImageComparison", "Skipped", "compare", "default", *sorted([*_HOMES, *_MODULES])]
+__all__ = [
+    "Config",
+    "Embedder",
+    "ImageComparison",
+    "Skipped",
+    "compare",
+    "default",
+    "preset",
+    *sorted([*_HOMES, *_MODULES]),
+]
 
 
 def __getattr__(name: str) -> Any:
