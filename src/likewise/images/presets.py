@@ -43,6 +43,7 @@ def _run(backbone: str, alpha: float, rho: float, drop: float, epoch: int, epoch
         "drop": drop,
         "lr": 1e-5,
         "head_lr": 1e-5,
+        "psi_lr": 1e-5,
         "weight_decay": 4e-4,
         "smallest": 0.16,
     }
