@@ -25,6 +25,10 @@ MODULES = (
     "likewise.io",
     "likewise.images.data",
     "likewise.core.batched",
+    "likewise.core.triplets",
+    "likewise.images.augment",
+    "likewise.images.diva",
+    "likewise.images.network",
     "likewise.backbones.convnet",
     "likewise.backbones.efficientnet",
     "likewise.backbones.inception",
@@ -90,6 +94,22 @@ def batch(*shape: int) -> torch.Tensor:
     return torch.linspace(0, 1, int(np.prod(shape)), dtype=torch.float64).reshape(shape)
 
 
+def unit(*shape: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.sin(7 * batch(*shape) + 1), dim=-1)
+
+
+def tail() -> Any:
+    from likewise.images.network import assemble
+
+    return assemble(named("convnet"), frozen=1, total=8, heads=2)
+
+
+def contrast() -> Any:
+    from likewise.images.diva import Contrast
+
+    return Contrast(0, 4, 5).double()
+
+
 CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "io.read": lambda f, png: f(png),
     "io.read_array": lambda f, png: f(png),
@@ -103,6 +123,16 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "images.data.thumbnail": lambda f, png: f(photo(), 20),
     "core.batched.log_sinkhorn": lambda f, png: f(batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3),
     "core.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
+    "core.triplets.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
+    "core.triplets.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),
+    "core.triplets.draw": lambda f, png: f(unit(3, 4).abs(), torch.Generator()),
+    "images.augment.sampled": lambda f, png: f(photo(), 20),
+    "images.augment.centre": lambda f, png: f(photo(), 20, 24),
+    "images.diva.Contrast.weights": lambda f, png: f(contrast(), unit(3, 4), torch.ones(3, 5, dtype=torch.bool)),
+    "images.network.Tail.forward": lambda f, png: f(tail().tail, batch(2, 3, 32, 32).float()),
+    "images.network.Network.features": lambda f, png: f(tail(), batch(2, 3, 32, 32).float()),
+    "images.network.Network.forward": lambda f, png: f(tail(), batch(2, 3, 32, 32).float()),
+    "images.network.Network.joined": lambda f, png: f(tail(), unit(3, 2, 4)),
     "backbones.convnet.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
     "backbones.inception.InceptionBN.forward": lambda f, png: f(named("inception-bn"), batch(2, 3, 32, 32).float()),
     "backbones.network.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from likewise.core import triplets
+from likewise.engine.fit import average_into
 from likewise.errors import InputError
 
 
@@ -361,15 +362,10 @@ class Objective(nn.Module):
             task.after(batch)
 
 
-@torch.no_grad()
 def follow(momentum: nn.Module, network: nn.Module, rate: float) -> None:
     """θ′ ← rate θ′ + (1 − rate) θ for parameters and floating buffers alike; whole numbers are copied.
 
     The statistics of batch normalisation are buffers: a momentum network without them has weights and statistics that
     do not fit each other.
     """
-    ours, theirs = dict(momentum.state_dict(keep_vars=True)), network.state_dict(keep_vars=True)
-    floating = [k for k, v in theirs.items() if v.is_floating_point()]
-    torch._foreach_lerp_([ours[k].data for k in floating], [theirs[k].data for k in floating], 1.0 - rate)
-    for key in theirs.keys() - set(floating):
-        ours[key].copy_(theirs[key])
+    average_into(momentum.state_dict(), network, rate)
