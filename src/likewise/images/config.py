@@ -46,6 +46,7 @@ class Config(Fitting):
     per_class: int = knob(4, "pictures of each class in a batch", low=2)
     crops: Literal["random-resized", "crop"] = knob("random-resized", "how training pictures are cut")
     smallest: float = knob(0.25, "smallest share of a picture's area that a random crop takes", above=0, high=1)
+    flip: bool = knob(True, "mirror half of the training pictures")
     epochs: float = knob(4.0, "passes through the pictures, where steps is 0", above=0)
     lr: float = knob(1e-4, "learning rate of the backbone", low=0)
     head_lr: float = knob(2e-4, "learning rate of the heads", low=0)

@@ -109,7 +109,10 @@ def mean_of(scores: Floats, lone: Lone) -> float:
 
 
 def clusters(embeddings: ArrayLike, k: int, *, seed: int = 0) -> Index:
-    """The cluster (n,) of each row, 0 … k − 1, by k-means on the unit rows: FAISS, all rows, 20 rounds, one start."""
+    """The cluster (n,) of each row, 0 … k − 1, by k-means on the unit rows: FAISS, all rows, 20 rounds, one start.
+
+    The start is k rows drawn by `seed`, as in the papers; compare figures over several seeds.
+    """
     import faiss
 
     X = ranks.unit(embeddings)

@@ -271,7 +271,7 @@ class Training:
 
     def _loader(self, *, views: int) -> Loader:
         c = self.config
-        augment = Augment(size=c.size, mode=c.crops, shortest=c.shortest, scale=(c.smallest, 1.0))
+        augment = Augment(size=c.size, mode=c.crops, shortest=c.shortest, scale=(c.smallest, 1.0), flip=c.flip)
         side = min(2 * c.shortest, augment.decoded_side)
         small = 4 * side * side * len(self.data) <= MOST_KEPT  # then a picture is decoded once, not in every epoch
         return Loader(
