@@ -166,12 +166,12 @@ class Evaluation:
         ]
         return sorted(rows, key=lambda row: (-row["n"], -row["share"], row["class"], row["taken for"]))[:most]
 
-    def queries(self, most: int = SHOWN) -> Index:
-        """Pictures drawn at random by the seed, each of another class as far as there are so many."""
+    def queries(self, most: int | None = None) -> Index:
+        """Pictures (by default 8) drawn at random by the seed, each of another class as far as there are so many."""
         order = np.random.default_rng(self.seed).permutation(len(self.rows))
         order = order[~np.isnan(self.hits[order])]
         places = _turns(self.dataset.labels[order])
-        return np.asarray(order[np.argsort(places, kind="stable")][:most], dtype=np.int64)
+        return np.asarray(order[np.argsort(places, kind="stable")][: most or SHOWN], dtype=np.int64)
 
     def plot_rankings(self) -> Figure:
         """Some pictures, drawn at random, each with its nearest: the right ones framed green, the wrong ones red."""
