@@ -13,8 +13,8 @@ import torch
 
 from likewise.errors import InputError, LikewiseError, MissingExtra
 from likewise.images import Embedder, default
-from likewise.images import export as module
-from likewise.images.export import Exported, card, export
+from likewise.images import exporting as module
+from likewise.images.exporting import Exported, card, export
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -192,8 +192,15 @@ def test_without_onnxruntime_it_is_written_and_said_to_be_unchecked(
 
 def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake in the exported graph is found before the file exists."""
-    whole = module._whole
-    monkeypatch.setattr(module, "_whole", lambda network, x: whole(network, x * 0.9))
+    settled = module._settled
+
+    def spoiled(model: Embedder) -> Any:
+        network = settled(model)
+        whole = network.features
+        network.features = lambda x: whole(x * 0.9)
+        return network
+
+    monkeypatch.setattr(module, "_settled", spoiled)
     with pytest.raises(LikewiseError, match="nothing was written"):
         export(trained(), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

@@ -20,7 +20,7 @@ def export(model: str | None, out: str, opset: int, as_json: bool) -> None:
     The graph maps pictures (b, 3, side, side) in [0, 1] to unit rows; it is run with onnxruntime before it is kept.
     """
     from likewise.cli.images_search import model_at
-    from likewise.images.export import export as exported
+    from likewise.images.exporting import export as exported
 
     check_writable(Path(out).absolute().parent)
     embedder = model_at(model)

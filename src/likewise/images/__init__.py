@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from likewise.images import metrics as metrics
     from likewise.images.dataset import Dataset as Dataset
     from likewise.images.evaluation import evaluate as evaluate
+    from likewise.images.exporting import export as export
     from likewise.images.gallery import Gallery as Gallery
     from likewise.images.layouts import cars196 as cars196
     from likewise.images.layouts import cub200 as cub200
@@ -35,6 +36,7 @@ _HOMES = {
     "cars196": "layouts",
     "cub200": "layouts",
     "evaluate": "evaluation",
+    "export": "exporting",
     "f1": "metrics",
     "folder": "layouts",
     "map_at_r": "metrics",

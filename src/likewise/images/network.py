@@ -49,7 +49,8 @@ class Tail(nn.Module):
 
     def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b h D"]:
         """Unit rows of each head; the batch goes through in chunks that fit the processor's cache."""
-        rows = self.projection(torch.cat([self.trunk(part) for part in torch.split(x, self.chunk)]))
+        parts = [x] if self.chunk == WHOLE else torch.split(x, self.chunk)
+        rows = self.projection(torch.cat([self.trunk(part) for part in parts]))
         return nn.functional.normalize(rows.unflatten(1, (self.heads, -1)), dim=2)
 
     @torch.no_grad()

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from likewise.errors import InputError, LikewiseError, MissingExtra
 from likewise.images.model import DEFAULT, Embedder
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 OPSET = 17
 """The version of ONNX's operators: read by every onnxruntime since 1.12."""
@@ -111,31 +111,24 @@ def _rows_of(model: Embedder) -> Any:
     import torch
 
     class Rows(torch.nn.Module):
-        def __init__(self, network: torch.nn.Module) -> None:
+        def __init__(self, network: Any) -> None:
             super().__init__()
-            self.network = network
+            self.network: Any = network
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.normalize(_whole(self.network, x), dim=1)
+            return torch.nn.functional.normalize(self.network.features(x), dim=1)
 
     return Rows(_settled(model)).eval()
 
 
 def _settled(model: Embedder) -> Any:
     """A copy of the network on the CPU, in evaluation mode: what is done to it does not reach the model."""
-    return copy.deepcopy(model.network).cpu().float().requires_grad_(False).eval()
+    from likewise.images.network import WHOLE, Network
 
-
-def _whole(network: Any, x: Tensor) -> Tensor:
-    """`network.features(x)` with the batch in one piece: a graph cannot cut a batch whose length it does not know."""
-    import torch
-
-    from likewise.images.network import Network
-
-    if not isinstance(network, Network):
-        return cast("Tensor", network.features(x))
-    rows = network.tail.projection(network.tail.trunk(network.stem(x)))
-    return network.joined(torch.nn.functional.normalize(rows.unflatten(1, (network.tail.heads, -1)), dim=2))
+    network = copy.deepcopy(model.network).cpu().float().requires_grad_(False).eval()
+    if isinstance(network, Network):
+        network.tail.chunk = WHOLE  # a graph cannot cut a batch whose length it does not know
+    return network
 
 
 def _metadata(model: Embedder) -> dict[str, str]:
