@@ -161,7 +161,7 @@ def _difference(model: Embedder, data: bytes) -> float | None:
 
     noise = np.random.default_rng(0).random((3, 3, model.size, model.size), dtype=np.float32)
     with torch.inference_mode():
-        rows = model.network.features(torch.from_numpy(noise).to(model.device))
+        rows = copy.deepcopy(model.network).eval().features(torch.from_numpy(noise).to(model.device))
         want = torch.nn.functional.normalize(rows, dim=1).cpu().numpy()
     try:
         got = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run([OUTPUT], {INPUT: noise})[0]
