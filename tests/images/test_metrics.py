@@ -236,6 +236,27 @@ class TestExactness:
             error = np.abs((s.X @ s.X.T).astype(np.float64) - s.X.astype(np.float64) @ s.X.T.astype(np.float64))
             assert error.max() < s.rounding < 1e-4
 
+    @settings(max_examples=10)
+    @given(SEEDS, st.sampled_from([2, 5]))
+    def test_threads_change_no_bit(self, seed, threads):
+        X, y = blobs(seed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ranks, "TILE", 7)
+            patch.setattr(ranks, "PANEL", 200)
+            alone = hits_at_k(X, y, KS), map_at_r(X, y)
+            patch.setattr(ranks, "_blas_threads", lambda: threads)
+            together = hits_at_k(X, y, KS), map_at_r(X, y)
+        np.testing.assert_equal(together, alone)
+
+    def test_an_error_in_a_thread_comes_out(self):
+        def fail(item):
+            raise ValueError(f"item {item}")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ranks, "_blas_threads", lambda: 3)
+            with pytest.raises(ValueError, match="item 0"):
+                list(ranks._in_threads(fail, range(9)))
+
     def test_memory_is_that_of_tiles(self):
         """8,000 rows: one matrix would be 256 MB in float32."""
         import tracemalloc

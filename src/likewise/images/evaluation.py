@@ -179,13 +179,13 @@ class Evaluation:
 
         chosen, labels = self.queries(), self.dataset.labels
         near = self.nearest[chosen]
-        names = [_short(self.dataset.classes[c]) for c in labels[chosen]]
+        names = [self.dataset.classes[c] for c in labels[chosen]]
         return plot.ranking(
             [self.dataset.items[i] for i in chosen],
             [[self.dataset.items[j] for j in row] for row in near],
             right=(labels[near] == labels[chosen][:, None]).tolist(),
             names=names,
-            captions=[[_short(self.dataset.classes[labels[j]]) for j in row] for row in near],
+            captions=[[self.dataset.classes[labels[j]] for j in row] for row in near],
             title=f"{self.figures['dataset']}, {self.figures['model']}: pictures drawn at random and their nearest",
         )
 
@@ -208,7 +208,3 @@ def _turns(labels: Index) -> Index:
     turns = np.empty(len(labels), dtype=np.int64)
     turns[order] = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
     return turns
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 22 else name[:21] + "…"

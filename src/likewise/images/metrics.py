@@ -166,9 +166,10 @@ def spectrum(embeddings: ArrayLike) -> Floats:
     """The min(n, d) singular values of the unit rows, not centred, over their sum, descending [DiVA Fig. 5]."""
     X = ranks.unit(embeddings)
     R = np.empty((0, X.shape[1]))
-    for s in range(0, len(X), ROWS):
-        R = np.asarray(np.linalg.qr(np.vstack([R, X[s : s + ROWS].astype(np.float64)]), mode="r"))
-    values = np.linalg.svd(R, compute_uv=False)
+    with ranks.one_thread():
+        for s in range(0, len(X), ROWS):
+            R = np.asarray(np.linalg.qr(np.vstack([R, X[s : s + ROWS].astype(np.float64)]), mode="r"))
+        values = np.linalg.svd(R, compute_uv=False)
     return np.asarray(values / values.sum())
 
 

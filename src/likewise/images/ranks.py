@@ -7,14 +7,20 @@ stand, so equal rows tie exactly, and the order of the rows changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likewise.errors import InputError, ShapeError
 
+T = TypeVar("T")
+R = TypeVar("R")
 Rows = NDArray[np.float32]
 Index = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -152,32 +158,34 @@ def best_of_class(s: Sides, most: int) -> Best:
     """Exact ranks of the nearest row of the same class, counted up to `most`."""
     value, same = _nearest_of_class(s)
     count = _Count(s, value, most)
-    for i, j, G in _tiles(s):
-        count.see(*_where(count.low[i, None] <= G, G, i, j))
-        if s.within and i != j:
-            column, row, g = _where(count.low[None, j] <= G, G, i, j)
-            count.see(row, column, g)
+    for pairs in _in_threads(count.look, _tiles(s)):
+        for found in pairs:
+            count.add(*found)
     return Best(count.above, count.tied, same)
 
 
 def _nearest_of_class(s: Sides) -> tuple[Floats, Index]:
     """The largest float64 similarity to a row of the same class, and how many rows have it; +inf and 0 without any."""
     value, same = np.full(len(s.X), np.inf), np.zeros(len(s.X), dtype=np.int64)
-    for i, j in _classes(s):
-        for part in np.array_split(i, -(-len(i) * len(j) // PANEL)):
-            G = s.X[part] @ s.Y[j].T
-            if s.within:
-                G[part[:, None] == j[None, :]] = -np.inf
-            low = G.max(axis=1, keepdims=True) - np.float32(2 * s.rounding)
-            row, column = np.nonzero(low <= G)
-            exact = s.exact(part[row], j[column])
-            value[part] = np.maximum.reduceat(exact, np.searchsorted(row, np.arange(len(part))))
-            same[part] = np.bincount(row, exact == value[part][row], len(part)).astype(np.int64)
+    for i, nearest, count in _in_threads(lambda pair: _nearest_among(s, *pair), _classes(s)):
+        value[i], same[i] = nearest, count
     return value, same
 
 
+def _nearest_among(s: Sides, i: Index, j: Index) -> tuple[Index, Floats, Index]:
+    """Of the queries i and the rows j of one class: i again, the largest similarity, how many rows have it."""
+    G = s.X[i] @ s.Y[j].T
+    if s.within:
+        G[i[:, None] == j[None, :]] = -np.inf
+    low = G.max(axis=1, keepdims=True) - np.float32(2 * s.rounding)
+    row, column = np.nonzero(low <= G)
+    exact = s.exact(i[row], j[column])
+    value = np.maximum.reduceat(exact, np.searchsorted(row, np.arange(len(i))))
+    return i, value, np.bincount(row, exact == value[row], len(i)).astype(np.int64)
+
+
 def _classes(s: Sides) -> Iterator[tuple[Index, Index]]:
-    """For each class its queries and its rows of the gallery, where a query has a row to be found."""
+    """Queries of a class, of a large one some at a time, and its rows in the gallery, where there is one to find."""
     relevant = s.relevant
     left, right = (np.argsort(codes, kind="stable") for codes in (s.x, s.y))
     left = left[relevant[left] > 0]
@@ -185,7 +193,8 @@ def _classes(s: Sides) -> Iterator[tuple[Index, Index]]:
     ends = np.concatenate([classes, classes + 1]).reshape(2, -1).T
     queries, gallery = np.searchsorted(s.x[left], ends), np.searchsorted(s.y[right], ends)
     for (i, i_end), (j, j_end) in zip(queries.tolist(), gallery.tolist(), strict=True):
-        yield left[i:i_end], right[j:j_end]
+        for part in np.array_split(left[i:i_end], -(-(i_end - i) * (j_end - j) // PANEL)):
+            yield part, right[j:j_end]
 
 
 class _Count:
@@ -196,7 +205,17 @@ class _Count:
         self.above, self.tied = np.zeros(len(value), dtype=np.int64), np.zeros(len(value), dtype=np.int64)
         self.low = (value - s.rounding).astype(np.float32)
 
-    def see(self, i: Index, j: Index, g: Rows) -> None:
+    def look(self, tile: tuple[slice, slice]) -> list[tuple[Index, Index, Rows]]:
+        """Query, row and similarity of the pairs of a tile that may count, of one collection both ways round."""
+        rows, columns = tile
+        G = self.s.X[rows] @ self.s.Y[columns].T
+        found = [_where(self.low[rows, None] <= G, G, rows, columns)]
+        if self.s.within and rows != columns:
+            j, i, g = _where(self.low[None, columns] <= G, G, rows, columns)
+            found.append((i, j, g))
+        return found
+
+    def add(self, i: Index, j: Index, g: Rows) -> None:
         """Count pairs with a similarity of at least `low`: surely above, or to be decided in float64."""
         other = self.s.x[i] != self.s.y[j]
         i, j, g = i[other], j[other], g[other]
@@ -222,12 +241,43 @@ def _where(seen: NDArray[np.bool_], G: Rows, rows: slice, columns: slice) -> tup
     return i + rows.start, j + columns.start, G.reshape(-1)[at]
 
 
-def _tiles(s: Sides) -> Iterator[tuple[slice, slice, Rows]]:
-    """float32 similarities by tiles; of one collection only those on and above the diagonal."""
+def _tiles(s: Sides) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of each tile; of one collection only those on and above the diagonal."""
     for i in range(0, len(s.X), TILE):
         for j in range(i if s.within else 0, len(s.Y), TILE):
-            left, right = slice(i, min(i + TILE, len(s.X))), slice(j, min(j + TILE, len(s.Y)))
-            yield left, right, s.X[left] @ s.Y[right].T
+            yield slice(i, min(i + TILE, len(s.X))), slice(j, min(j + TILE, len(s.Y)))
+
+
+def _in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """function(item) of each, in order, in as many threads as BLAS has, each of which then has a BLAS of one thread.
+
+    Where others use the cores, too, threads inside of small products wait for each other most of the time.
+    """
+    threads = _blas_threads()
+    if threads == 1:
+        yield from map(function, items)
+        return
+    waiting: deque[Future[R]] = deque()
+    with one_thread(), ThreadPoolExecutor(threads, "likewise-ranks") as pool:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """A BLAS of one thread."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(limits=1, user_api="blas")  # type: ignore[no-any-return]
+
+
+def _blas_threads() -> int:
+    from threadpoolctl import threadpool_info
+
+    return max((int(lib["num_threads"]) for lib in threadpool_info() if lib["user_api"] == "blas"), default=1)
 
 
 # ------------------------------------------------------------------------------------------------- the nearest R rows
@@ -242,9 +292,13 @@ def average_precision_at_r(s: Sides) -> Floats:
     relevant, found = s.relevant, np.zeros(len(s.X))
     order = np.argsort(relevant, kind="stable")
     order = order[relevant[order] > 0]
-    for part in np.array_split(order, max(1, -(-len(order) * len(s.Y) // PANEL))):
-        if len(part):
-            found[part] = _expected_precision(*_ordered(s, part, relevant[part]), relevant[part])
+    parts = [p for p in np.array_split(order, max(1, -(-len(order) * len(s.Y) // PANEL))) if len(p)]
+
+    def of(part: Index) -> Floats:
+        return _expected_precision(*_ordered(s, part, relevant[part]), relevant[part])
+
+    for part, scores in zip(parts, _in_threads(of, parts), strict=True):
+        found[part] = scores
     return found
 
 

@@ -88,6 +88,6 @@ def _picture(ax: Axes, given: Any, x: float, top: float, edge: float, judged: bo
         badge = {"boxstyle": "square,pad=0.18", "fc": colour, "ec": "none"}
         at = (x + edge - 0.09, top - 0.1)
         ax.text(*at, "✓" if judged else "✗", size=7, color="white", ha="center", va="center", bbox=badge, zorder=5)
-    most = max(4, int(15 * edge))
+    most = max(4, int(18 * edge))
     words = caption if len(caption) <= most else caption[: most - 1] + "…"
     ax.text(x + edge / 2, top - edge - 0.1, words, size=6.2, color=QUIET, ha="center", va="center", parse_math=False)
