@@ -338,6 +338,17 @@ def test_nor_can_two_threads(tmp_path: Path) -> None:
     assert len(run(squares, 2, tmp_path)) == 2
 
 
+def test_a_refused_thread_does_not_open_the_folder_to_others(tmp_path: Path) -> None:
+    """A process that closes any descriptor of a locked file loses its POSIX lock."""
+    code = "import sys; from likewise.engine import shards\nwith shards.locked(sys.argv[1]): print('held')"
+    with shards.locked(tmp_path):
+        with pytest.raises(lw.InputError, match="in use by this process"), shards.locked(tmp_path):
+            pass
+        other = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert other.returncode != 0
+    assert f"in use by process {os.getpid()} on" in other.stderr
+
+
 def test_a_worker_that_outlives_its_job_writes_nothing(tmp_path: Path) -> None:
     old = run(squares, 2, tmp_path)
     task = shards._Task(squares, tmp_path, old.digest)

@@ -209,40 +209,46 @@ def locked(folder: str | Path) -> Iterator[None]:
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor, inode = _taken(folder)
     except OSError as error:
         raise FileError(f"out: {folder} cannot be written to: {error.strerror}") from None
     try:
-        with _taken(descriptor, folder):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode())
-            yield
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode())
+        yield
     finally:
-        os.close(descriptor)
+        with _GUARD:
+            _HELD.discard(inode)
+            os.close(descriptor)
 
 
 _HELD: set[tuple[int, int]] = set()
 _GUARD = threading.Lock()
 
 
-@contextlib.contextmanager
-def _taken(descriptor: int, folder: Path) -> Iterator[None]:
-    """POSIX locks are a process's own and not inherited by what it forks; among its threads, the set says who holds."""
-    about = os.fstat(descriptor)
-    inode = (about.st_dev, about.st_ino)
+def _taken(folder: Path) -> tuple[int, tuple[int, int]]:
+    """The locked file of a folder, open, and which file it is.
+
+    POSIX locks are a process's own: among its threads, a set says who holds. It is asked before the file is opened,
+    because a process that closes any descriptor of a file loses its lock on it.
+    """
+    path = folder / ".lock"
     with _GUARD:
-        if inode in _HELD:
+        if path.exists() and _inode(os.stat(path)) in _HELD:
             raise InputError(f"out: {folder} is in use by this process; wait for it, or use another folder")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock(descriptor):
             holder = os.read(descriptor, 200).decode(errors="replace").split()
+            os.close(descriptor)
             by = f"process {holder[0]} on {holder[1]}" if len(holder) == 2 else "another process"
             raise InputError(f"out: {folder} is in use by {by}; wait for it, or use another folder")
+        inode = _inode(os.fstat(descriptor))
         _HELD.add(inode)
-    try:
-        yield
-    finally:
-        with _GUARD:
-            _HELD.discard(inode)
+        return descriptor, inode
+
+
+def _inode(about: os.stat_result) -> tuple[int, int]:
+    return about.st_dev, about.st_ino
 
 
 def _lock(descriptor: int) -> bool:
