@@ -14,8 +14,10 @@ from PIL import Image
 
 from likewise.cli import demo as module
 from likewise.cli import demo_distributions as distributions
+from likewise.cli import demo_images as images
 from likewise.cli import report
-from likewise.cli.demo import demo, pages, same_scene, scene, view
+from likewise.cli.demo import demo, pages, photograph, same_scene, scene, view
+from likewise.types import Hit
 
 
 class Tags(HTMLParser):
@@ -122,6 +124,67 @@ def test_a_page_holds_different_writings_of_its_digit() -> None:
     assert sorted(set(made.labels)) == list(range(10))
 
 
+# ── places ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", images.PHOTOS)
+def test_places_do_not_overlap_and_lie_inside(name: str) -> None:
+    photo = photograph(*images.PHOTOS[name])
+    found = np.array(images.spots(photo, np.random.default_rng(0)))
+    assert 4 <= len(found) <= images.PLACES
+    apart = np.abs(found[:, None] - found[None]).max(axis=2)[~np.eye(len(found), dtype=bool)]
+    assert apart.min() >= images.SIDE
+    assert (found >= images.SIDE / 2).all()
+    assert (found <= np.array(photo.shape[1::-1]) - images.SIDE / 2).all()
+
+
+def test_a_cut_is_the_square_around_its_centre() -> None:
+    """A photograph that tells its own coordinates: the middle of the cut is the point, its edges half a side away."""
+    y, x = np.mgrid[:250, :250]
+    photo = np.stack([x, y, 0 * x], axis=2).astype(np.uint8)
+    middle, half = images.EDGE // 2, images.SIDE / 2
+    whole = images.cut(photo, (120.0, 100.0)).astype(float)
+    assert whole[middle, middle, :2] == pytest.approx([120, 100], abs=1)
+    assert whole[0, 0, :2] == pytest.approx([120 - half, 100 - half], abs=1.5)
+    assert whole[-1, -1, :2] == pytest.approx([120 + half, 100 + half], abs=1.5)
+    quarter = images.cut(photo, (120.0, 100.0), turn=90.0).astype(float)
+    assert quarter[middle, middle, :2] == pytest.approx([120, 100], abs=1.5)
+    assert quarter[0, 0, :2] == pytest.approx([120 + half, 100 - half], abs=2)  # turned left: the right side is above
+
+
+def test_changes_are_of_the_same_place() -> None:
+    """Another crop shows at most a quarter of a side beyond its square and its scale; turned keeps the middle."""
+    y, x = np.mgrid[:250, :250]
+    photo = np.stack([x, y, 0 * x], axis=2).astype(np.uint8)
+    middle = images.EDGE // 2
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        moved = images.shifted(photo, (125.0, 125.0), draw)[middle, middle, :2].astype(float)
+        assert np.abs(moved - 125).max() <= images.SIDE / 4 + 1.5
+        still = images.turned(photo, (125.0, 125.0), draw)
+        assert still[middle, middle, :2].astype(float) == pytest.approx([125, 125], abs=1.5)
+        angle = np.degrees(np.arctan2(*(still[middle, -1, 1::-1].astype(float) - 125)))
+        assert 18 <= abs(angle) <= 47
+    lit = images.lit(np.full((250, 250, 3), 100, np.uint8), (125.0, 125.0), np.random.default_rng(0)).astype(float)
+    assert lit[middle, middle].max() < 70 or lit[middle, middle].max() > 110
+
+
+def test_scores_by_hand() -> None:
+    first, second = (images.Query(Path("q"), Path(f"p/{i}.jpg"), c) for i, c in enumerate(("turned", "other light")))
+    hits = [[Hit("p/0.jpg", 0.1, 1), Hit("p/1.jpg", 0.2, 2)], [Hit("x/0.jpg", 0.1, 1), Hit("p/1.jpg", 0.3, 2)]]
+    found = images.scores([first, second], hits)
+    assert (found["queries"], found["first"], found["among_five"]) == (2, 1, 2)
+    assert found["first_is_of_the_photograph"] == 1
+    assert found["first_by_change"] == {"other light": [0, 1], "turned": [1, 1], "another crop": [0, 0]}
+
+
+def test_searches_that_are_drawn_are_of_different_photographs() -> None:
+    queries = [images.Query(Path("q"), Path(f"{p}/1.jpg"), c) for p in range(9) for c in images.CHANGES]
+    chosen = images._chosen(queries, np.random.default_rng(0))
+    assert [queries[i].change for i in chosen] == [c for c in images.CHANGES for _ in range(2)]
+    assert len({queries[i].place.parent for i in chosen}) == images.ROWS
+
+
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -134,6 +197,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         patch.setattr(module, "PICTURES", 2)
         patch.setattr(module, "RESAMPLES", 2)
         patch.setattr(module, "TEST_PAGES", 60)
+        patch.setattr(images, "PHOTOS", {k: images.PHOTOS[k] for k in ("cat", "coffee", "temple", "motorcycle")})
+        patch.setattr(images, "PLACES", 3)
         patch.setattr(distributions, "VIEWS", 8)
         patch.setattr(distributions, "LATENTS", 120)
         folder = tmp_path_factory.mktemp("demo")
@@ -149,7 +214,7 @@ def test_it_says_where_the_page_is(made: tuple[Path, str]) -> None:
 
 def test_pictures_are_pngs_with_a_json(made: tuple[Path, str]) -> None:
     folder, _ = made
-    for name in ("plan.png", "albums.png", "light.png", "coverage.png", "polarity.png", "demo.png"):
+    for name in ("search.png", "plan.png", "albums.png", "light.png", "coverage.png", "polarity.png", "demo.png"):
         with Image.open(folder / name) as im:
             assert im.format == "PNG"
             im.load()
@@ -167,6 +232,7 @@ def test_figures_on_the_page_are_those_of_the_json(made: tuple[Path, str]) -> No
         assert f"{figures['light'][name]['mean']:.1%}" in text
     assert f"{figures['albums']['distance']:.3f}" in text
     assert f"{figures['albums']['same_scene_mass']:.1%}" in text
+    assert f"{figures['places']['first']} of the {figures['places']['queries']} queries" in text
     plan = json.loads((folder / "plan.json").read_text())
     assert plan["distance"] == figures["albums"]["distance"]
 
@@ -176,6 +242,11 @@ def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
     assert figures["albums"]["same_scene_mass"] > 0.9 * figures["albums"]["same_scene_possible"]
     assert figures["matrix"]["nearest_is_same_scene"] > 0.9
     assert figures["light"]["learned"]["mean"] > figures["light"]["unlearned"]["mean"] + 0.2
+    searched = figures["places"]
+    assert searched["places"] == 4 * 3
+    assert searched["queries"] == 3 * searched["places"]
+    assert searched["first"] == sum(right for right, _ in searched["first_by_change"].values())
+    assert searched["first"] > 0.75 * searched["queries"]  # by chance one in twelve
     covered = figures["coverage"]
     assert covered["uncovered_and_missing"] == covered["missing"]  # every picture of a missing scene is found
     assert covered["uncovered"] < 0.5 * 5 * 8  # and most pictures of the other scenes are covered
@@ -187,7 +258,7 @@ def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
 def test_the_page_has_an_alt_for_each_picture(made: tuple[Path, str]) -> None:
     tags = Tags((made[0] / "report.html").read_text())
     images = [attributes for tag, attributes in tags.found if tag == "img"]
-    assert len(images) == 5
+    assert len(images) == 6
     assert all(len(str(i["alt"])) > 40 for i in images)
     assert tags.open == []
 
@@ -197,6 +268,14 @@ def test_the_folders_it_leaves_are_what_the_commands_take(made: tuple[Path, str]
 
     found = collection(made[0] / "albums" / "scenes")
     assert found.labels == tuple(np.repeat(["cat", "coffee", "flower", "rocket", "temple"], 2))
+
+
+def test_the_places_it_leaves_can_be_searched(made: tuple[Path, str], tmp_path: Path) -> None:
+    from likewise.images import Gallery, default
+
+    with Gallery.build(default(), made[0] / "places" / "cat", tmp_path / "gallery") as gallery:
+        hit = gallery.search(made[0] / "queries" / "cat" / "1-other-light.jpg", k=1)[0]
+    assert Path(hit.path).name == "1.jpg"
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

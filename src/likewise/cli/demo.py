@@ -3,8 +3,8 @@
 demo/
   report.html      the page: everything below in one file
   demo.png         the panels side by side
-  plan.png, albums.png, light.png, coverage.png, polarity.png, demo.json
-  albums/          the pictures that were compared, to try the commands on
+  search.png, plan.png, albums.png, light.png, coverage.png, polarity.png, demo.json
+  albums/, places/, queries/ …   the pictures that were compared, to try the commands on
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def demo(out: str, seed: int) -> None:
     check_writable(folder)
     began = time.perf_counter()
     from likewise.cli.demo_distributions import coverage_panel, polarity_panel
+    from likewise.cli.demo_images import places_panel
 
-    makers = (_albums_panel, _matrix_panel, _light_panel, coverage_panel, polarity_panel)
+    makers = (places_panel, _albums_panel, _matrix_panel, _light_panel, coverage_panel, polarity_panel)
     panels = [make(folder, seed) for make in makers]
     seconds = time.perf_counter() - began
     pictures = [folder / p.picture for p in panels]
@@ -104,11 +105,15 @@ def step(words: str) -> Iterator[list[str]]:
 
 def scene(name: str) -> Picture:
     """One of the photographs."""
+    return photograph(*SCENES[name])
+
+
+def photograph(package: str, file: str) -> Picture:
+    """A photograph that is installed with a package."""
     from importlib.util import find_spec
 
     from likewise.io import read_array
 
-    package, file = SCENES[name]
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise FileError(f"{file}: comes with {package}, which is not installed")
@@ -496,10 +501,12 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
     own = Section(
         "With your own pictures",
         (
-            "The albums of this page are on your disk. A set is a folder of pictures, a video, or an entry of an "
-            ".npz file.",
+            "The pictures of this page are on your disk. A gallery is made of any folder of pictures; a set is a "
+            "folder of pictures, a video, or an entry of an .npz file.",
         ),
-        code=f"likewise sets compare {albums / 'monday'} {albums / 'friday'}\n"
+        code=f"likewise images index {folder / 'places'} --out gallery\n"
+        f"likewise images search {folder / 'queries' / 'cat'} --gallery gallery --out ranking.png\n"
+        f"likewise sets compare {albums / 'monday'} {albums / 'friday'}\n"
         f"likewise sets distances {albums / 'scenes'} --out distances.npy\n"
         f"likewise sets fit {albums / 'scenes'} --out model.safetensors\n"
         f"likewise sets evaluate {albums / 'scenes'}\n"
@@ -510,8 +517,8 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
     end = (
         f"likewise {__version__}, seed {seed}, {seconds:.0f} s on {used['platform']}, Python {used['python']}, "
         f"torch {used.get('torch', '?')}. Photographs: scikit-image and scikit-learn. "
-        "Methods: Multi-Level Metric Learning via Smoothed Wasserstein Distance, IJCAI 2018; Polarity Sampling, "
-        "CVPR 2022."
+        "Methods: DiVA, ECCV 2020; Multi-Level Metric Learning via Smoothed Wasserstein Distance, IJCAI 2018; Polarity "
+        "Sampling, CVPR 2022."
     )
     page = Page(
         "likewise",
