@@ -111,6 +111,7 @@ def measured(what: str, world: tuple[int, int, float], d: int, threads: int) -> 
         "wall s": round(found["wall"], 1),
         "peak GB": round(found["peak"] / 1e9, 2),
         "figures": ", ".join(f"{k} {v:.6g}" for k, v in found["found"].items()),
+        "load": round(os.getloadavg()[0], 1),
     }
     click.echo("  ".join(str(v) for v in row.values()))
     return row
@@ -138,13 +139,15 @@ def images(worlds: tuple[str, ...], n: int | None, d: int, threads: int, measure
 def written(rows: list[dict[str, object]], worlds: tuple[str, ...], d: int, threads: int) -> None:
     """What was measured so far: a long run that is stopped leaves what it has."""
     asked = " ".join(f"--world {name}" for name in worlds)
+    load = max(float(str(row["load"])) for row in rows)
+    shared = f"; others ran on the machine (load {load}), so compare CPU seconds" if load > threads + 1 else ""
     record(
         "speed-images",
         ["measure", "rows", "classes", "CPU s", "wall s", "peak GB", "figures"],
         rows,
         f"python benchmarks/speed.py images {asked} --d {d} --threads {threads}",
         f"float32 rows of {d} numbers, {threads} threads, each measure in its own process; peak memory is that of the "
-        "process, with the rows",
+        f"process, with the rows{shared}",
     )
 
 
