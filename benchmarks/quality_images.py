@@ -200,6 +200,25 @@ def short(birds: Birds) -> None:
     _record("short", [frozen(birds), *rows], SHORT)
 
 
+def mirror(birds: Birds) -> None:
+    """Margin after 240 steps, a picture alone against a picture with its mirror image; nothing is trained."""
+    from likewise.engine.checkpoint import load
+
+    rows = []
+    for seed in birds.seeds:
+        model = load(birds.folder / "short" / _slug(MARGIN.name) / f"seed-{seed}" / "model.safetensors")
+        row: dict[str, Any] = {"seed": seed}
+        for model.mirror in (False, True):
+            kind = "mirrored" if model.mirror else "alone"
+            for name, part in (("validation", birds.validation), ("test", birds.test)):
+                found = metrics.recall_at_k(model.embed(part.items), part.labels, ks=(1,))[1]
+                row[f"{name} R@1, {kind}"] = found
+        rows.append(row)
+        click.echo(f"mirror: {row}", err=True)
+    command = "python benchmarks/quality.py images --only mirror"
+    record("quality-images-mirror", list(rows[0]), rows, command, "margin, 240 steps, half-frozen")
+
+
 def race(birds: Birds) -> None:
     """Twenty epochs of half-frozen training: does the baseline overfit, and does DiVA cross it?"""
     config = dataclasses.replace(SHORT, steps=0, epochs=20.0, evaluate_every=118)
@@ -244,6 +263,7 @@ def study(name: str) -> Callable[[Birds], None]:
 
 EXPERIMENTS: dict[str, Callable[[Birds], None]] = {
     "short": short,
+    "mirror": mirror,
     "race": race,
     "race-full": race_full,
     "characters": characters,

@@ -103,6 +103,22 @@ def test_the_default_embedder_is_stored_by_name(tmp_path: Path) -> None:
     assert lw.load(tmp_path / "default.safetensors").digest == lw.images.default().digest
 
 
+def test_a_mirrored_embedder_does_not_tell_left_from_right(tmp_path: Path) -> None:
+    data = stripes(6, 6)
+    plain = train(data, config(steps=3, validation=0.0))
+    mirrored = train(data, config(steps=3, validation=0.0, mirror=True))
+    pictures = list(data.items[:3])
+    turned = [np.ascontiguousarray(p[:, ::-1]) for p in pictures]
+    assert np.abs(mirrored.embed(pictures) - mirrored.embed(turned)).max() < 1e-5
+    both = plain.embed(pictures) + plain.embed(turned)
+    assert mirrored.embed(pictures) == pytest.approx(both / np.linalg.norm(both, axis=1, keepdims=True), abs=1e-5)
+    assert np.abs(plain.embed(pictures) - plain.embed(turned)).max() > 1e-3
+    lw.save(mirrored, tmp_path / "m.safetensors")
+    again = lw.load(tmp_path / "m.safetensors")
+    assert again.digest == mirrored.digest != plain.digest
+    assert np.array_equal(again.embed(pictures), mirrored.embed(pictures))
+
+
 class Mine(nn.Module):
     """A network of the user's own."""
 

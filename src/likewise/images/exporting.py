@@ -18,7 +18,7 @@ import numpy as np
 
 from likewise import io
 from likewise.errors import InputError, LikewiseError, MissingExtra
-from likewise.images.model import DEFAULT, Embedder
+from likewise.images.model import DEFAULT, Embedder, unit_rows
 
 if TYPE_CHECKING:
     pass
@@ -116,7 +116,7 @@ def _rows_of(model: Embedder) -> Any:
             self.network: Any = network
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.normalize(self.network.features(x), dim=1)
+            return unit_rows(self.network, x, model.mirror)
 
     return Rows(_settled(model)).eval()
 
@@ -161,8 +161,8 @@ def _difference(model: Embedder, data: bytes) -> float | None:
 
     noise = np.random.default_rng(0).random((3, 3, model.size, model.size), dtype=np.float32)
     with torch.inference_mode():
-        rows = copy.deepcopy(model.network).eval().features(torch.from_numpy(noise).to(model.device))
-        want = torch.nn.functional.normalize(rows, dim=1).cpu().numpy()
+        network = copy.deepcopy(model.network).eval()
+        want = unit_rows(network, torch.from_numpy(noise).to(model.device), model.mirror).cpu().numpy()
     try:
         got = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run([OUTPUT], {INPUT: noise})[0]
     except Exception as error:  # its errors have no common root

@@ -56,7 +56,8 @@ class Embedder:
     from a generator. Pixels are rounded to 8 bits first, so a picture gives the same row in whichever form it comes
     (a JPEG whose shortest side is 1024 px or more is decoded at a fraction of its size, and may differ slightly).
     `network.features` maps (b, 3, size, size) in [0, 1] to rows: the centre of a picture with its shortest side at
-    `shortest` px. `recipe` and `figures` say how it was trained and how well that went.
+    `shortest` px. With `mirror`, a row is the mean direction of a picture and its mirror image, which takes twice the
+    time and finds more of the same. `recipe` and `figures` say how it was trained and how well that went.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class Embedder:
         device: str | torch.device = "cpu",
         size: int = CROP,
         shortest: int = SHORTEST,
+        mirror: bool = False,
         recipe: Mapping[str, Any] | None = None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
         self.network, self.name, self.dim, self.device = network, name, dim, device
-        self.size, self.shortest = size, shortest
+        self.size, self.shortest, self.mirror = size, shortest, mirror
         self.recipe, self.figures = dict(recipe or {}), dict(figures or {})
         self.skipped: tuple[Skipped, ...] = ()
 
@@ -122,7 +124,7 @@ class Embedder:
     @functools.cached_property
     def digest(self) -> str:
         """sha256 of all that decides a row: the weights and how a picture is prepared."""
-        found = hashlib.sha256(f"{type(self.network).__name__} {self.size} {self.shortest}".encode())
+        found = hashlib.sha256(f"{type(self.network).__name__} {self.size} {self.shortest} {self.mirror}".encode())
         for name, array in sorted(_arrays(self.network).items()):
             found.update(f"{name} {array.dtype} {array.shape}".encode())
             found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
@@ -139,7 +141,8 @@ class Embedder:
             )
         described = {key: self.recipe[key] for key in ("backbone", "frozen", "norm")}
         header = described | {"name": self.name, "dim": self.dim, "heads": self.network.tail.heads}
-        header |= {"size": self.size, "shortest": self.shortest, "recipe": self.recipe, "figures": self.figures}
+        header |= {"size": self.size, "shortest": self.shortest, "mirror": self.mirror}
+        header |= {"recipe": self.recipe, "figures": self.figures}
         return _arrays(self.network), header
 
     @classmethod
@@ -151,7 +154,8 @@ class Embedder:
             return default()
         network = _structure(header)
         network.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in arrays.items()})
-        words = {key: header[key] for key in ("name", "dim", "size", "shortest", "recipe", "figures")}
+        header = {"mirror": False, **header}
+        words = {key: header[key] for key in ("name", "dim", "size", "shortest", "mirror", "recipe", "figures")}
         return cls(network.requires_grad_(False).eval(), **words)
 
     def _crops(
@@ -183,9 +187,7 @@ class Embedder:
         import torch
 
         with torch.inference_mode():
-            rows: Float32[np.ndarray, "n dim"] = (
-                torch.nn.functional.normalize(self.network.features(x), dim=1).cpu().numpy()
-            )
+            rows: Float32[np.ndarray, "n dim"] = unit_rows(self.network, x, self.mirror).cpu().numpy()
         return rows
 
     def _tensor(self, arrays: list[UInt8[np.ndarray, "h w 3"]]) -> Tensor:
@@ -194,6 +196,14 @@ class Embedder:
 
         stacked = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
         return stacked.to(self.device).to(torch.float32).div_(255.0)
+
+
+def unit_rows(network: Any, x: Tensor, mirror: bool) -> Tensor:
+    """Rows of length 1 of prepared pictures (b, 3, h, w); with `mirror`, the mean direction with the mirror image."""
+    from torch.nn.functional import normalize
+
+    rows = normalize(network.features(x), dim=1)
+    return normalize(rows + normalize(network.features(x.flip(-1)), dim=1), dim=1) if mirror else rows
 
 
 def default(*, device: str = "cpu") -> Embedder:
