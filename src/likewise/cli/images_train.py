@@ -34,7 +34,7 @@ def train(
 
     Some classes are set aside; R@1 on them is told as it goes and chooses the weights. Writes RUN/model.safetensors,
     metrics.jsonl and curves.png. A stopped run goes on with the same command. Several processes:
-    torchrun --nproc-per-node 2 -m likewise images train …
+    torchrun --nproc-per-node 2 -m likewise.cli images train …
     """
     from likewise.engine.world import World
     from likewise.images import layouts
