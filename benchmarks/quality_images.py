@@ -77,12 +77,14 @@ class Birds:
     test: Dataset
     folder: Path
     seeds: tuple[int, ...]
+    finished: bool = False
+    """Whether only runs that have come to their end are reported, and nothing is trained."""
 
     @classmethod
-    def read(cls, data: Path, folder: Path, seeds: int) -> Birds:
+    def read(cls, data: Path, folder: Path, seeds: int, finished: bool = False) -> Birds:
         """Classes 1–80, 81–100 and 101–200."""
         training, validation = cub200(data / "cub200", "train").split(0.2, last=True)
-        return cls(training, validation, cub200(data / "cub200", "test"), folder, tuple(range(seeds)))
+        return cls(training, validation, cub200(data / "cub200", "test"), folder, tuple(range(seeds)), finished)
 
 
 def frozen(birds: Birds, size: int = 128, shortest: int = 144) -> dict[str, Any]:
@@ -107,7 +109,7 @@ def run(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -
     from likewise.engine.runs import Run
 
     chosen = variant.configs(config, seed)[0]
-    folder = birds.folder / group / _slug(variant.name) / f"seed-{seed}"
+    folder = _folder(birds, variant, seed, group)
     if not (folder / "figures.json").exists():
         write_text(folder / "figures.json", json.dumps(_trained(birds, chosen, folder)) + "\n")
     lines = [line for line in Run.open(folder).metrics() if "test_r1" in line]
@@ -115,6 +117,10 @@ def run(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -
     last = {line["step"]: line for line in lines}  # a step that was evaluated twice around a resume counts once
     curves = {name: [last[s][f"{name}_r1"] for s in steps] for name in ("train", "validation", "test")}
     return {"steps": steps, **curves, "figures": json.loads((folder / "figures.json").read_text())}
+
+
+def _folder(birds: Birds, variant: Variant, seed: int, group: str) -> Path:
+    return birds.folder / group / _slug(variant.name) / f"seed-{seed}"
 
 
 def _trained(birds: Birds, config: Config, folder: Path) -> dict[str, Any]:
@@ -153,6 +159,7 @@ def summary(name: str, runs: Sequence[dict[str, Any]], base: Sequence[dict[str, 
     """The last step of every seed, the step that validation chose, and the best on test (which decides nothing)."""
     last = np.array([r["test"][-1] for r in runs])
     chosen = np.array([r["test"][int(np.argmax(r["validation"]))] for r in runs])
+    base = base[: len(runs)]  # seeds are run in their order
     paired = mean_error(last - np.array([r["test"][-1] for r in base]))
     picked = mean_error(chosen - np.array([r["test"][int(np.argmax(r["validation"]))] for r in base]))
     row: dict[str, Any] = {"variant": name, "seeds": len(runs), "steps": runs[0]["steps"][-1]}
@@ -183,15 +190,22 @@ def compared(birds: Birds, variants: Iterable[Variant], config: Config, group: s
     for variant in variants:
         runs = []
         for seed in birds.seeds:
+            if birds.finished and not (_folder(birds, variant, seed, group) / "figures.json").exists():
+                continue
             runs.append(run(birds, variant, config, seed, group))
             click.echo(f"{group}: {variant.name}, seed {seed}: test R@1 {runs[-1]['test'][-1]:.4f}", err=True)
+        if not runs:
+            continue
         base = base or runs
         rows.append(summary(variant.name, runs, base))
         curves[variant.name] = [{k: r[k] for k in ("steps", "train", "validation", "test")} for r in runs]
     return rows, curves
 
 
-COLUMNS = ("variant", "seeds", "steps", "test R@1", "test R@1 s.e.", "difference", "difference s.e.", "train R@1")
+COLUMNS = (
+    "variant", "seeds", "steps", "test R@1", "test R@1 s.e.", "difference", "difference s.e.", "validation R@1",
+    "train R@1", "spectral decay",
+)  # fmt: skip
 
 
 def short(birds: Birds) -> None:
@@ -278,19 +292,21 @@ def _record(name: str, rows: Rows, config: Config, curves: dict[str, Any] | None
     note = f"New classes; settings beside the defaults: {json.dumps(changed)}"
     if curves:
         rows[0] |= {"curves": curves}
-    record(f"quality-images-{name}", COLUMNS[:4], rows, f"python benchmarks/quality.py images --only {name}", note)
+    columns = [c for c in COLUMNS if any(row.get(c) is not None for row in rows)]
+    record(f"quality-images-{name}", columns, rows, f"python benchmarks/quality.py images --only {name}", note)
 
 
 @click.command()
 @click.option("--only", type=click.Choice(list(EXPERIMENTS)), help="one experiment")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--cells", type=click.Path(path_type=Path), help="where runs are kept  [default: the cache folder]")
-def images(only: str | None, seeds: int, cells: Path | None) -> None:
+@click.option("--finished", is_flag=True, help="report the runs that have come to their end; train nothing")
+def images(only: str | None, seeds: int, cells: Path | None, finished: bool) -> None:
     """Margin against DiVA on CUB-200-2011."""
     import torch
 
     torch.set_num_threads(1)
     data = Path(os.environ["LIKEWISE_DATA"])
-    birds = Birds.read(data, cells or cache_folder() / "quality-images", seeds)
+    birds = Birds.read(data, cells or cache_folder() / "quality-images", seeds, finished)
     for name in [only] if only else EXPERIMENTS:
         EXPERIMENTS[name](birds)
