@@ -38,7 +38,7 @@ from record import record
 
 FROZEN = 12
 """Parts of EfficientNet-Lite0 that are kept as they are in half-frozen training: the stem and blocks 0 to 10."""
-SHORT = Config(frozen=FROZEN, steps=240, evaluate_every=120, keep="last")
+SHORT = Config(frozen=FROZEN, steps=240, evaluate_every=120, keep="last", mirror=False)
 DIVA = {"tasks": "disc,shared,intra,dance"}
 MARGIN = Variant("margin", {"tasks": "disc"})
 SMALL_ALPHA = {"alpha_shared": 0.03, "alpha_intra": 0.03, "alpha_sample": 0.03}
@@ -95,10 +95,10 @@ def frozen(birds: Birds, size: int = 128, shortest: int = 144) -> dict[str, Any]
     model = Embedder(EfficientNetLite0.pretrained().fold(), name="frozen", dim=1280, size=size, shortest=shortest)
     row: dict[str, Any] = {"variant": "frozen ImageNet feature", "seeds": 1}
     for name, part in (("validation", birds.validation), ("test", birds.test)):
-        rows = model.embed(part.items)
-        row[f"{name} R@1"] = metrics.recall_at_k(rows, part.labels, ks=(1,))[1]
-        row["spectral decay"] = metrics.spectral_decay(rows)
-    return row
+        for model.mirror, words in ((True, ", mirrored"), (False, "")):
+            rows = model.embed(part.items)
+            row[f"{name} R@1{words}"] = metrics.recall_at_k(rows, part.labels, ks=(1,))[1]
+    return row | {"spectral decay": metrics.spectral_decay(rows)}
 
 
 # ----------------------------------------------------------------------------------------------------------- runs
@@ -204,7 +204,7 @@ def compared(birds: Birds, variants: Iterable[Variant], config: Config, group: s
 
 COLUMNS = (
     "variant", "seeds", "steps", "test R@1", "test R@1 s.e.", "difference", "difference s.e.", "validation R@1",
-    "train R@1", "spectral decay",
+    "train R@1", "spectral decay", "test R@1, mirrored",
 )  # fmt: skip
 
 

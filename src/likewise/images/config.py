@@ -54,7 +54,7 @@ class Config(Fitting):
     psi_lr: float = knob(1e-3, "learning rate of the decorrelating networks and of classifiers", low=0)
     validation: float = knob(0.2, "share of the classes kept for validation; 0: none", low=0, high=0.9)
     keep: Literal["best", "last"] = knob("best", "weights that are given back: best on validation, or the last")
-    mirror: bool = knob(False, "embed a picture and its mirror image: twice the time, more is found")
+    mirror: bool = knob(True, "embed a picture and its mirror image, if flip: twice the time, more is found")
     workers: int = knob(2, "threads that decode pictures", low=0)
     seed: int = knob(0, "seed of every draw", low=0)
 
@@ -80,6 +80,11 @@ class Config(Fitting):
         if not heads:
             raise ConfigError("tasks: expected at least one task, got none")
         return heads
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether mirror images are embedded, too: not where training pictures are never mirrored (characters)."""
+        return self.mirror and self.flip
 
     def alpha(self, task: str) -> float:
         """The weight of a task's loss."""

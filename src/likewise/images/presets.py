@@ -46,6 +46,7 @@ def _run(backbone: str, alpha: float, rho: float, drop: float, epoch: int, epoch
         "psi_lr": 1e-5,
         "weight_decay": 4e-4,
         "smallest": 0.16,
+        "mirror": False,
     }
 
 

@@ -251,7 +251,7 @@ class Training:
             device=self.device,
             size=c.size,
             shortest=c.shortest,
-            mirror=c.mirror,
+            mirror=c.mirrored,
             recipe=recipe,
             figures=_last(fitted) if fitted else {},
         )
