@@ -106,7 +106,7 @@ def test_even_weights_by_count_are_the_usual_noise_contrast() -> None:
 
 
 def test_weights_sum_to_one_in_each_row() -> None:
-    """λ is never given; the released code normalises each row to 1."""
+    """λ is never given; here a row sums to 1. (The released code normalises columns, over the batch.)"""
     task = filled(diva.Contrast(0, 6, 16), unit(9, 6, seed=5), torch.arange(9))
     allowed = (task.queue.ids >= 0)[None].expand(4, -1)
     assert task.weights(unit(4, 6), allowed).sum(1).tolist() == pytest.approx([1.0] * 4)

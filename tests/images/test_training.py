@@ -150,6 +150,8 @@ def test_any_module_can_be_trained_but_not_described_by_a_file(tmp_path: Path) -
     data = stripes(6, 6)
     model = train(data, config(steps=3, validation=0.0, dim=8), backbone=Mine())
     assert model.embed(data.items[:3]).shape == (3, 8)
+    plain = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU())  # without parts and dim: wrapped
+    assert train(data, config(steps=2, validation=0.0, dim=8), backbone=plain).embed(data.items[:3]).shape == (3, 8)
     with pytest.raises(InputError, match="network of your own"):
         lw.save(model, tmp_path / "mine.safetensors")
 

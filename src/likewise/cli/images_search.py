@@ -90,7 +90,7 @@ def embed(
     help="flat is exact; ivf and hnsw are faster and find nearly all; by default auto: ivf above 100,000 pictures",
 )
 @click.option(
-    "--recall", default=0.99, show_default=True, type=click.FloatRange(0, 1, min_open=True), help="to tune to"
+    "--recall", type=click.FloatRange(0, 1, min_open=True), help="to tune an index to; by default 0.99, or as it is"
 )
 @click.option("--prune", is_flag=True, help="take out the pictures whose files are gone")
 @click.option("--check", is_flag=True, help="read the whole gallery afterwards, and say what is wrong")

@@ -1,7 +1,7 @@
 """DiVA's mathematics: one head a task on a shared feature, four kinds of triplets and pairs, and decorrelation.
 
-Roth, Milbich, Ommer, Cohen, Lengyel, Bengio et al., "DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning"
-(ECCV 2020). A head gives unit rows φ; a task is a loss on one head's rows. Where the text is silent or wrong,
+Milbich, Roth, Bharadhwaj, Sinha, Bengio, Ommer, Cohen, "DiVA: Diverse Visual Feature Aggregation for Deep Metric
+Learning" (ECCV 2020). A head gives unit rows φ; a task is a loss on one head's rows. Where the text is silent or wrong,
 docs/errata.md says what is done here and why.
 """
 
@@ -130,7 +130,7 @@ class Contrast(Task):
     """Noise contrast against the rows of a queue: DaNCE with weights by distance, MoCo with even ones [DiVA Eq. 5–6].
 
     L = −log e^{⟨a,p⟩/τ} / (e^{⟨a,p⟩/τ} + λ Σ_n w_n e^{⟨a,n⟩/τ}), w by `core.triplets.distance_weights`, Σ w = 1. Eq. 6
-    sums over I_a and leaves the positive out: a slip. It never gives λ; λ = 1 is the released code, λ = "count", the
+    sums over I_a and leaves the positive out: a slip. It never gives λ; λ = 1 by default, λ = "count", the
     number of negatives, makes even weights the usual noise contrast. A picture is never its own negative.
     """
 

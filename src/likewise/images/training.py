@@ -126,7 +126,7 @@ class Training:
         self.config, self.world, self.device, self.data = config, world, device, dataset
         torch.manual_seed(config.seed)
         self.custom = backbone is not None
-        base = _backbone(config) if backbone is None else backbone
+        base = _backbone(config) if backbone is None else _as_backbone(backbone)
         whole = assemble(
             base, frozen=config.frozen, total=config.dim, heads=len(config.heads), norm=config.norm, chunk=config.chunk
         )
@@ -323,6 +323,13 @@ def _backbone(config: Config) -> Any:
     from likewise import backbones
 
     return backbones.named(config.backbone, config.weights or None)
+
+
+def _as_backbone(module: nn.Module) -> Any:
+    """A module that has no parts is one part."""
+    from likewise.backbones import as_backbone
+
+    return module if hasattr(module, "parts") and hasattr(module, "dim") else as_backbone(module)
 
 
 def _copy(module: Any) -> Any:
