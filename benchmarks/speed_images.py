@@ -85,9 +85,9 @@ MEASURES = (
     "products alone",
     "R@1, 10, 100",
     "R@1, 10, 100: FAISS",
+    "spectral decay",
     "mAP@R",
     "mAP@R: pytorch-metric-learning",
-    "spectral decay",
     "NMI, F1",
 )
 WORLDS = {"sop": (60_502, 11_316, 2.2), "cub": (5_924, 100, 3.0)}
@@ -100,21 +100,28 @@ def measured(what: str, world: tuple[int, int, float], d: int, threads: int) -> 
     env = {**os.environ, **{f"{lib}_NUM_THREADS": str(threads) for lib in ("OMP", "OPENBLAS", "MKL")}}
     words = [what, *map(str, (n, classes, d, noise, threads))]
     done = subprocess.run([sys.executable, "-c", _RUN, *words], env=env, capture_output=True, text=True, check=False)
+    row: dict[str, object] = {"measure": what, "rows": n, "classes": classes, "load": round(os.getloadavg()[0], 1)}
     if done.returncode != 0:
-        raise SystemExit(f"{what}: {(done.stderr.strip() or 'killed').splitlines()[-1]}")
+        row["figures"] = failed(what, done.stderr)
+        click.echo("  ".join(str(v) for v in row.values()))
+        return row
     found = json.loads(done.stdout)
-    row = {
-        "measure": what,
-        "rows": n,
-        "classes": classes,
+    row |= {
         "CPU s": round(found["cpu"], 1),
         "wall s": round(found["wall"], 1),
         "peak GB": round(found["peak"] / 1e9, 2),
         "figures": ", ".join(f"{k} {v:.6g}" for k, v in found["found"].items()),
-        "load": round(os.getloadavg()[0], 1),
     }
     click.echo("  ".join(str(v) for v in row.values()))
     return row
+
+
+def failed(what: str, stderr: str) -> str:
+    """What is said of a peer that did not fit into memory; anything else ends the run."""
+    last = (stderr.strip() or "killed").splitlines()[-1]
+    if ":" in what and ("memory" in last or last == "killed"):
+        return "failed: not enough memory"
+    raise SystemExit(f"{what}: {last}")
 
 
 @click.command()

@@ -29,8 +29,8 @@ TILE = 2048
 """Rows and columns of a tile: 16 MB in float32."""
 PAIRS = 4096
 """Pairs whose float64 similarity is taken at a time."""
-PANEL = 1 << 24
-"""Similarities of a panel, some rows against all: 64 MB in float32."""
+PANEL = 1 << 22
+"""Similarities of a panel, some rows against all: 16 MB in float32."""
 UNIT = float(np.finfo(np.float32).eps) / 2
 
 
