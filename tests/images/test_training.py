@@ -26,6 +26,7 @@ from likewise.images.training import MODEL, Training, train
 from worlds.shapes import stripes
 
 SMALL: dict[str, Any] = {
+    "tasks": "disc,shared,intra,dance",
     "backbone": "convnet", "size": 32, "shortest": 36, "dim": 32, "classes": 4, "per_class": 4, "queue": 64,
     "norm": "trained", "lr": 1e-3, "head_lr": 1e-3, "steps": 12, "evaluate_every": 6, "workers": 1, "smallest": 0.6,
 }  # fmt: skip

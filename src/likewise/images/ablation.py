@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from likewise.images.dataset import Dataset
 
 OTHERS = ("shared", "intra", "dance")
+DIVA = ",".join(("disc", *OTHERS))
 BASE = "margin"
 """The variant that all others are compared with: one discriminative head of the same total dimension."""
 
@@ -75,12 +76,12 @@ def structure(config: Config) -> list[Variant]:
     rho = config.rho or 0.01
     return [
         Variant(BASE, {"tasks": "disc"}),
-        Variant("DiVA, no decorrelation", {"rho": 0.0}),
-        Variant("DiVA, decorrelated", {"rho": rho}),
-        Variant("DiVA, all pairs decorrelated", {"rho": rho, "decorrelate": "all"}),
-        Variant("DiVA, learned temperature", {"learn_tau": True}),
-        Variant("DiVA, shared by dealt labels", {"shared": "random"}),
-        Variant("separate models", separate=True),
+        Variant("DiVA, no decorrelation", {"tasks": DIVA, "rho": 0.0}),
+        Variant("DiVA, decorrelated", {"tasks": DIVA, "rho": rho}),
+        Variant("DiVA, all pairs decorrelated", {"tasks": DIVA, "rho": rho, "decorrelate": "all"}),
+        Variant("DiVA, learned temperature", {"tasks": DIVA, "learn_tau": True}),
+        Variant("DiVA, shared by dealt labels", {"tasks": DIVA, "shared": "random"}),
+        Variant("separate models", {"tasks": DIVA}, separate=True),
         Variant("four discriminative heads", {"tasks": "disc,disc,disc,disc"}),
         Variant("three untrained heads", {"tasks": "disc,none,none,none"}),
     ]
