@@ -763,3 +763,17 @@ def test_an_interrupted_build_is_gone_on_with(photos: Path, tmp_path: Path, monk
     assert (len(again), len(model.seen), again.report.unchanged) == (24, 14, 10)
     with shards.locked(tmp_path / "g"):
         pass
+
+
+def test_a_search_survives_what_others_patch_into_faiss(tmp_path: Path) -> None:
+    """pytorch-metric-learning imports faiss.contrib.torch_utils, which replaces functions of FAISS in the process."""
+    code = (
+        "import numpy as np, faiss, faiss.contrib.torch_utils\n"
+        "from likewise.images.stores import indexes\n"
+        f"np.save({str(tmp_path / 'rows.npy')!r}, np.eye(4, dtype=np.float32))\n"
+        f"rows = np.load({str(tmp_path / 'rows.npy')!r}, mmap_mode='r')\n"
+        "print(indexes.exact([(np.arange(4), rows)], np.eye(4, dtype=np.float32)[2:3], 1)[1].tolist())\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert done.stdout.strip() == "[[2]]"

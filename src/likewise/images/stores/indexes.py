@@ -53,7 +53,8 @@ def exact(parts: Iterable[tuple[Ids, Rows]], queries: Rows, k: int) -> tuple[NDA
     best = np.full((len(queries), k), np.inf, dtype=np.float32)
     found = np.full((len(queries), k), -1, dtype=np.int64)
     for ids, rows in parts:
-        D, I = faiss.knn(queries, rows, min(k, len(rows)))
+        # plain arrays: what others patch into FAISS (faiss.contrib.torch_utils) does not take a memory map for one
+        D, I = faiss.knn(np.asarray(queries), np.asarray(rows), min(k, len(rows)))
         D, I = np.concatenate([best, D], axis=1), np.concatenate([found, ids[I]], axis=1)
         order = np.argsort(D, axis=1, kind="stable")[:, :k]
         best, found = np.take_along_axis(D, order, axis=1), np.take_along_axis(I, order, axis=1)
