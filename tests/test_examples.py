@@ -36,6 +36,7 @@ def test_an_example_is_at_most_60_lines(example: Path) -> None:
     assert len(example.read_text(encoding="utf-8").splitlines()) <= 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
 def test_an_example_prints_what_its_comments_say(example: Path, tmp_path: Path) -> None:
     line = [sys.executable, "-W", "error", str(example)]

@@ -18,7 +18,7 @@ def solve(sets, gamma, **options):
     return transport.solve_all(transport.pack(sets), None, gamma, **options)
 
 
-@pytest.mark.parametrize("gamma", [5.0, 0.3, 0.03])
+@pytest.mark.parametrize("gamma", [5.0, 0.3, pytest.param(0.03, marks=pytest.mark.slow)])
 def test_every_pair_equals_the_textbook_iteration(gamma):
     fast = solve(PACK, gamma, tol=1e-10)
     assert fast.converged.all()

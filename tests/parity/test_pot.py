@@ -36,6 +36,7 @@ def test_exact_value(pair):
     np.testing.assert_allclose(F.sum(0), b, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_divergence_is_theirs():
     (P, a), (Q, b) = SETS[0], SETS[1]
     gamma = 0.5
