@@ -103,7 +103,7 @@ def test_recall_is_that_of_scikit_learns_neighbours(seed: int) -> None:
 
 def test_a_perfect_order_is_average_precision_of_scikit_learn() -> None:
     """Where all R relevant rows are the nearest, mAP@R is average precision; both are 1, and both fall below it."""
-    X, y = world(1, noise=0.05)
+    X, y = world(1, n=120, noise=0.05)
     D = -(X @ X.T).astype(np.float64)
     keep = ~np.eye(len(X), dtype=bool)
     full = [average_precision_score((y == y[i])[keep[i]], -D[i][keep[i]]) for i in range(len(X))]
