@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import likewise as lw
+from likewise.backbones.network import seeded
 from likewise.engine.runs import Run
 from likewise.engine.world import World
 from likewise.errors import ConfigError, InputError
@@ -145,6 +146,23 @@ class Mine(nn.Module):
 
     def parts(self) -> list[nn.Module]:
         return [self.conv, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+
+
+def test_a_run_of_any_module_keeps_its_weights_and_goes_on(tmp_path: Path) -> None:
+    data = stripes(8, 6)
+    chosen = config(steps=4, evaluate_every=2, dim=8, tasks="disc,disc", save_every=0.0)
+    before = torch.random.get_rng_state()
+    whole = train(data, chosen, backbone=_mine(), out=tmp_path / "run")
+    assert torch.equal(before, torch.random.get_rng_state())  # nobody else's random numbers are touched
+    assert (tmp_path / "run" / "weights.safetensors").exists()
+    assert not (tmp_path / "run" / MODEL).exists()
+    again = train(data, chosen, backbone=_mine(), out=tmp_path / "run", resume=True)  # nothing left to do
+    assert np.array_equal(whole.embed(data.items[:4]), again.embed(data.items[:4]))
+
+
+def _mine() -> Mine:
+    with seeded(3):
+        return Mine()
 
 
 def test_any_module_can_be_trained_but_not_described_by_a_file(tmp_path: Path) -> None:

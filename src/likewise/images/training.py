@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from likewise.backbones.network import seeded
 from likewise.engine import checkpoint
 from likewise.engine.fit import Fitted, Loop
 from likewise.engine.runs import Run
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 MODEL = "model.safetensors"
 """The file of a run directory that holds the embedder."""
+WEIGHTS = "weights.safetensors"
+"""What stands in its place where the backbone is a module of the user's own."""
 TURNED = 16
 """Pictures of a batch that are turned where a task asks for that."""
 
@@ -124,21 +127,17 @@ class Training:
     ) -> None:
         self.cache = cache
         self.config, self.world, self.device, self.data = config, world, device, dataset
-        torch.manual_seed(config.seed)
         self.custom = backbone is not None
-        base = _backbone(config) if backbone is None else _as_backbone(backbone)
-        whole = assemble(
-            base, frozen=config.frozen, total=config.dim, heads=len(config.heads), norm=config.norm, chunk=config.chunk
-        )
-        self.whole: Network = whole.to(device)
-        self.network = self.whole.tail
         self.batches = BalancedBatches(dataset.labels, config.classes, config.per_class, seed=config.seed)
+        with seeded(config.seed):
+            self.whole = _assembled(config, backbone).to(device)
+            self.objective = objective(config, dataset, len(self.batches)).to(device)
+        self.network = self.whole.tail
         self.settings = dataclasses.replace(
             config,
             steps=config.steps or max(1, round(config.epochs * len(self.batches))),
             evaluate_every=config.evaluate_every or len(self.batches),
         )
-        self.objective = objective(config, dataset, len(self.batches)).to(device)
         self.views = 2 if self.objective.momentum else 1
         self.examined = {
             name: Examined(data, config, self.whole.stem, device, cache=cache)
@@ -158,7 +157,7 @@ class Training:
         def note() -> None:
             best.update({k: v.detach().clone() for k, v in self.network.state_dict().items()})
             if run is not None:
-                checkpoint.save(self.embedder(), run.path / MODEL)
+                self._keep(run)
 
         choosing = self.config.keep == "best" and "validation" in self.examined
         loop = Loop(self, self.settings, run=run, resume=resume, world=self.world, keep_best=note if choosing else None)
@@ -166,20 +165,37 @@ class Training:
         with loop.weights():
             self._put_best(choosing, best, run, loop.world)
             made = self.embedder(fitted)
+            if run is not None and self.world.first:
+                self._keep(run, fitted)
         if run is not None and self.world.first:
-            checkpoint.save(made, run.path / MODEL)
             run.finish(steps=fitted.step, best_step=fitted.best_step, **_last(fitted))
         return made
 
     def _put_best(self, choosing: bool, best: dict[str, Tensor], run: Run | None, world: World) -> None:
         if not choosing:
             return
-        if not best and run is not None and (run.path / MODEL).exists():  # the best came before a resume
-            best = checkpoint.load(run.path / MODEL).network.tail.state_dict()
+        if not best and run is not None:  # the best came before a resume
+            best = self._kept(run)
         if best and world.first:
             self.network.load_state_dict(best)
         for value in self.network.state_dict().values():
             world.same(value)
+
+    def _keep(self, run: Run, fitted: Fitted | None = None) -> None:
+        """Write the embedder as it stands; of a network that a file cannot describe, the trained weights alone."""
+        if not self.custom:
+            checkpoint.save(self.embedder(fitted), run.path / MODEL)
+            return
+        arrays = {key: value.cpu().numpy() for key, value in self.network.state_dict().items()}
+        checkpoint.write(run.path / WEIGHTS, arrays, {"trained": "the end of a network of your own, and its heads"})
+
+    def _kept(self, run: Run) -> dict[str, Tensor]:
+        """The trained weights that `_keep` wrote, or nothing."""
+        if self.custom and (run.path / WEIGHTS).exists():
+            return {key: torch.from_numpy(value) for key, value in checkpoint.read(run.path / WEIGHTS)[0].items()}
+        if not self.custom and (run.path / MODEL).exists():
+            return dict(checkpoint.load(run.path / MODEL).network.tail.state_dict())
+        return {}
 
     # ------------------------------------------------------------------------------------------------ a Problem
 
@@ -317,6 +333,13 @@ def _task(name: str, head: int, dim: int, c: Config, data: Dataset, steps_an_epo
     if name == "cluster":
         return diva.Cluster(head, dim, len(data), len(data.classes), every=steps_an_epoch)
     return diva.Task(head)
+
+
+def _assembled(config: Config, backbone: nn.Module | None) -> Network:
+    base = _backbone(config) if backbone is None else _as_backbone(backbone)
+    return assemble(
+        base, frozen=config.frozen, total=config.dim, heads=len(config.heads), norm=config.norm, chunk=config.chunk
+    )
 
 
 def _backbone(config: Config) -> Any:
