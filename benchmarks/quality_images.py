@@ -29,7 +29,7 @@ import click
 import numpy as np
 
 from likewise.images import ablation, metrics
-from likewise.images.ablation import Variant, mean_error
+from likewise.images.ablation import Variant, mean_error, slug
 from likewise.images.config import Config
 from likewise.images.dataset import Dataset
 from likewise.images.layouts import cub200, omniglot
@@ -120,7 +120,7 @@ def run(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -
 
 
 def _folder(birds: Birds, variant: Variant, seed: int, group: str) -> Path:
-    return birds.folder / group / _slug(variant.name) / f"seed-{seed}"
+    return birds.folder / group / slug(variant.name) / f"seed-{seed}"
 
 
 def _trained(birds: Birds, config: Config, folder: Path) -> dict[str, Any]:
@@ -149,10 +149,6 @@ def _trained(birds: Birds, config: Config, folder: Path) -> dict[str, Any]:
 def _some(data: Dataset, every: int = 3) -> Dataset:
     """Each third picture of the training classes: enough to see overfitting."""
     return data.subset(np.arange(0, len(data), every))
-
-
-def _slug(name: str) -> str:
-    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
 
 
 def summary(name: str, runs: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -220,7 +216,7 @@ def mirror(birds: Birds) -> None:
 
     rows = []
     for seed in birds.seeds:
-        model = load(birds.folder / "short" / _slug(MARGIN.name) / f"seed-{seed}" / "model.safetensors")
+        model = load(birds.folder / "short" / slug(MARGIN.name) / f"seed-{seed}" / "model.safetensors")
         row: dict[str, Any] = {"seed": seed}
         for model.mirror in (False, True):
             kind = "mirrored" if model.mirror else "alone"

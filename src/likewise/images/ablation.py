@@ -204,7 +204,7 @@ def _cell(
     training: Dataset, test: Dataset, variant: Variant, config: Config, seed: int, out: Path, validation: Dataset | None
 ) -> dict[str, Any]:
     """The figures of a variant and a seed, from its folder where they are known already."""
-    folder = out / _slug(variant.name) / f"seed-{seed}"
+    folder = out / slug(variant.name) / f"seed-{seed}"
     configs = variant.configs(dataclasses.replace(config, keep="last"), seed)
     asked = json.loads(json.dumps([dataclasses.asdict(c) for c in configs]))
     file = folder / "figures.json"
@@ -242,5 +242,6 @@ def _measured(
     }
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """A name as that of a folder."""
     return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
