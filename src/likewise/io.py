@@ -121,6 +121,10 @@ def as_uint8(array: np.ndarray[Any, Any], *, where: str = "array") -> np.ndarray
     return np.ascontiguousarray(np.rint(array * 255).astype(np.uint8))
 
 
+PICTURE_NAMES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"})
+"""How names of pictures end: a file so named that cannot be read is told of, any other is passed over."""
+
+
 def images(path: str | os.PathLike[str], *, recursive: bool = True) -> list[Path]:
     """The pictures in a folder, in natural order (2 before 10), told by their first bytes; hidden ones are left out."""
     root = Path(path)

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from likewise import io
 from likewise.cli.terminal import tell_left_out, warn
 from likewise.errors import FileError, InputError, LikewiseError
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 FEATURES = ("embed", "pixels", "lbp")
 """embed: 1280 numbers of a network; pixels: the picture, grey, 20 × 20; lbp: 8 × 8 histograms of local patterns."""
-
-PICTURE_NAMES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"})
-"""Names that promise a picture: a file so named that is none is told, any other file is passed over."""
 
 BATCH = 64
 
@@ -132,7 +130,6 @@ class Reader:
             return None
 
     def _stored(self, path: Path) -> NamedSets:
-        from likewise import io
         from likewise.sets import data
 
         stacked = "offsets" in io.load_arrays(path)
@@ -142,7 +139,6 @@ class Reader:
         return NamedSets(made, names, sets.labels if stacked else None, described=False)
 
     def _one_of(self, path: Path, which: str) -> Signature:
-        from likewise import io
         from likewise.types import Signature
 
         arrays = io.load_arrays(path)
@@ -167,7 +163,7 @@ class Reader:
         known = set(found)
         for p in sorted(folder.rglob("*")):
             hidden = any(part.startswith(".") for part in p.relative_to(folder).parts)
-            if p.suffix.lower() in PICTURE_NAMES and p.is_file() and p not in known and not hidden:
+            if p.suffix.lower() in io.PICTURE_NAMES and p.is_file() and p not in known and not hidden:
                 self.skipped.append((str(p), "empty, or not a picture"))
         return found
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from likewise import io
 from likewise.distributions.describers import Describe, Describer, describer, name_of, tensor_of
 from likewise.distributions.pictures import as_pictures
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
@@ -117,7 +118,6 @@ def _grey(picture: NDArray[Any]) -> NDArray[Any]:
 
 
 def _of_path(path: Path, job: _Job) -> Features:
-    from likewise import io
 
     if path.suffix.lower() in (".npy", ".npz") and path.is_file():
         arrays = io.load_arrays(path)
@@ -246,7 +246,7 @@ class _Job:
         known = set(found)
         for p in sorted(folder.rglob("*")):
             hidden = any(part.startswith(".") for part in p.relative_to(folder).parts)
-            if p.suffix.lower() in PICTURE_NAMES and p not in known and not hidden and p.is_file():
+            if p.suffix.lower() in io.PICTURE_NAMES and p not in known and not hidden and p.is_file():
                 if not self.skip:
                     raise FileError(f"{p}: empty, or not a picture; remove it, or skip it with on_error='skip'")
                 self.skipped.append((str(p), "empty, or not a picture"))
@@ -293,10 +293,6 @@ class _Job:
 
     def _made(self, names: tuple[str, ...] | None, pictures: Callable[[Indices], list[Any]]) -> Features:
         return Features(np.concatenate(self.parts), self.net.name, names, pictures, tuple(self.skipped))
-
-
-PICTURE_NAMES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"})
-"""Names that promise a picture: a file so named that is none is told, any other file is passed over."""
 
 
 def _drawable(pictures: Callable[[Any], Tensor]) -> Callable[[Indices], list[Any]]:

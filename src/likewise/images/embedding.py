@@ -36,11 +36,6 @@ WHAT = "embedding of a folder"
 CHUNK = 512
 """Pictures between two moments at which work is safe on disk."""
 
-NAMED_LIKE_PICTURES = frozenset(
-    {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"}
-)
-"""A file so named that is no picture is told; any other file that is none is passed over."""
-
 log = logging.getLogger(__name__)
 
 
@@ -105,7 +100,7 @@ def listing(folder: str | os.PathLike[str]) -> tuple[list[Path], list[Skipped]]:
         odd += [
             path
             for path in (Path(where, n) for n in sorted(names) if not n.startswith("."))
-            if path.suffix.lower() in NAMED_LIKE_PICTURES and path not in known and path.is_file()
+            if path.suffix.lower() in io.PICTURE_NAMES and path not in known and path.is_file()
         ]
     return found, [Skipped(-1, str(p), "empty, or not a picture") for p in odd]
 
