@@ -1,0 +1,311 @@
+"""LIFE's losses: epipolar distance, adaptive cycle consistency and bidirectional transformations.
+
+Huang, Pan, Pan, Bao, Zhang, "LIFE: Lighting Invariant Flow Estimation". Flows are (b, h, w, 2) in pixels, x then y;
+masks (b, h, w). In the paper's Eq. 1–3 a flow f is the position that a pixel goes to; here it is the displacement, and
+the position is p + f[p]. Where the text is silent, docs/errata.md says what is done and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from likewise.core.geometry import (
+    Size,
+    Warp,
+    carried,
+    check_fundamental,
+    epipolar_norm,
+    follow,
+    grid,
+    inside,
+    lines,
+)
+from likewise.errors import InputError, ShapeError
+
+Flows = Tensor | Sequence[Tensor]
+"""A flow (b, h, w, 2), or one for each iteration of the network."""
+
+ALPHA, BETA = 3.0, 0.05
+"""The cycle's tolerance max(α, β‖f‖), in pixels and as a share of the displacement."""
+EPS = 1e-3
+"""The least norm of an epipolar line, as a share of the terms it is the sum of: felt within about EPS · ‖p‖ px of the
+epipole, where lines lose their direction."""
+RESIDUAL = 0.05
+"""Pixels where the inverse of a warp misses by more than this (px) teach nothing."""
+
+
+class Truth(NamedTuple):
+    """What BiT asks of the network: both flows between B and B′ = T(B), and where they are known."""
+
+    there: Float[Tensor, "b h w 2"]
+    back: Float[Tensor, "b h2 w2 2"]
+    there_valid: Bool[Tensor, "b h w"]
+    back_valid: Bool[Tensor, "b h2 w2"]
+
+
+class Weights(NamedTuple):
+    """The share of each loss in the joint one; the paper gives none, these are of the recipe in docs/pixels.md."""
+
+    sed: float = 0.5
+    bit: float = 1.0
+    cycle: float = 0.1
+
+
+class Life(NamedTuple):
+    """The joint loss and its parts, before weighting; a part that was not asked for is None."""
+
+    total: Tensor
+    sed: Tensor | None
+    bit: Tensor | None
+    cycle: Tensor | None
+
+
+def sed(
+    x: Float[Tensor, "*n 2"],
+    y: Float[Tensor, "*n 2"],
+    F: Float[Tensor, "*m 3 3"],
+    *,
+    eps: float = EPS,
+    cap: float | None = None,
+) -> Float[Tensor, "*n"]:
+    """Symmetric epipolar distance of matches x ↔ y, in pixels [LIFE Eq. 1].
+
+    SED = d(y, F x) + d(x, Fᵀ y), the distances of each point to the other's epipolar line. The scale of F does not
+    matter; `eps` bounds the norm of a line from below, `cap` the result from above (and its gradient is 0 there).
+    """
+    check_fundamental(F)
+    return _sed(x, y, F, eps, cap)
+
+
+def soft(d: Tensor, scale: float | None) -> Tensor:
+    """s·log(1 + d/s): d for small distances, slow for large ones, never without a gradient; `scale=None` is d."""
+    return d if scale is None else scale * torch.log1p(d / scale)
+
+
+def sed_loss(
+    flow: Float[Tensor, "b h w 2"],
+    F: Float[Tensor, "b 3 3"],
+    *,
+    valid: Bool[Tensor, "b h w"] | None = None,
+    scale: float | None = 5.0,
+    eps: float = EPS,
+    cap: float | None = None,
+) -> Float[Tensor, ""]:
+    """Mean of soft(SED(p, p + f[p], F)) over the valid pixels of a flow a→b [LIFE Eq. 2]; all masked is 0."""
+    check_fundamental(F)
+    return _sed_loss(flow, F, valid, scale, eps, cap)
+
+
+def cycle_loss(
+    forward: Float[Tensor, "b h w 2"],
+    backward: Float[Tensor, "b h2 w2 2"],
+    *,
+    mode: str = "adaptive",
+    alpha: float = ALPHA,
+    beta: float = BETA,
+    valid: Bool[Tensor, "b h w"] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, ""]:
+    """Mean of d(p) = ‖f[p] + g[p + f[p]]‖, there and back again, over the pixels that are kept [LIFE §3.1].
+
+    Kept are those that land inside the other frame; with `mode="adaptive"` of these only where d ≤ max(α, β‖f[p]‖):
+    what misses by more is taken for occluded. `mode="full"` is the ablation. ‖f‖ is the displacement's length.
+    """
+    if mode not in ("adaptive", "full"):
+        raise InputError(f"mode: expected 'adaptive' or 'full', got {mode!r}")
+    forward = _cleaned(forward, valid)
+    d, kept = cycle(forward, backward)
+    if mode == "adaptive":
+        kept = kept & (d <= (beta * torch.linalg.vector_norm(forward, dim=-1)).clamp(min=alpha))
+    return masked_mean(soft(d, scale), _both(kept, valid))
+
+
+def cycle(
+    forward: Float[Tensor, "b h w 2"], backward: Float[Tensor, "b h2 w2 2"]
+) -> tuple[Float[Tensor, "b h w"], Bool[Tensor, "b h w"]]:
+    """d(p) = ‖p + f[p] + g[p + f[p]] − p‖ in pixels, and where p + f[p] lies inside the other frame."""
+    _check(forward, "forward")
+    _check(backward, "backward")
+    landed = follow(forward)
+    d = torch.linalg.vector_norm(forward + carried(backward, landed), dim=-1)
+    return d, inside(landed, *backward.shape[1:3])
+
+
+def bit_truth(
+    warp: Warp, size: Size, other: Size | None = None, *, like: Tensor | None = None, residual: float = RESIDUAL
+) -> Truth:
+    """The flows B→B′ and B′→B of B′ = T(B), for frames of `size` and `other` (h, w); made once for all iterations.
+
+    Known is a pixel that lands inside the other frame; on the way there, where the inverse misses by ≤ `residual` px.
+    """
+    other = other or size
+    start, end = grid(*size, like=like)[None], grid(*other, like=like)[None]
+    with torch.no_grad():
+        (there, missed), back = warp.forward(start), warp.backward(end)
+        known = inside(there, *other) & (missed <= residual)
+        return Truth(there - start, back - end, known, inside(back, *size))
+
+
+def bit_loss(
+    there: Float[Tensor, "b h w 2"],
+    back: Float[Tensor, "b h2 w2 2"] | None,
+    warp: Warp | Truth,
+    *,
+    one_way: bool = False,
+    scale: float | None = 4.0,
+    residual: float = RESIDUAL,
+    valid: Bool[Tensor, "b h w"] | None = None,
+) -> Float[Tensor, ""]:
+    """Bidirectional transformation loss [LIFE Eq. 3]: ‖f_B→B′(p) − T(p)‖ + ‖f_B′→B(p′) − T⁻¹(p′)‖, each a mean.
+
+    Distances go through `soft`; pixels out of the frame, and those where T missed, count nothing. `one_way` keeps only
+    B→B′, which is T(B′B) of Tab. 6. `warp` may be its `bit_truth`, made once; `valid` is a mask of B.
+    """
+    _check(there, "there")
+    if back is None and not one_way:
+        raise InputError("back: expected the flow B′→B, got None; give it or one_way=True")
+    truth = warp if isinstance(warp, Truth) else _truth(there, back, warp, residual)
+    loss = _endpoint(there, truth.there, _both(truth.there_valid, valid), scale)
+    if one_way or back is None:
+        return loss
+    _check(back, "back")
+    return loss + _endpoint(back, truth.back, truth.back_valid, scale)
+
+
+def sequence(losses: Sequence[Tensor], gamma: float = 0.8) -> Tensor:
+    """Σ_i γ^(N − 1 − i) L_i over the N iterations of the network, the last with weight 1."""
+    if not losses:
+        raise InputError("losses: expected at least one, got none")
+    return torch.stack([gamma ** (len(losses) - 1 - i) * loss for i, loss in enumerate(losses)]).sum()
+
+
+def life_loss(
+    ab: Flows,
+    ba: Flows,
+    F: Float[Tensor, "b 3 3"],
+    *,
+    there: Flows | None = None,
+    back: Flows | None = None,
+    warp: Warp | Truth | None = None,
+    weights: Weights = Weights(),  # noqa: B008  a tuple of numbers
+    gamma: float = 0.8,
+    one_way: bool = False,
+    cycle_mode: str = "adaptive",
+    alpha: float = ALPHA,
+    beta: float = BETA,
+    sed_scale: float | None = 5.0,
+    bit_scale: float | None = 4.0,
+) -> Life:
+    """The joint loss w_sed·SED + w_bit·BiT + w_cycle·cycle [LIFE Eq. 1–3]; F maps points of a to lines in b.
+
+    Each flow may be one tensor or a list of one an iteration, weighted by `sequence`. SED and cycle are the means of
+    both directions. A loss of weight 0 is not computed; BiT needs `there`, `back` and `warp`.
+    """
+    forth, home = _listed(ab, "ab"), _listed(ba, "ba")
+    parts: dict[str, Tensor | None] = {"sed": None, "bit": None, "cycle": None}
+    if weights.sed:
+        check_fundamental(F)
+        parts["sed"] = sequence([_both_ways_sed(f, g, F, sed_scale) for f, g in zip(forth, home, strict=True)], gamma)
+    if weights.bit:
+        parts["bit"] = _joint_bit(there, back, warp, one_way, bit_scale, gamma)
+    if weights.cycle:
+        ways = ((f, g) for f, g in zip(forth, home, strict=True))
+        cycles = [_both_ways_cycle(f, g, cycle_mode, alpha, beta) for f, g in ways]
+        parts["cycle"] = sequence(cycles, gamma)
+    total = sum((getattr(weights, k) * v for k, v in parts.items() if v is not None), forth[-1].new_zeros(()))
+    return Life(total, **parts)
+
+
+def masked_mean(values: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"] | None) -> Float[Tensor, ""]:
+    """The mean over the mask; 0 with a gradient of 0 where it is empty."""
+    if mask is None:
+        return values.mean()
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def _sed(x: Tensor, y: Tensor, F: Tensor, eps: float, cap: float | None) -> Tensor:
+    """SED, F taken at its word."""
+    line = lines(F, x)
+    miss = (line[..., :2] * y).sum(dim=-1) + line[..., 2]
+    back = lines(F.mT, y)
+    d = miss.abs() * (1.0 / epipolar_norm(F, x, line, eps) + 1.0 / epipolar_norm(F.mT, y, back, eps))
+    return d if cap is None else d.clamp(max=cap)
+
+
+def _sed_loss(
+    flow: Tensor, F: Tensor, valid: Tensor | None, scale: float | None, eps: float = EPS, cap: float | None = None
+) -> Tensor:
+    _check(flow, "flow")
+    if F.shape != (len(flow), 3, 3):
+        raise ShapeError(f"F: expected one for each flow, ({len(flow)}, 3, 3), got {tuple(F.shape)}")
+    F, flow = F.to(flow), _cleaned(flow, valid)
+    x = grid(*flow.shape[1:3], like=flow)[None]
+    return masked_mean(soft(_sed(x, x + flow, F, eps, cap), scale), valid)
+
+
+def _both_ways_sed(f: Tensor, g: Tensor, F: Tensor, scale: float | None) -> Tensor:
+    return 0.5 * (_sed_loss(f, F, None, scale) + _sed_loss(g, F.mT, None, scale))
+
+
+def _both_ways_cycle(f: Tensor, g: Tensor, mode: str, alpha: float, beta: float) -> Tensor:
+    ways = (cycle_loss(a, b, mode=mode, alpha=alpha, beta=beta) for a, b in ((f, g), (g, f)))
+    return 0.5 * sum(ways, f.new_zeros(()))
+
+
+def _joint_bit(
+    there: Flows | None,
+    back: Flows | None,
+    warp: Warp | Truth | None,
+    one_way: bool,
+    scale: float | None,
+    gamma: float,
+) -> Tensor:
+    """BiT over the iterations, its truth made once."""
+    if there is None or warp is None:
+        raise InputError("there, warp: expected the flow B→B′ and its warp, got None; give both or weights.bit = 0")
+    out = _listed(there, "there")
+    home = [None] * len(out) if back is None else _listed(back, "back")
+    truth = warp if isinstance(warp, Truth) else _truth(out[0], home[0], warp, RESIDUAL)
+    pairs = zip(out, home, strict=True)
+    return sequence([bit_loss(f, g, truth, one_way=one_way, scale=scale) for f, g in pairs], gamma)
+
+
+def _truth(there: Tensor, back: Tensor | None, warp: Warp, residual: float) -> Truth:
+    """The truth for frames as large as the network's flows."""
+    size = int(there.shape[1]), int(there.shape[2])
+    other = size if back is None else (int(back.shape[1]), int(back.shape[2]))
+    return bit_truth(warp, size, other, like=there, residual=residual)
+
+
+def _endpoint(flow: Tensor, truth: Tensor, valid: Tensor, scale: float | None) -> Tensor:
+    """Mean of soft(‖flow − truth‖) over the valid pixels."""
+    if flow.shape != truth.shape:
+        raise ShapeError(f"flow: expected the shape of its warp, {tuple(truth.shape)}, got {tuple(flow.shape)}")
+    return masked_mean(soft(torch.linalg.vector_norm(_cleaned(flow - truth, valid), dim=-1), scale), valid)
+
+
+def _cleaned(flow: Tensor, valid: Tensor | None) -> Tensor:
+    """0 where masked, so that NaN there reaches neither value nor gradient."""
+    return flow if valid is None else torch.where(valid[..., None], flow, 0.0)
+
+
+def _both(a: Tensor, b: Tensor | None) -> Tensor:
+    return a if b is None else a & b
+
+
+def _listed(flows: Flows, where: str) -> list[Tensor]:
+    """One flow an iteration, as a list."""
+    listed = [flows] if isinstance(flows, Tensor) else list(flows)
+    if not listed:
+        raise InputError(f"{where}: expected at least one flow, got none")
+    return listed
+
+
+def _check(flow: Tensor, where: str) -> None:
+    if flow.ndim != 4 or flow.shape[-1] != 2:
+        raise ShapeError(f"{where}: expected a flow (b, h, w, 2), got {tuple(flow.shape)}")
