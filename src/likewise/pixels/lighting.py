@@ -1,0 +1,208 @@
+"""The light of a picture and the camera that takes it: day, evening, overcast, lamps, night; exposure, tone, noise.
+
+All light is linear until `developed` turns it into a picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+SUN, LAMP = 0.0, 1.0
+LUMA = np.array([0.2126, 0.7152, 0.0722])
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Light:
+    """lamps (m, 12): kind, place or direction, axis of the cone, cosine of its edge, colour, reach; ambient (9,): from
+    above, from below, of the backdrop; then what the camera does: the mean it exposes for, tone curve, colour cast.
+    """
+
+    kind: str
+    lamps: Float[np.ndarray, "m 12"]
+    ambient: Float[np.ndarray, "9"]
+    target: float
+    gamma: float
+    cast: Float[np.ndarray, "3"]
+    vignette: float
+    blur: float
+    grain: float
+
+
+def light(rng: np.random.Generator, *, indoors: bool) -> Light:
+    """One random light; rooms have lamps or windows, places outdoors any."""
+    kinds = INDOORS if indoors else OUTDOORS
+    shares = np.array([share for share, _ in kinds])
+    return kinds[int(rng.choice(len(kinds), p=shares / shares.sum()))][1](rng)
+
+
+def mixed(a: Light, b: Light, share: float) -> Light:
+    """The light (1 − share) · a + share · b: light adds up; what the camera does is between the two."""
+    if share in (0.0, 1.0):
+        return b if share else a
+    lamps = np.concatenate([_dimmed(a.lamps, 1 - share), _dimmed(b.lamps, share)])
+    between = {
+        n: (1 - share) * getattr(a, n) + share * getattr(b, n)
+        for n in ("ambient", "target", "gamma", "cast", "vignette", "blur", "grain")
+    }
+    return Light(f"{a.kind} to {b.kind}", lamps, **between)
+
+
+def _dimmed(lamps: Array, share: float) -> Array:
+    lamps = lamps.copy()
+    lamps[:, 8:11] *= share
+    return lamps
+
+
+# ----------------------------------------------------------------------------------------------------- kinds of light
+
+
+def _camera(rng: np.random.Generator, low: float, high: float, grain: tuple[float, float]) -> dict[str, Any]:
+    """What a camera draws for itself: exposure, tone curve, white balance, vignette, softness, noise."""
+    return {
+        "target": rng.uniform(low, high),
+        "gamma": math.exp(rng.normal(0, 0.15)),
+        "cast": np.exp(rng.normal(0, 0.07, 3)),
+        "vignette": rng.uniform(0, 0.35),
+        "blur": rng.uniform(0, 0.55),
+        "grain": math.exp(rng.uniform(*np.log(grain))),
+    }
+
+
+def _sun(rng: np.random.Generator, low: float, high: float, colour: Any) -> Array:
+    height, round_ = rng.uniform(low, high), rng.uniform(0, 2 * math.pi)
+    at = [math.cos(height) * math.sin(round_), math.cos(height) * math.cos(round_), math.sin(height)]
+    return np.array([[SUN, *at, 0, 0, 0, 0, *colour, 1.0]])
+
+
+def _lamp(rng: np.random.Generator, at: Any, aim: Any, edge: float, colour: Any, reach: float) -> Array:
+    axis = np.asarray(aim, float) - np.asarray(at, float)
+    return np.array([[LAMP, *at, *(axis / np.linalg.norm(axis)), edge, *colour, reach]])
+
+
+def _tint(rng: np.random.Generator, *colour: float) -> Array:
+    return np.array(colour) * np.exp(rng.normal(0, 0.06, 3))
+
+
+def _day(rng: np.random.Generator) -> Light:
+    sky = _tint(rng, 0.24, 0.28, 0.36) * rng.uniform(0.5, 1.3)
+    ambient = np.concatenate([sky, _tint(rng, 0.16, 0.14, 0.11), _tint(rng, 0.7, 0.78, 0.9)])
+    lamps = _sun(rng, 0.45, 1.35, _tint(rng, 1.15, 1.08, 0.95))
+    return Light("day", lamps, ambient, **_camera(rng, 0.36, 0.52, (0.004, 0.012)))
+
+
+def _evening(rng: np.random.Generator) -> Light:
+    ambient = np.concatenate([_tint(rng, 0.15, 0.16, 0.24), _tint(rng, 0.11, 0.08, 0.07), _tint(rng, 0.75, 0.5, 0.4)])
+    lamps = _sun(rng, 0.12, 0.45, _tint(rng, 1.3, 0.85, 0.5))
+    return Light("evening", lamps, ambient, **_camera(rng, 0.28, 0.45, (0.006, 0.018)))
+
+
+def _overcast(rng: np.random.Generator) -> Light:
+    ambient = np.concatenate([_tint(rng, 0.8, 0.85, 0.9), _tint(rng, 0.25, 0.24, 0.22), _tint(rng, 0.8, 0.82, 0.85)])
+    lamps = _sun(rng, 0.7, 1.4, _tint(rng, 0.15, 0.15, 0.16))
+    return Light("overcast", lamps, ambient, **_camera(rng, 0.34, 0.5, (0.004, 0.014)))
+
+
+SODIUM, WHITE = (1.5, 0.85, 0.35), (1.1, 1.1, 1.15)
+
+
+def _night(rng: np.random.Generator) -> Light:
+    """Little blue light from above, one to three lamps (sodium or white) that reach a few metres."""
+    above = _tint(rng, 0.030, 0.042, 0.075) * rng.uniform(0.5, 1.5)
+    ambient = np.concatenate([above, above * 0.5, above * rng.uniform(0.4, 1.0)])
+    colour = SODIUM if rng.random() < 0.6 else WHITE
+    lamps = []
+    for _ in range(int(rng.integers(1, 4))):
+        at = (rng.uniform(-4, 4), rng.uniform(0.5, 8), rng.uniform(2.2, 4.5))
+        aim = (at[0] + rng.normal(0, 1), at[1] + rng.normal(0, 1), 0.0)
+        lamps.append(_lamp(rng, at, aim, rng.uniform(-1.2, 0.4), _tint(rng, *colour), rng.uniform(2.0, 4.0)))
+    return Light("night", np.concatenate(lamps), ambient, **_camera(rng, 0.13, 0.27, (0.012, 0.035)))
+
+
+def _torch(rng: np.random.Generator) -> Light:
+    """A lamp beside the camera in the dark: headlights, a flash."""
+    above = _tint(rng, 0.035, 0.045, 0.07)
+    at = (rng.normal(0, 0.8), -0.3, rng.uniform(0.8, 2.2))
+    aim = (rng.normal(0, 1.0), 5.0, rng.uniform(0.5, 1.5))
+    lamps = _lamp(rng, at, aim, rng.uniform(0.5, 0.8), _tint(rng, *WHITE), rng.uniform(4.0, 8.0))
+    ambient = np.concatenate([above, above * 0.7, above * 0.8])
+    return Light("torch", lamps, ambient, **_camera(rng, 0.18, 0.32, (0.01, 0.028)))
+
+
+def _ceiling(rng: np.random.Generator) -> Light:
+    """A room by one or two lamps under its ceiling."""
+    ambient = np.concatenate([_tint(rng, 0.25, 0.23, 0.2), _tint(rng, 0.2, 0.18, 0.15), np.zeros(3)])
+    lamps = []
+    for _ in range(int(rng.integers(1, 3))):
+        at = (rng.uniform(-1.8, 1.8), rng.uniform(0.5, 5), rng.uniform(2.0, 2.6))
+        lamps.append(_lamp(rng, at, (at[0], at[1], 0), -2.0, _tint(rng, 1.2, 1.05, 0.8), rng.uniform(2.5, 5)))
+    return Light("ceiling", np.concatenate(lamps), ambient, **_camera(rng, 0.3, 0.48, (0.005, 0.016)))
+
+
+def _window(rng: np.random.Generator) -> Light:
+    """A room by the sun and the sky through the glass of its roof."""
+    lit = _day(rng)
+    return replace(lit, kind="window", ambient=lit.ambient * 0.8)
+
+
+def _dusk(rng: np.random.Generator) -> Light:
+    """A room at night: one weak lamp."""
+    above = _tint(rng, 0.03, 0.035, 0.05)
+    at = (rng.uniform(-2, 2), rng.uniform(1, 5), rng.uniform(0.8, 2.2))
+    aim = (at[0] + rng.normal(0, 1), at[1] + rng.normal(0, 1), 0.5)
+    lamps = _lamp(rng, at, aim, rng.uniform(-2, 0.2), _tint(rng, 1.4, 0.95, 0.5), rng.uniform(1.5, 3.0))
+    return Light("dusk", lamps, np.concatenate([above, above, above]), **_camera(rng, 0.15, 0.3, (0.01, 0.03)))
+
+
+Kind = tuple[float, Callable[[np.random.Generator], Light]]
+OUTDOORS: tuple[Kind, ...] = ((0.36, _day), (0.16, _evening), (0.18, _overcast), (0.22, _night), (0.08, _torch))
+INDOORS: tuple[Kind, ...] = ((0.4, _ceiling), (0.35, _window), (0.25, _dusk))
+"""Kinds of light with their shares."""
+
+
+# ---------------------------------------------------------------------------------------------------------- a picture
+
+
+def taken(light: Light, sensor: float) -> Light:
+    """The same light by a camera with `sensor` times the vignette, blur and noise."""
+    return replace(
+        light, vignette=min(light.vignette * sensor, 1.0), blur=light.blur * sensor, grain=light.grain * sensor
+    )
+
+
+def exposure(radiance: Float[np.ndarray, "h w 3"], light: Light) -> float:
+    """The factor that brings the mean of the picture, after a tone curve of 1/2.2, near the light's target."""
+    luma = np.sort((radiance @ LUMA).ravel())[:: max(radiance.shape[0] * radiance.shape[1] // 2048, 1)]
+    return float(light.target**2.2 / max(np.mean(np.sqrt(luma)) ** 2, 1e-9))
+
+
+def developed(
+    radiance: Float[np.ndarray, "h w 3"], light: Light, factor: float, rng: np.random.Generator | None
+) -> Float[np.ndarray, "h w 3"]:
+    """A picture in [0, 1] as float32: exposure, vignette, shoulder, tone curve and cast; with `rng` blur and noise."""
+    import cv2
+
+    x: Array = radiance * (factor * light.cast)
+    if rng is not None:
+        x = x * _vignette(x.shape[0], x.shape[1], light.vignette)[..., None]
+        if light.blur > 0.2:
+            x = cv2.GaussianBlur(x, (0, 0), light.blur, borderType=cv2.BORDER_REPLICATE)
+    x = np.where(x > 0.7, 0.7 + 0.3 * (1 - np.exp(-(x - 0.7) / 0.3)), x)
+    if rng is not None:
+        spread = light.grain * np.sqrt(0.15 + x)
+        x = x + spread * 0.5 * rng.standard_normal(x.shape)
+    picture = np.clip(x, 0.0, 1.0) ** (light.gamma / 2.2)
+    return picture.astype(np.float32)
+
+
+def _vignette(h: int, w: int, amount: float) -> Array:
+    y, x = np.linspace(-1, 1, h)[:, None], np.linspace(-1, 1, w)[None]
+    return np.asarray(1 - amount * (x * x + y * y) / 2)

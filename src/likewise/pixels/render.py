@@ -1,0 +1,273 @@
+"""Pairs of pictures of lit places made from a seed, with the exact flow, occlusion, cameras and fundamental matrix.
+
+A pair is a pure function of its seed and the renderer's settings: textured planes, boxes, balls, columns and displaced
+surfaces, seen by two cameras under two lights that are drawn independently. Training may use F alone; the exact flow is
+for evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from likewise.errors import ConfigError, InputError
+from likewise.pixels import cameras, lighting, scenes
+from likewise.pixels.textures import Textures, collected, held_out
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+    from likewise.pixels.cameras import Camera
+    from likewise.pixels.lighting import Light
+    from likewise.pixels.scenes import Scene
+
+Array = np.ndarray[Any, Any]
+SIZE = (96, 128)
+ATTEMPTS = 40
+"""How often cameras are drawn in a place, and then another place, before the renderer gives up."""
+CLOSEST = 0.7
+"""The least depth, in metres, of what either camera sees."""
+OVERLAP = 0.5
+"""The least share of the first picture that the second one sees."""
+VERSIONS = {1: {"size": SIZE, "motion": 1.0, "lighting": 1.0, "sensor": 1.0}}
+"""The settings of the held-out sets by version; seeds are HELD_OUT_SEED + 10⁶ · version + i."""
+HELD_OUT_SEED = 7_000_000_000
+"""Seeds from here on belong to held-out sets; training takes seeds below."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two pictures of a place and what is true of them; tensors, with a leading dimension in a batch.
+
+    flow: pixel p of a goes to p + flow[p] in b, for every pixel, seen or not; occluded: something stands before it in
+    b; F: [y, 1] F [x, 1]ᵀ = 0 for x in a and y in b, of unit norm; R, t: X_b = R X_a + t.
+    """
+
+    a: Float[Tensor, "*n 3 h w"]
+    b: Float[Tensor, "*n 3 h w"]
+    flow: Float[Tensor, "*n h w 2"]
+    occluded: Bool[Tensor, "*n h w"]
+    F: Float[Tensor, "*n 3 3"]
+    Ka: Float[Tensor, "*n 3 3"]
+    Kb: Float[Tensor, "*n 3 3"]
+    R: Float[Tensor, "*n 3 3"]
+    t: Float[Tensor, "*n 3"]
+
+    @property
+    def visible(self) -> Bool[Tensor, "*n h w"]:
+        """Where the point of a lies inside b (0 ≤ x ≤ w − 1, 0 ≤ y ≤ h − 1) and nothing stands before it."""
+        return self.inside & ~self.occluded
+
+    @property
+    def inside(self) -> Bool[Tensor, "*n h w"]:
+        """Where the point of a lands inside the frame of b."""
+        import torch
+
+        h, w = self.flow.shape[-3:-1]
+        x = torch.arange(w, dtype=self.flow.dtype) + self.flow[..., 0]
+        y = torch.arange(h, dtype=self.flow.dtype)[:, None] + self.flow[..., 1]
+        return (x >= 0) & (x <= w - 1) & (y >= 0) & (y <= h - 1)
+
+
+FIELDS = ("a", "b", "flow", "occluded", "F", "Ka", "Kb", "R", "t")
+
+
+def render(
+    seed: int,
+    size: tuple[int, int] = SIZE,
+    *,
+    textures: Textures | Sequence[Array] | None = None,
+    motion: float = 1.0,
+    lighting: float = 1.0,
+    sensor: float = 1.0,
+) -> Pair:
+    """One pair; see Renderer, which is faster for many."""
+    return Renderer(textures, size, motion=motion, lighting=lighting, sensor=sensor).pair(seed)
+
+
+class Renderer:
+    """Pairs by seed. The same seed and settings give the same bytes.
+
+    size: (h, w). motion: how far the second camera moves, turns and zooms, 1 being about 8 px of flow at 96 × 128.
+    lighting: 0 gives both pictures one light, 1 independent ones, between them a mixture. sensor: strength of noise,
+    blur and vignette.
+    """
+
+    def __init__(
+        self,
+        textures: Textures | Sequence[Array] | None = None,
+        size: tuple[int, int] = SIZE,
+        *,
+        motion: float = 1.0,
+        lighting: float = 1.0,
+        sensor: float = 1.0,
+    ) -> None:
+        _bounded("motion", motion, 0.01, 4.0)
+        _bounded("lighting", lighting, 0.0, 1.0)
+        _bounded("sensor", sensor, 0.0, 4.0)
+        if len(size) != 2 or not all(isinstance(s, int) and 8 <= s <= 8192 for s in size):
+            raise ConfigError(f"size: expected (h, w), whole numbers from 8 to 8192, got {size!r}")
+        self.textures = collected(textures)
+        self.size, self.motion, self.lighting, self.sensor = (size[0], size[1]), motion, lighting, sensor
+
+    def __repr__(self) -> str:
+        h, w = self.size
+        knobs = f"motion={self.motion:g}, lighting={self.lighting:g}, sensor={self.sensor:g}"
+        return f"Renderer({len(self.textures)} textures, {h} × {w}, {knobs})"
+
+    def pair(self, seed: int) -> Pair:
+        """The pair of a seed."""
+        import torch
+
+        scene, a, b = setting(seed, self.size, self.motion)
+        views = self._pictures(seed, scene, (a, b))
+        flow, _, hidden = _carried(a, b, scene, views[0][1])
+        R, t = a.to(b)
+        pictures = (torch.from_numpy(np.ascontiguousarray(v[0].transpose(2, 0, 1))) for v in views)
+        truths = (torch.from_numpy(np.ascontiguousarray(x)) for x in (flow, hidden, fundamental(a, b), a.K, b.K, R, t))
+        return Pair(*pictures, *truths)
+
+    def batch(self, seeds: Sequence[int]) -> Pair:
+        """The pairs of some seeds in one, with a leading dimension."""
+        import torch
+
+        if len(seeds) == 0:
+            raise InputError("seeds: expected at least one, got none")
+        pairs = [self.pair(int(s)) for s in seeds]
+        return Pair(*(torch.stack([getattr(p, name) for p in pairs]) for name in FIELDS))
+
+    def _pictures(self, seed: int, scene: Scene, pair: tuple[Camera, Camera]) -> list[tuple[Array, Array]]:
+        """(picture (h, w, 3), depth (h, w)) of each camera under its light."""
+        paint, lights = painted(seed, scene, self.textures), lights_of(seed, scene.indoors, self.lighting)
+        shot = [_view(c, self.size, scene, paint, self.textures, light) for c, light in zip(pair, lights, strict=True)]
+        factors = [lighting.exposure(s[0], light) for s, light in zip(shot, lights, strict=True)]
+        factors[1] = math.exp((1 - self.lighting) * math.log(factors[0]) + self.lighting * math.log(factors[1]))
+        found = []
+        for i in range(2):
+            rng = np.random.default_rng((seed, 5 + i)) if self.sensor > 0 else None
+            light = lighting.taken(lights[i], self.sensor)
+            found.append((lighting.developed(shot[i][0], light, factors[i], rng), shot[i][1]))
+        return found
+
+
+def _bounded(name: str, value: float, low: float, high: float) -> None:
+    if not (isinstance(value, (int, float)) and low <= value <= high):
+        raise ConfigError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
+
+
+# --------------------------------------------------------------------------------------------------- what a seed draws
+
+
+def setting(seed: int, size: tuple[int, int], motion: float) -> tuple[Scene, Camera, Camera]:
+    """The place and the two cameras of a seed: drawn until nothing is too near and most of a is inside b."""
+    if not (isinstance(seed, int) and seed >= 0):
+        raise InputError(f"seed: expected a whole number ≥ 0, got {seed!r}")
+    for attempt in range(ATTEMPTS):
+        rng = np.random.default_rng((seed, 0, attempt))
+        scene = scenes.place(rng)
+        for _ in range(4):
+            a = cameras.first(rng, size)
+            points, depth = _seen(a, scene, size)
+            b = cameras.second(rng, a, size, float(np.clip(np.median(depth), 2.0, 9.0)), motion)
+            if (
+                depth.min() > CLOSEST
+                and _overlap(points, b, size) >= OVERLAP
+                and _seen(b, scene, size)[1].min() > CLOSEST
+            ):
+                return scene, a, b
+    raise InputError(f"motion: no cameras with an overlap of {OVERLAP:.0%} were found at {motion:g}; make it smaller")
+
+
+def _seen(camera: Camera, scene: Scene, size: tuple[int, int]) -> tuple[Array, Array]:
+    """Points of the world (n, 3) and depths (n,) that a coarse grid of a camera's pixels sees."""
+    from likewise.pixels import _raycast
+
+    h, w = size
+    y, x = (g.ravel() for g in np.meshgrid(np.linspace(0, h - 1, 12), np.linspace(0, w - 1, 16), indexing="ij"))
+    depth, _ = _raycast.depths(camera.flat, x, y, scene.arrays)
+    rays = np.linalg.solve(camera.K, np.stack([x, y, np.ones_like(x)])) * depth
+    return rays.T @ camera.rotation + camera.centre, depth
+
+
+def _overlap(points: Array, b: Camera, size: tuple[int, int]) -> float:
+    """The share of points that land inside b, or 0 if any lies behind it or nearly so."""
+    local = (points - b.centre) @ b.rotation.T
+    if local[:, 2].min() < 0.1:
+        return 0.0
+    at = (local / local[:, 2:]) @ b.K.T
+    return float(np.mean((at[:, 0] >= 0) & (at[:, 0] <= size[1] - 1) & (at[:, 1] >= 0) & (at[:, 1] <= size[0] - 1)))
+
+
+def painted(seed: int, scene: Scene, textures: Textures) -> tuple[Array, Array]:
+    """How solids are painted: (n, 8) scale, shift, turn, bump, gloss, shine of its own; (n, 6) a texture a face."""
+    rng = np.random.default_rng((seed, 1))
+    n = len(scene)
+    surface, faces = np.zeros((n, 8)), np.empty((n, 6), np.int64)
+    for k in range(n):
+        turn = rng.normal(0, 0.15) + rng.integers(0, 2) * math.pi * (rng.random() < 0.3)
+        surface[k, :5] = 1 / scene.sizes[k], rng.uniform(0, 4), rng.uniform(0, 4), math.cos(turn), math.sin(turn)
+        surface[k, 5] = rng.uniform(0.3, 2.0)
+        surface[k, 6] = rng.uniform(0.05, 0.5) if rng.random() < 0.3 else 0.0
+        surface[k, 7] = scene.shines[k]
+        one, per_face = rng.random(), rng.random(6)
+        faces[k] = (per_face if rng.random() < 0.5 else one) * len(textures)
+    return surface, faces
+
+
+def lights_of(seed: int, indoors: bool, share: float) -> tuple[Light, Light]:
+    """The lights of a and b: drawn independently, the second mixed with the first where `share` < 1."""
+    a, b = (lighting.light(np.random.default_rng((seed, 2 + i)), indoors=indoors) for i in range(2))
+    return a, lighting.mixed(a, b, share)
+
+
+# --------------------------------------------------------------------------------------------------------- what is true
+
+
+def fundamental(a: Camera, b: Camera) -> Float[np.ndarray, "3 3"]:
+    """F = Kb⁻ᵀ [t]ₓ R Ka⁻¹ of unit Frobenius norm: [y, 1] F [x, 1]ᵀ = 0 for x in a, y in b."""
+    R, t = a.to(b)
+    cross = np.array([[0.0, -t[2], t[1]], [t[2], 0.0, -t[0]], [-t[1], t[0], 0.0]])
+    F = np.linalg.inv(b.K).T @ cross @ R @ np.linalg.inv(a.K)
+    return np.asarray(F / np.linalg.norm(F))
+
+
+def _carried(a: Camera, b: Camera, scene: Scene, depth: Array) -> tuple[Array, Array, Array]:
+    from likewise.pixels import _raycast
+
+    flow, there, hidden = _raycast.carried(a.flat, b.flat, depth, scene.arrays)
+    return flow, there, hidden
+
+
+def _view(
+    camera: Camera,
+    size: tuple[int, int],
+    scene: Scene,
+    paint: tuple[Array, Array],
+    textures: Textures,
+    light: Light,
+) -> tuple[Array, Array, Array]:
+    from likewise.pixels import _raycast
+
+    radiance, depth, solid = _raycast.view(
+        camera.flat, *size, scene.arrays, paint, textures.pyramid, light.lamps, light.ambient, True
+    )
+    return radiance, depth, solid
+
+
+# --------------------------------------------------------------------------------------------------------- the held-out
+
+
+def held_out_pairs(n: int = 100, version: int = 1) -> list[Pair]:
+    """The first n pairs of a fixed set: its version stands for seeds and settings, its textures are `held_out()`."""
+    if version not in VERSIONS:
+        raise InputError(f"version: expected one of {', '.join(map(str, VERSIONS))}, got {version!r}")
+    if not (isinstance(n, int) and 1 <= n <= 100_000):
+        raise InputError(f"n: expected a whole number from 1 to 100000, got {n!r}")
+    settings: dict[str, Any] = VERSIONS[version]
+    renderer = Renderer(held_out(), **settings)
+    return [renderer.pair(HELD_OUT_SEED + 1_000_000 * version + i) for i in range(n)]
