@@ -176,7 +176,7 @@ def _check_unpacked(data: bytes, size: int, name: str) -> None:
     except zlib.error as error:
         raise FileError(f"{name}: damaged: {error}") from None
     if found != size or not unpacker.eof or unpacker.unused_data:
-        what = "more" if found > size or unpacker.unused_data else f"{found:,} and no end"
+        what = "more" if found > size or unpacker.unused_data else f"{found:,}{'' if unpacker.eof else ' and no end'}"
         raise FileError(f"{name}: its size asks for {size:,} bytes, and it holds {what}; it is damaged")
 
 
