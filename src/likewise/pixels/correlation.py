@@ -1,0 +1,211 @@
+"""How alike each point of one feature map is to the points of another around a place: what RAFT looks up.
+
+The correlation of all pairs is c(p, q) = ⟨fa(p), fb(q)⟩ / √C, and level l of its pyramid is the mean of c over cells of
+2^l × 2^l points q [RAFT Sec. 3.2]. A lookup reads, at every level, a window of (2r + 1)² places around p's guess,
+between the points by bilinear interpolation, zero outside.
+
+Two ways that give the same numbers. `AllPairs` holds the pyramid: h² w² numbers, the fastest up to about a megapixel.
+`OnDemand` holds only feature maps and computes a window when it is asked for, because the mean of products is the
+product with the mean: h w (2r + 1)² numbers. All samples of a window share one fractional offset, so that
+(2r + 2)² whole places and two linear interpolations are enough.
+
+The window is transposed, as in the original: the offset that varies slowest is added to x, not to y. Published
+weights were trained so.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from likewise.errors import InputError, ShapeError
+
+MOST = 1 << 30
+"""Bytes that the pyramid of all pairs may take before windows are computed on demand."""
+
+BLOCK = 1 << 25
+"""Numbers that a differentiable lookup on demand gathers at a time: 128 MB of float32."""
+
+Kind: TypeAlias = Literal["auto", "all", "demand"]
+
+
+class Correlation:
+    """Feature maps fa, fb (b, c, h, w) of two pictures, ready for lookups around guesses of fa's points in fb."""
+
+    def __init__(
+        self, fa: Float[Tensor, "b c h w"], fb: Float[Tensor, "b c h2 w2"], *, levels: int = 4, radius: int = 3
+    ) -> None:
+        check(fa, fb, levels, radius)
+        self.levels, self.radius = levels, radius
+        self.shape = (fa.shape[0], *fa.shape[2:])
+        self.sizes = [(fb.shape[2] >> level, fb.shape[3] >> level) for level in range(levels)]
+
+    @property
+    def planes(self) -> int:
+        """How many numbers a lookup gives a point: levels × (2r + 1)²."""
+        return self.levels * (2 * self.radius + 1) ** 2
+
+    def lookup(self, points: Float[Tensor, "b h w 2"]) -> Float[Tensor, "b planes h w"]:
+        """The windows of every level around `points`, x then y, in pixels of fb; channels-last in memory."""
+        if points.shape != (*self.shape, 2):
+            raise ShapeError(f"points: expected {(*self.shape, 2)}, got shape {tuple(points.shape)}")
+        b, h, w = self.shape
+        flat = points.reshape(-1, 2)
+        found = self._compiled(flat) if self._plain(points) else self._differentiable(flat)
+        return found.view(b, h, w, self.planes).permute(0, 3, 1, 2)
+
+    def _differentiable(self, points: Tensor) -> Tensor:
+        """(n, planes), by torch operations that carry gradients, on any device."""
+        return torch.cat([self._level(points / 2**level, level).flatten(1) for level in range(self.levels)], dim=1)
+
+    def _level(self, points: Tensor, level: int) -> Tensor:
+        raise NotImplementedError
+
+    def _compiled(self, points: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def _sources(self) -> list[Tensor]:
+        raise NotImplementedError
+
+    def _plain(self, points: Tensor) -> bool:
+        """Whether nothing here needs a gradient and the machine is one that numba compiles for."""
+        tensors = [points, *self._sources()]
+        grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        kinds = {t.dtype for t in tensors}
+        return not grad and points.device.type == "cpu" and kinds in ({torch.float32}, {torch.float64})
+
+
+class AllPairs(Correlation):
+    """The pyramid of all pairs in memory [RAFT Eq. 1–2]: level l is (b h w, h2 / 2^l, w2 / 2^l)."""
+
+    def __init__(
+        self, fa: Float[Tensor, "b c h w"], fb: Float[Tensor, "b c h2 w2"], *, levels: int = 4, radius: int = 3
+    ) -> None:
+        super().__init__(fa, fb, levels=levels, radius=radius)
+        rows = fa.flatten(2).transpose(1, 2) / fa.shape[1] ** 0.5
+        self.pyramid = [self._volume(rows, f) for f in pooled(fb, levels)]
+
+    @staticmethod
+    def _volume(rows: Tensor, fb: Tensor) -> Tensor:
+        return torch.matmul(rows, fb.flatten(2)).view(-1, *fb.shape[2:])
+
+    def _sources(self) -> list[Tensor]:
+        return self.pyramid
+
+    def _level(self, points: Tensor, level: int) -> Tensor:
+        volume, radius = self.pyramid[level], self.radius
+        index, inside = whole_places(points, self.sizes[level], radius)
+        found = volume.flatten(1).gather(1, index.flatten(1)).view_as(index)
+        return between(found * inside, points)
+
+    def _compiled(self, points: Tensor) -> Tensor:
+        from likewise.pixels import lookup
+
+        out = points.new_empty(len(points), self.planes)
+        lookup.all_pairs([v.numpy() for v in self.pyramid], points.numpy(), self.radius, out.numpy())
+        return out
+
+
+class OnDemand(Correlation):
+    """Feature maps only; a window is computed when it is looked up, memory h w (2r + 1)² instead of h² w²."""
+
+    def __init__(
+        self, fa: Float[Tensor, "b c h w"], fb: Float[Tensor, "b c h2 w2"], *, levels: int = 4, radius: int = 3
+    ) -> None:
+        super().__init__(fa, fb, levels=levels, radius=radius)
+        self.rows = _rows(fa) / fa.shape[1] ** 0.5
+        self.maps = [_rows(f) for f in pooled(fb, levels)]
+
+    def _sources(self) -> list[Tensor]:
+        return [self.rows, *self.maps]
+
+    def _level(self, points: Tensor, level: int) -> Tensor:
+        index, inside = whole_places(points, self.sizes[level], self.radius)
+        n, c = len(points), self.rows.shape[1]
+        batch = torch.arange(self.shape[0], device=points.device).repeat_interleave(n // self.shape[0])
+        index = index + (batch * (self.maps[level].shape[0] // self.shape[0]))[:, None, None]
+        some = max(1, BLOCK // (index[0].numel() * c))
+        parts = [
+            torch.einsum("nc,nijc->nij", self.rows[k : k + some], self.maps[level][index[k : k + some]])
+            for k in range(0, n, some)
+        ]
+        return between(torch.cat(parts) * inside, points)
+
+    def _compiled(self, points: Tensor) -> Tensor:
+        from likewise.pixels import lookup
+
+        out = points.new_empty(len(points), self.planes)
+        maps = [m.view(self.shape[0], *size, -1).numpy() for m, size in zip(self.maps, self.sizes, strict=True)]
+        lookup.on_demand(self.rows.numpy(), maps, points.numpy(), self.radius, out.numpy())
+        return out
+
+
+def correlate(
+    fa: Float[Tensor, "b c h w"],
+    fb: Float[Tensor, "b c h2 w2"],
+    *,
+    levels: int = 4,
+    radius: int = 3,
+    kind: Kind = "auto",
+    most: int = MOST,
+) -> Correlation:
+    """The correlation of two feature maps; "auto" holds all pairs where they take at most `most` bytes."""
+    if kind not in ("auto", "all", "demand"):
+        raise InputError(f'kind: expected "auto", "all" or "demand", got {kind!r}')
+    all_pairs = kind == "all" or (kind == "auto" and pyramid_bytes(fa, fb, levels) <= most)
+    return (AllPairs if all_pairs else OnDemand)(fa, fb, levels=levels, radius=radius)
+
+
+def pyramid_bytes(fa: Tensor, fb: Tensor, levels: int = 4) -> int:
+    """How many bytes the pyramid of all pairs takes."""
+    cells = sum((fb.shape[2] >> level) * (fb.shape[3] >> level) for level in range(levels))
+    return int(fa.shape[0] * fa.shape[2] * fa.shape[3] * cells * fa.element_size())
+
+
+def pooled(f: Float[Tensor, "b c h w"], levels: int) -> list[Tensor]:
+    """The map and its means over 2 × 2, 4 × 4 …; a last odd row or column is left out, as avg_pool2d does."""
+    found = [f]
+    for _ in range(levels - 1):
+        found.append(functional.avg_pool2d(found[-1], 2, 2))
+    return found
+
+
+def whole_places(points: Tensor, size: tuple[int, int], radius: int) -> tuple[Tensor, Tensor]:
+    """Flat indices (n, 2r + 2, 2r + 2) of the whole places around points (n, 2), x slowest, and which are inside."""
+    h, w = size
+    offsets = torch.arange(-radius, radius + 2, device=points.device)
+    far = max(h, w) + 2 * radius + 2  # a runaway guess stays a number that fits, and stays outside
+    x, y = points.detach().floor().clamp(-far, far).long().unbind(1)
+    columns, rows = (x[:, None] + offsets)[:, :, None], (y[:, None] + offsets)[:, None, :]
+    inside = (columns >= 0) & (columns < w) & (rows >= 0) & (rows < h)
+    return rows.clamp(0, h - 1) * w + columns.clamp(0, w - 1), inside
+
+
+def between(values: Tensor, points: Tensor) -> Tensor:
+    """(n, 2r + 2, 2r + 2) at whole places to (n, 2r + 1, 2r + 1) at the points: linear in x, then in y."""
+    fx, fy = (points - points.detach().floor()).unsqueeze(-1).unsqueeze(-1).unbind(1)
+    values = values[:, :-1] + fx * (values[:, 1:] - values[:, :-1])
+    return values[:, :, :-1] + fy * (values[:, :, 1:] - values[:, :, :-1])
+
+
+def _rows(f: Tensor) -> Tensor:
+    """(b h w, c), a point's features side by side."""
+    return f.permute(0, 2, 3, 1).reshape(-1, f.shape[1]).contiguous()
+
+
+def check(fa: Tensor, fb: Tensor, levels: int, radius: int) -> None:
+    """Two maps of one batch and width, the second large enough for the levels, or an error that names them."""
+    if fa.ndim != 4 or fb.ndim != 4 or fa.shape[:2] != fb.shape[:2]:
+        shapes = f"{tuple(fa.shape)} and {tuple(fb.shape)}"
+        raise ShapeError(f"fa, fb: expected (b, c, h, w) with the same b and c, got {shapes}")
+    if levels < 1 or radius < 0:
+        raise InputError(f"levels, radius: expected levels ≥ 1 and radius ≥ 0, got {levels} and {radius}")
+    if min(fb.shape[2:]) >> (levels - 1) < 1:
+        least = 1 << (levels - 1)
+        raise ShapeError(
+            f"fb: expected at least {least} × {least} cells for {levels} levels, got {tuple(fb.shape[2:])}"
+        )

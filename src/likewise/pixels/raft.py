@@ -1,0 +1,333 @@
+"""RAFT (Teed and Deng 2020): dense flow by a recurrent search in the correlations of all pairs of features.
+
+Small and large are the published networks, number for number: their state dicts load by key, the official ones and
+torchvision's, and give the same flow. Besides there are sizes for a CPU, to be trained. Pixel centres are at
+integers; a cell of the maps at 1/8 stands at 8 times its index; flow is x, then y, in pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from likewise.backbones.network import seeded
+from likewise.backbones.states import State, state_of
+from likewise.errors import FileError, InputError, ShapeError
+from likewise.pixels import raft_keys
+from likewise.pixels.correlation import Kind, correlate
+from likewise.pixels.raft_encoder import Encoder, Norm, Widths
+from likewise.pixels.raft_frame import Frame, grid, size_of, source_resized, target_resized
+from likewise.pixels.raft_update import Update
+
+LEAST = 64
+"""The smallest side of a picture that is taken, in px."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Widths of a RAFT: `widths` of the encoders' stem and stages, `features` that are correlated, the GRU's `hidden`
+    and `context`, the window's `radius`; of the motion encoder `seen` (correlations), `moved` (flow) and `motion`
+    (both); of the flow head and of the mask head (0: bilinear enlargement)."""
+
+    widths: Widths
+    features: int
+    hidden: int
+    context: int
+    radius: int
+    seen: tuple[int, ...]
+    moved: tuple[int, int]
+    motion: int
+    head: int
+    mask: int = 0
+    bottleneck: bool = True
+    separable: bool = False
+    context_norm: Norm = "none"
+    levels: int = 4
+
+    @property
+    def planes(self) -> int:
+        """Numbers that a lookup gives a point."""
+        return self.levels * (2 * self.radius + 1) ** 2
+
+
+SIZES: dict[str, Size] = {
+    "tiny": Size((16, 16, 32, 48), 64, 48, 32, 3, (64,), (32, 16), 46, 64),
+    "light": Size((24, 24, 48, 64), 96, 64, 48, 3, (80,), (48, 24), 62, 96),
+    "small": Size((32, 32, 64, 96), 128, 96, 64, 3, (96,), (64, 32), 80, 128),
+    "large": Size(
+        widths=(64, 64, 96, 128),
+        features=256,
+        hidden=128,
+        context=128,
+        radius=4,
+        seen=(256, 192),
+        moved=(128, 64),
+        motion=126,
+        head=256,
+        mask=256,
+        bottleneck=False,
+        separable=True,
+        context_norm="batch",
+    ),
+}
+"""The sizes by name: small (0.99 M weights) and large (5.26 M) as published, tiny (0.28 M) and light (0.51 M) ours."""
+
+
+class RAFT(nn.Module):
+    """RAFT of a size: "small" and "large" as published, "tiny" and "light" for a CPU, or a `Size` of your own.
+
+    New weights are a function of the seed; the model starts in evaluation mode, on `device`.
+    """
+
+    def __init__(self, size: str | Size = "small", *, seed: int = 0, device: str | torch.device = "cpu") -> None:
+        super().__init__()
+        self.size = s = _size(size)
+        with seeded(seed):
+            self.fnet = Encoder(s.widths, s.features, "instance", bottleneck=s.bottleneck)
+            self.cnet = Encoder(s.widths, s.hidden + s.context, s.context_norm, bottleneck=s.bottleneck)
+            self.update_block = _update(s)
+            self.apply(_start)
+        nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(device).eval()
+
+    def extra_repr(self) -> str:
+        """The size's name, or its widths."""
+        return _name(self.size)
+
+    @classmethod
+    def from_official(cls, state: State | str | Path, *, device: str | torch.device = "cpu") -> Self:
+        """The network of published weights: the official layout or torchvision's, the size told from the shapes.
+
+        A state dict, or a .pth or .safetensors file of one (read without running anything in it). Keys that are
+        unknown, missing or of another shape are one FileError that names them.
+        """
+        ours = raft_keys.translated(state_of(state))
+        name = _closest(ours)
+        model = cls(name).to(_kind(ours))
+        model.load_state_dict(raft_keys.fit(ours, model.state_dict(), name))
+        return model.to(device)
+
+    # ----------------------------------------------------------------------------------------------------- the network
+
+    def forward(
+        self,
+        a: Float[Tensor, "b 3 h w"],
+        b: Float[Tensor, "b 3 h w"],
+        iters: int = 12,
+        start: Float[Tensor, "b h w 2"] | None = None,
+        *,
+        correlation: Kind = "auto",
+    ) -> list[Float[Tensor, "b h w 2"]]:
+        """The flow a→b after each iteration, in pixels; `start` is a first guess, at the pictures' size.
+
+        Pictures in [0, 1] of one size ≥ 64 px. They are enlarged to 128 px where smaller and padded to multiples of 8
+        by their border, on both sides, and the flow is brought back. Gradients flow through everything but the guess
+        that an iteration starts from [RAFT Sec. 3.3].
+        """
+        frame = _check_pair(a, b, iters, start)
+        a, b = frame.enter(a), frame.enter(b)
+        fa, fb = self.fnet(torch.cat([a, b])).chunk(2)
+        at = None if start is None else frame.cells(start)
+        steps = self._iterate(fa, fb, self.cnet(a), iters, at, correlation)
+        return [frame.leave(self.update_block.enlarge(flow, h)) for flow, h in steps]
+
+    @torch.inference_mode()
+    def flow(
+        self,
+        a: Float[Tensor, "3 h w"],
+        b: Float[Tensor, "3 h2 w2"],
+        iters: int = 12,
+        start: Float[Tensor, "h w 2"] | None = None,
+        *,
+        correlation: Kind = "auto",
+    ) -> Float[Tensor, "h w 2"]:
+        """The flow a→b of two pictures in [0, 1], in pixels of b.
+
+        A picture b of another size is brought to a's size, and the flow to b's own pixels; `start` is in them, too.
+        Correlations are held in memory up to 1 GB and computed on demand for larger pictures.
+        """
+        there, fitted = _check_pictures(a, b)
+        size_a, size_b = size_of(a), size_of(b)
+        guess = None if start is None else target_resized(start, size_b, size_a)[None]
+        frame = _check_pair(there, fitted, iters, guess)
+        with _evaluating(self):
+            x, y = frame.enter(there), frame.enter(fitted)
+            fa, fb = self.fnet(torch.cat([x, y])).chunk(2)
+            at = None if guess is None else frame.cells(guess)
+            found = self._last(frame, fa, fb, self.cnet(x), iters, at, correlation)
+        return target_resized(found[0], size_a, size_b)
+
+    @torch.inference_mode()
+    def both(
+        self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int = 12, *, correlation: Kind = "auto"
+    ) -> tuple[Float[Tensor, "h w 2"], Float[Tensor, "h2 w2 2"]]:
+        """The flows a→b and b→a, each picture encoded once."""
+        there, fitted = _check_pictures(a, b)
+        frame = _check_pair(there, fitted, iters, None)
+        with _evaluating(self):
+            pair = frame.enter(torch.cat([there, fitted]))
+            features, context = self.fnet(pair), self.cnet(pair)
+            forward, backward = (
+                self._last(
+                    frame, features[i : i + 1], features[1 - i : 2 - i], context[i : i + 1], iters, None, correlation
+                )
+                for i in (0, 1)
+            )
+        size_a, size_b = size_of(a), size_of(b)
+        return target_resized(forward[0], size_a, size_b), source_resized(backward[0], size_b)
+
+    def _last(self, frame: Frame, fa: Tensor, fb: Tensor, context: Tensor, *rest: Any) -> Tensor:
+        """The last iteration's flow, the only one that is made large."""
+        flow, h = fa, fa
+        for flow, h in self._iterate(fa, fb, context, *rest):  # noqa: B007
+            pass
+        return frame.leave(self.update_block.enlarge(flow, h))
+
+    def _iterate(
+        self, fa: Tensor, fb: Tensor, context: Tensor, iters: int, start: Tensor | None, kind: Kind
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Flow at 1/8, in its pixels, and the state, after each iteration."""
+        h, given = torch.split(context, [self.size.hidden, self.size.context], dim=1)
+        h, gates = torch.tanh(h), self.update_block.gates(torch.relu(given))
+        pairs = correlate(fa, fb, levels=self.size.levels, radius=self.size.radius, kind=kind)
+        home = grid(fa)
+        flow = torch.zeros_like(home).expand(len(fa), -1, -1, -1) if start is None else start
+        for _ in range(iters):
+            flow = flow.detach()
+            planes = pairs.lookup((home + flow).permute(0, 2, 3, 1))
+            h, step = self.update_block(h, gates, planes, flow)
+            flow = flow + step
+            yield flow, h
+
+    # ---------------------------------------------------------------------------------------------------- on a disk
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Weights, and the size, for `likewise.save`."""
+        arrays = {k: v.detach().cpu().contiguous().numpy() for k, v in self.state_dict().items()}
+        return arrays, {"size": asdict(self.size)}
+
+    @classmethod
+    def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> Self:
+        """The network that `state` described, in evaluation mode on the CPU."""
+        words: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["size"].items()}
+        model = cls(Size(**words))
+        weights = {k: torch.from_numpy(v.copy()) for k, v in arrays.items()}
+        model.to(_kind(weights)).load_state_dict(raft_keys.fit(weights, model.state_dict(), _name(model.size)))
+        return model
+
+
+# ------------------------------------------------------------------------------------------------------- sizes, weights
+
+
+def _size(size: str | Size) -> Size:
+    if isinstance(size, Size):
+        return size
+    if size not in SIZES:
+        raise InputError(f"size: expected one of {', '.join(SIZES)}, or a Size, got {size!r}")
+    return SIZES[size]
+
+
+def _name(size: Size) -> str:
+    return next((name for name, known in SIZES.items() if known == size), f"of widths {size.widths}")
+
+
+def _update(s: Size) -> Update:
+    return Update(
+        s.planes,
+        hidden=s.hidden,
+        context=s.context,
+        seen=s.seen,
+        moved=s.moved,
+        motion=s.motion,
+        head=s.head,
+        mask=s.mask,
+        separable=s.separable,
+    )
+
+
+def _start(module: nn.Module) -> None:
+    """He's start for the encoders' convolutions, fan-out, as in the original; the update block keeps torch's."""
+    if isinstance(module, Encoder):
+        for part in module.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+
+
+def _kind(weights: Mapping[str, Tensor]) -> torch.dtype:
+    """float64 where the weights are, else float32: on a CPU half precision is only a way to store."""
+    doubles = all(v.dtype == torch.float64 for v in weights.values() if isinstance(v, Tensor) and v.is_floating_point())
+    return torch.float64 if doubles else torch.float32
+
+
+def _closest(state: Mapping[str, Tensor]) -> str:
+    """The size whose keys and shapes agree with most of the weights."""
+    agreeing = {name: _agreeing(state, name) for name in SIZES}
+    best = max(agreeing, key=lambda name: agreeing[name])
+    if agreeing[best] == 0:
+        first = next(iter(state), "nothing")
+        raise FileError(f"weights are not RAFT's: expected keys such as fnet.conv1.weight, got {first}")
+    return best
+
+
+def _agreeing(state: Mapping[str, Tensor], name: str) -> int:
+    with torch.device("meta"):
+        wanted = RAFT(name, device="meta").state_dict()
+    return sum(k in wanted and isinstance(v, Tensor) and v.shape == wanted[k].shape for k, v in state.items())
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for the while."""
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+
+
+def _check_pair(a: Tensor, b: Tensor, iters: int, start: Tensor | None) -> Frame:
+    """Two batches of pictures of one size, or an error that says what is wrong."""
+    for name, x in (("a", a), ("b", b)):
+        if x.ndim != 4 or x.shape[1] != 3:
+            raise ShapeError(f"{name}: expected (b, 3, h, w), got shape {tuple(x.shape)}")
+        if not x.is_floating_point():
+            raise InputError(f"{name}: expected floats in [0, 1], got {x.dtype}; divide by 255")
+        if min(x.shape[2:]) < LEAST:
+            raise ShapeError(f"{name}: expected at least {LEAST} × {LEAST} px, got {x.shape[2]} × {x.shape[3]}")
+    if a.shape != b.shape:
+        raise ShapeError(
+            f"a, b: expected pictures of one size, got {tuple(a.shape)} and {tuple(b.shape)}; resize one, "
+            f"or call flow(), which does"
+        )
+    if not isinstance(iters, int) or iters < 1:
+        raise InputError(f"iters: expected a whole number ≥ 1, got {iters!r}")
+    if start is not None and start.shape != (a.shape[0], *a.shape[2:], 2):
+        raise ShapeError(f"start: expected {(a.shape[0], *a.shape[2:], 2)}, got shape {tuple(start.shape)}")
+    return Frame(a.shape[2], a.shape[3])
+
+
+def _check_pictures(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Two pictures (3, h, w) in [0, 1] as batches of one, b at a's size."""
+    for name, x in (("a", a), ("b", b)):
+        if x.ndim != 3 or x.shape[0] != 3:
+            hint = "; drop the alpha channel" if x.ndim == 3 and x.shape[0] == 4 else ""
+            raise ShapeError(f"{name}: expected a picture (3, h, w), got shape {tuple(x.shape)}{hint}")
+        if x.is_floating_point() and not (x.amin() >= -0.01 and x.amax() <= 1.01):
+            low, high = float(x.amin()), float(x.amax())
+            raise InputError(f"{name}: expected numbers in [0, 1], got {low:g} to {high:g}")
+    a, b = a[None], b[None]
+    if size_of(a) != size_of(b) and min(b.shape[2:]) >= LEAST and b.is_floating_point():
+        b = functional.interpolate(b, size_of(a), mode="bilinear", align_corners=False, antialias=True)
+    return a, b
