@@ -35,7 +35,6 @@ __all__ = [
     "carried",
     "check_fundamental",
     "compose",
-    "epipolar_norm",
     "essential",
     "follow",
     "fundamental",
@@ -132,16 +131,6 @@ def rescale_homography(
 def rescale_intrinsics(K: Float[Tensor, "*n 3 3"], old: Size, new: Size) -> Float[Tensor, "*n 3 3"]:
     """S K, the camera of the image resized."""
     return scaling(old, new, like=K) @ K
-
-
-def epipolar_norm(F: Tensor, points: Tensor, line: Tensor, eps: float) -> Tensor:
-    """√(l₁² + l₂² + ε² Σ_ij (F_ij x_j)²), i ≤ 2: a line's norm, with a floor relative to the terms it is the sum of.
-
-    At the epipole the terms cancel and l = 0; the floor, which scales with F, keeps 1/norm finite.
-    """
-    terms = _applied(F.square(), points.square())[..., :2].sum(dim=-1)
-    squared = line[..., :2].square().sum(dim=-1) + eps**2 * terms
-    return squared.clamp(min=torch.finfo(line.dtype).tiny).sqrt()
 
 
 def check_fundamental(F: Tensor, *, where: str = "F") -> None:

@@ -7,8 +7,10 @@ A warp T takes a picture B to B′ = T(B). `backward` takes points of B′ to B,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as nnf
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -17,6 +19,9 @@ from likewise.errors import InputError, ShapeError
 
 STEEPEST = 0.65
 """The largest slope ‖∂D‖₂ of a random thin plate's displacement: below 1, p + D(p) can be inverted everywhere."""
+
+COARSE = 8
+"""A thin plate is inverted on every eighth point first."""
 
 
 class Warp:
@@ -30,24 +35,26 @@ class Warp:
         """T⁻¹: points of B′ to points of B, exact; points (1, …, 2) are taken through all b maps."""
         raise NotImplementedError
 
-    def inverse(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
-        """T: points of B to points of B′."""
+    def found(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+        """T(x) for points x of B as far as it could be found, and T⁻¹ of that, which should be x."""
         raise NotImplementedError
 
     def forward(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, " b *n"]]:
-        """T(x), and the residual ‖T⁻¹(T(x)) − x‖ in pixels of B."""
-        there = self.inverse(points)
-        return there, torch.linalg.vector_norm(self.backward(there) - points, dim=-1)
+        """T(x), and the residual ‖T⁻¹(T(x)) − x‖ in pixels of B; points (1, …, 2) are taken through all b maps."""
+        there, again = self.found(points)
+        return there, torch.linalg.vector_norm(again - points, dim=-1)
 
     def image(
         self, B: Float[Tensor, "b c h w"], size: Size | None = None
     ) -> tuple[Float[Tensor, "b c h2 w2"], Bool[Tensor, "b h2 w2"]]:
         """B′[p] = B[T⁻¹(p)], of `size` (that of B by default), and where T⁻¹(p) lies inside B."""
+        if B.ndim != 4 or len(B) != len(self):
+            raise ShapeError(f"B: expected ({len(self)}, c, h, w), got {tuple(B.shape)}")
         h, w = B.shape[-2:]
         points = self.backward(grid(*(size or (h, w)), like=B)[None])
         return sample(B, points), inside(points, h, w)
 
-    def then(self, second: Warp) -> Warp:
+    def then(self, second: Warp) -> Chain:
         """This warp first, `second` on what it made."""
         return Chain(self, second)
 
@@ -72,68 +79,98 @@ class Affine(Warp):
         """A p + c."""
         return _affine(self.matrix, points)
 
-    def inverse(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
+    def found(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """A⁻¹ (x − c)."""
-        return _affine(self.inverted, points)
+        there = _affine(self.inverted, points)
+        return there, self.backward(there)
 
 
 class ThinPlate(Warp):
     """T⁻¹(p) = p + D(p), D the thin-plate spline that takes the values `moved` (b, k, 2) at `knots` (k, 2), in pixels.
 
     D(p) = Σ_k w_k U(‖p − c_k‖) + A p + a with U(r) = r² log r, Σ w_k = 0, Σ w_k c_k = 0: of all interpolants the least
-    bent. T is found by Newton's iteration on p + D(p) = x, `steps` times; its residual is reported by `forward`.
+    bent. T is found by Newton's iteration on p + D(p) = x, until it misses by ≤ `tol` px or after `steps` of them.
     """
 
-    def __init__(self, knots: Float[Tensor, "k 2"], moved: Float[Tensor, "b k 2"], *, steps: int = 3) -> None:
+    def __init__(
+        self, knots: Float[Tensor, "k 2"], moved: Float[Tensor, "b k 2"], *, tol: float = 1e-3, steps: int = 8
+    ) -> None:
         if knots.ndim != 2 or moved.ndim != 3 or knots.shape[1] != 2 or moved.shape[1:] != knots.shape:
             got = f"{tuple(knots.shape)} and {tuple(moved.shape)}"
             raise ShapeError(f"knots, moved: expected (k, 2) and (b, k, 2), got {got}")
         exact = knots.double()
-        self.centre, self.unit = exact.mean(dim=0).to(moved), float((exact.amax(dim=0) - exact.amin(dim=0)).max())
-        scaled = (exact - exact.mean(dim=0)) / self.unit
-        self.knots, self.steps = scaled.to(moved), steps
-        self.bend, self.plane = (part.to(moved) for part in _spline(scaled, moved.double()))
+        centre, self.unit = exact.mean(dim=0), max(float((exact.amax(dim=0) - exact.amin(dim=0)).max()), 1.0)
+        local = (exact - centre) / self.unit
+        self.centre, self.knots, self.tol, self.steps = centre.to(moved), local.to(moved), tol, steps
+        self.bend, self.plane = (part.to(moved) for part in _spline(local, moved.double()))
+        ones = torch.ones_like(self.knots[:, :1])
+        self._apart = torch.cat([-2.0 * self.knots, self.knots.square().sum(dim=1, keepdim=True), ones], dim=1)
 
     def __len__(self) -> int:
         return len(self.bend)
 
     def backward(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """p + D(p)."""
-        p, r2, log = self._local(points)
-        return (points.flatten(1, -2) + self._moved(p, r2, log)).reshape(-1, *points.shape[1:])
+        return _rows([part + self._moved(*self._local(part)) for part in self._parts(_columns(points))], points)
 
-    def inverse(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
-        """The p with p + D(p) = x: p ← p − (I + ∂D(p))⁻¹ (p + D(p) − x), from p = x."""
-        x = points.flatten(1, -2)
-        at = x.expand(len(self), -1, -1)
-        for _ in range(self.steps):
-            p, r2, log = self._local(at)
-            at = at - _solve(self._slope(p, log), at + self._moved(p, r2, log) - x)
-        return at.reshape(-1, *points.shape[1:])
+    def found(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+        """The p with p + D(p) = x by Newton's iteration, and p + D(p)."""
+        starts, ends = self._parts(self._start(points)), self._parts(_columns(points))
+        pairs = [self._newton(at, x) for at, x in zip(starts, ends, strict=True)]
+        return _rows([at for at, _ in pairs], points), _rows([again for _, again in pairs], points)
 
     def slope(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2 2"]:
         """∂D/∂p at points of B′; row: component of D, column: coordinate."""
-        p, _, log = self._local(points)
-        return self._slope(p, log).reshape(-1, *points.shape[1:], 2)
+        p, _, log = self._local(_columns(points))
+        return torch.stack(self._slopes(p, log), dim=-1).reshape(-1, *points.shape[1:], 2)
 
-    def _local(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Points in units of the knots' span, squared distances to the knots and their logarithms."""
-        p = (points.flatten(1, -2) - self.centre) / self.unit
-        far = p.square().sum(dim=-1, keepdim=True) + self.knots.square().sum(dim=-1)
-        r2 = torch.clamp_min(far - 2.0 * (p @ self.knots.mT), 1e-12)
+    def _newton(self, at: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """p ← p − (I + ∂D(p))⁻¹ (p + D(p) − x) from p = `at`, both (b, 2, n); the last p, and p + D(p)."""
+        least = 1 if x.requires_grad else 0  # a step at least, for the gradient
+        for step in range(self.steps + 1):
+            p, r2, log = self._local(at)
+            again = at + self._moved(p, r2, log)
+            if step == self.steps or (step >= least and _within(again - x, self.tol)):
+                break
+            at = at - _solve(self._slopes(p, log), again - x)
+        return at, again
+
+    def _start(self, points: Tensor) -> Tensor:
+        """A first guess of T, (b, 2, n): for a field (b, h, w, 2) T itself on every eighth point, bilinear between."""
+        x = _columns(points).expand(len(self), -1, -1)
+        if points.ndim != 4 or min(points.shape[1:3]) <= 4 * COARSE:
+            return x
+        with torch.no_grad():
+            h, w = points.shape[1:3]
+            rows, columns = (torch.linspace(0, n - 1, -(-n // COARSE) + 1).round().long() for n in (h, w))
+            coarse = points[:, rows][:, :, columns]
+            moved = (self.found(coarse)[0] - coarse).permute(0, 3, 1, 2)
+            moved = nnf.interpolate(moved, size=(h, w), mode="bilinear", align_corners=True)
+        return x + moved.flatten(2)
+
+    def _parts(self, x: Tensor) -> Sequence[Tensor]:
+        """Points (b, 2, n) in parts whose distances to the knots are about a megabyte: larger ones cost page faults."""
+        return torch.split(x, max(2**18 // (len(self) * len(self.knots)), 64), dim=2)
+
+    def _local(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Points (b, 2, n) in units of the knots' span, squared distances to the knots (b, k, n), their logarithms."""
+        p = (x - self.centre[:, None]) / self.unit
+        far = p[:, :1].square() + p[:, 1:].square()
+        r2 = self._apart @ torch.cat([p, torch.ones_like(far), far], dim=1)
+        r2 = r2.clamp(min=1e-12)
         return p, r2, r2.log()
 
     def _moved(self, p: Tensor, r2: Tensor, log: Tensor) -> Tensor:
-        """D, with U = ½ r² log r²."""
-        return 0.5 * ((r2 * log) @ self.bend) + p @ self.plane[:, :2] + self.plane[:, 2:]
+        """D (b, 2, n), with U = ½ r² log r²."""
+        return (0.5 * self.bend).mT @ (r2 * log) + self.plane[:, :2].mT @ p + self.plane[:, 2, :, None]
 
-    def _slope(self, p: Tensor, log: Tensor) -> Tensor:
-        """∂D = Σ w_k (log r² + 1) (p − c_k)ᵀ + A, in px a px; the 1 drops out, as Σ w_k = 0 and Σ w_k c_k = 0."""
-        turned = self.bend[..., None] * self.knots[:, None, :]
-        both = log @ torch.cat([self.bend, turned.flatten(2)], dim=2)
-        slope = both[..., :2, None] * p[..., None, :] - both[..., 2:].reshape(*both.shape[:-1], 2, 2)
-        slope = slope + self.plane[:, None, :2].mT
-        return slope / self.unit
+    def _slopes(self, p: Tensor, log: Tensor) -> list[Tensor]:
+        """∂D = Σ w_k (log r² + 1) (p − c_k)ᵀ + A, row by row; the 1 drops out, as Σ w_k = 0 and Σ w_k c_k = 0."""
+        bent = self.bend.mT @ log
+        turned = (self.bend[..., None] * self.knots[:, None, :]).flatten(2).mT @ log
+        plane = self.plane[:, :2].mT
+        rows = [(i, j) for i in (0, 1) for j in (0, 1)]
+        return [(bent[:, i] * p[:, j] - turned[:, 2 * i + j] + plane[:, i, j, None]) / self.unit for i, j in rows]
 
 
 class Chain(Warp):
@@ -151,9 +188,10 @@ class Chain(Warp):
         """T₁⁻¹(T₂⁻¹(p))."""
         return self.first.backward(self.second.backward(points))
 
-    def inverse(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
+    def found(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """T₂(T₁(x))."""
-        return self.second.inverse(self.first.inverse(points))
+        there, between = self.second.found(self.first.found(points)[0])
+        return there, self.first.backward(between)
 
 
 def random_affine(
@@ -247,15 +285,33 @@ def _spline(knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     L = torch.zeros(k + 3, k + 3).to(knots)
     L[:k, :k], L[:k, k:], L[k:, :k] = 0.5 * torch.special.xlogy(r2, r2), P, P.T
     right = torch.cat([values, values.new_zeros(len(values), 3, 2)], dim=1)
-    found = torch.linalg.solve(L.expand(len(values), -1, -1), right)
+    try:
+        found = torch.linalg.solve(L.expand(len(values), -1, -1), right)
+    except torch.linalg.LinAlgError:
+        raise InputError("knots: expected at least 3 different ones that are not all on one line") from None
     return found[:, :k], found[:, k:]
 
 
-def _solve(slope: Tensor, right: Tensor) -> Tensor:
-    """(I + slope)⁻¹ right for 2 × 2 matrices, written out."""
-    a, b, c, d = slope[..., 0, 0] + 1.0, slope[..., 0, 1], slope[..., 1, 0], slope[..., 1, 1] + 1.0
-    x, y = right[..., 0], right[..., 1]
-    return torch.stack([d * x - b * y, a * y - c * x], dim=-1) / (a * d - b * c)[..., None]
+def _within(miss: Tensor, tol: float) -> bool:
+    """Whether every component is at most `tol`; NaN is not."""
+    return bool((miss.detach().abs() <= tol).all())
+
+
+def _columns(points: Tensor) -> Tensor:
+    """(b, …, 2) as (b, 2, n)."""
+    return points.flatten(1, -2).mT.contiguous() if points.ndim > 2 else points[:, :, None]
+
+
+def _rows(parts: list[Tensor], points: Tensor) -> Tensor:
+    """Parts (b, 2, n) side by side, in the shape of `points`."""
+    return torch.cat(parts, dim=2).mT.reshape(-1, *points.shape[1:])
+
+
+def _solve(slopes: list[Tensor], right: Tensor) -> Tensor:
+    """(I + ∂D)⁻¹ right for right (b, 2, n), written out."""
+    a, b, c, d = slopes[0] + 1.0, slopes[1], slopes[2], slopes[3] + 1.0
+    x, y = right.unbind(dim=1)
+    return torch.stack([d * x - b * y, a * y - c * x], dim=1) / (a * d - b * c)[:, None]
 
 
 def _steepest(plate: ThinPlate, h: int, w: int) -> Tensor:

@@ -19,11 +19,9 @@ from likewise.core.geometry import (
     Warp,
     carried,
     check_fundamental,
-    epipolar_norm,
     follow,
     grid,
     inside,
-    lines,
 )
 from likewise.errors import InputError, ShapeError
 
@@ -79,6 +77,9 @@ def sed(
     matter; `eps` bounds the norm of a line from below, `cap` the result from above (and its gradient is 0 there).
     """
     check_fundamental(F)
+    if x.shape != y.shape or x.shape[-1:] != (2,) or x.shape[: F.ndim - 2] != F.shape[:-2]:
+        got = f"{tuple(x.shape)}, {tuple(y.shape)} and {tuple(F.shape)}"
+        raise ShapeError(f"x, y, F: expected (…, 2) twice and one F for all or one each of the first axes, got {got}")
     return _sed(x, y, F, eps, cap)
 
 
@@ -229,12 +230,29 @@ def masked_mean(values: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"] | None) ->
 
 
 def _sed(x: Tensor, y: Tensor, F: Tensor, eps: float, cap: float | None) -> Tensor:
-    """SED, F taken at its word."""
-    line = lines(F, x)
-    miss = (line[..., :2] * y).sum(dim=-1) + line[..., 2]
-    back = lines(F.mT, y)
-    d = miss.abs() * (1.0 / epipolar_norm(F, x, line, eps) + 1.0 / epipolar_norm(F.mT, y, back, eps))
+    """SED, F taken at its word: |yᵀ F x| (1/‖(F x)₁₂‖ + 1/‖(Fᵀ y)₁₂‖)."""
+    k, F = F.ndim - 2, (F / F.detach().abs().amax(dim=(-1, -2), keepdim=True)).to(x)
+    p, q = _homogeneous(x, k), _homogeneous(y, k)
+    line = F @ p
+    d = (line * q).sum(dim=-2).abs() * (1.0 / _norm(line, F, p, eps) + 1.0 / _norm(F.mT @ q, F.mT, q, eps))
+    d = d.reshape(*d.shape[:-1], *y.shape[k:-1])
     return d if cap is None else d.clamp(max=cap)
+
+
+def _homogeneous(points: Tensor, k: int) -> Tensor:
+    """Points (…, *n, 2) with k leading axes as columns (…, 3, n) that end in 1."""
+    flat = points.reshape(*points.shape[:k], -1, 2).mT
+    return torch.cat([flat, torch.ones_like(flat[..., :1, :])], dim=-2)
+
+
+def _norm(line: Tensor, F: Tensor, p: Tensor, eps: float) -> Tensor:
+    """√(l₁² + l₂² + ε² Σ_ij (F_ij p_j)²), i ≤ 2: a line's norm, with a floor relative to the terms it is the sum of.
+
+    At the epipole the terms cancel and l = 0; the floor, which scales as F does, keeps 1/norm finite.
+    """
+    terms = F[..., :2, :].square().sum(dim=-2, keepdim=True) @ p.square()
+    squared = line[..., 0, :].square() + line[..., 1, :].square() + eps**2 * terms[..., 0, :]
+    return squared.clamp(min=torch.finfo(line.dtype).tiny).sqrt()
 
 
 def _sed_loss(
@@ -243,7 +261,7 @@ def _sed_loss(
     _check(flow, "flow")
     if F.shape != (len(flow), 3, 3):
         raise ShapeError(f"F: expected one for each flow, ({len(flow)}, 3, 3), got {tuple(F.shape)}")
-    F, flow = F.to(flow), _cleaned(flow, valid)
+    flow = _cleaned(flow, valid)
     x = grid(*flow.shape[1:3], like=flow)[None]
     return masked_mean(soft(_sed(x, x + flow, F, eps, cap), scale), valid)
 
