@@ -14,6 +14,7 @@ from torch import Tensor
 from likewise.core.resampling import (
     Size,
     carried,
+    check_size,
     compose,
     follow,
     grid,
@@ -108,6 +109,8 @@ def homography_flow(H: Float[Tensor, "*m 3 3"], h: int, w: int) -> Float[Tensor,
 
 def scaling(old: Size, new: Size, *, like: Tensor | None = None) -> Float[Tensor, "3 3"]:
     """S with S [p, 1]ᵀ = [(p + ½) s − ½, 1]ᵀ: from points of an image to those of the image resized; float64."""
+    check_size(old, "old")
+    check_size(new, "new")
     sx, sy = new[1] / old[1], new[0] / old[0]
     rows = [[sx, 0.0, 0.5 * sx - 0.5], [0.0, sy, 0.5 * sy - 0.5], [0.0, 0.0, 1.0]]
     made = torch.tensor(rows, dtype=torch.float64)

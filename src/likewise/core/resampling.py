@@ -86,7 +86,7 @@ def carried(flow: Float[Tensor, "*n h w 2"], points: Float[Tensor, "*n h2 w2 2"]
 def resize_flow(flow: Float[Tensor, "*n h w 2"], size: Size) -> Float[Tensor, "*n h2 w2 2"]:
     """The flow between both images resized to (h, w): read bilinearly at the old places, its vectors scaled."""
     old = _frame(flow, "flow")
-    _positive(size, "size")
+    check_size(size, "size")
     if tuple(size) == old:
         return flow
     field = flow.reshape(-1, *flow.shape[-3:]).permute(0, 3, 1, 2)
@@ -97,8 +97,8 @@ def resize_flow(flow: Float[Tensor, "*n h w 2"], size: Size) -> Float[Tensor, "*
 
 def resize_points(points: Float[Tensor, "*n 2"], old: Size, new: Size) -> Float[Tensor, "*n 2"]:
     """Points of an image of size `old` in the image resized to `new`: (p + ½) s − ½."""
-    _positive(old, "old")
-    _positive(new, "new")
+    check_size(old, "old")
+    check_size(new, "new")
     scale = points.new_tensor([new[1] / old[1], new[0] / old[0]])
     return (points + 0.5) * scale - 0.5
 
@@ -110,6 +110,7 @@ def _frame(flow: Tensor, where: str) -> Size:
     return int(flow.shape[-3]), int(flow.shape[-2])
 
 
-def _positive(size: Size, where: str) -> None:
+def check_size(size: Size, where: str) -> None:
+    """An InputError unless both sides are at least 1."""
     if len(size) != 2 or min(size) < 1:
         raise InputError(f"{where}: expected a size (h, w) of at least 1 × 1, got {tuple(size)}")

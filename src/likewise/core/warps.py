@@ -273,7 +273,7 @@ def random_warp(
 
 def _affine(matrix: Tensor, points: Tensor) -> Tensor:
     """A p + c for each map of a batch."""
-    moved = points.flatten(1, -2) @ matrix[:, :, :2].mT + matrix[:, None, :, 2]
+    moved = points.reshape(len(points), -1, 2) @ matrix[:, :, :2].mT + matrix[:, None, :, 2]
     return moved.reshape(-1, *points.shape[1:])
 
 
@@ -299,7 +299,7 @@ def _within(miss: Tensor, tol: float) -> bool:
 
 def _columns(points: Tensor) -> Tensor:
     """(b, …, 2) as (b, 2, n)."""
-    return points.flatten(1, -2).mT.contiguous() if points.ndim > 2 else points[:, :, None]
+    return points.reshape(len(points), -1, 2).mT.contiguous()
 
 
 def _rows(parts: list[Tensor], points: Tensor) -> Tensor:
