@@ -285,10 +285,9 @@ def _spline(knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     L = torch.zeros(k + 3, k + 3).to(knots)
     L[:k, :k], L[:k, k:], L[k:, :k] = 0.5 * torch.special.xlogy(r2, r2), P, P.T
     right = torch.cat([values, values.new_zeros(len(values), 3, 2)], dim=1)
-    try:
-        found = torch.linalg.solve(L.expand(len(values), -1, -1), right)
-    except torch.linalg.LinAlgError:
-        raise InputError("knots: expected at least 3 different ones that are not all on one line") from None
+    found, failed = torch.linalg.solve_ex(L.expand(len(values), -1, -1), right)
+    if bool(failed.any()):
+        raise InputError("knots: expected at least 3 different ones that are not all on one line")
     return found[:, :k], found[:, k:]
 
 

@@ -207,18 +207,16 @@ def life_loss(
     Each flow may be one tensor or a list of one an iteration, weighted by `sequence`. SED and cycle are the means of
     both directions. A loss of weight 0 is not computed; BiT needs `there`, `back` and `warp`.
     """
-    forth, home = _listed(ab, "ab"), _listed(ba, "ba")
+    pairs = _pairs(ab, ba, "ab, ba")
     parts: dict[str, Tensor | None] = {"sed": None, "bit": None, "cycle": None}
     if weights.sed:
         check_fundamental(F)
-        parts["sed"] = sequence([_both_ways_sed(f, g, F, sed_scale) for f, g in zip(forth, home, strict=True)], gamma)
+        parts["sed"] = sequence([_both_ways_sed(f, g, F, sed_scale) for f, g in pairs], gamma)
     if weights.bit:
         parts["bit"] = _joint_bit(there, back, warp, one_way, bit_scale, gamma)
     if weights.cycle:
-        ways = ((f, g) for f, g in zip(forth, home, strict=True))
-        cycles = [_both_ways_cycle(f, g, cycle_mode, alpha, beta) for f, g in ways]
-        parts["cycle"] = sequence(cycles, gamma)
-    total = sum((getattr(weights, k) * v for k, v in parts.items() if v is not None), forth[-1].new_zeros(()))
+        parts["cycle"] = sequence([_both_ways_cycle(f, g, cycle_mode, alpha, beta) for f, g in pairs], gamma)
+    total = sum((getattr(weights, k) * v for k, v in parts.items() if v is not None), pairs[0][0].new_zeros(()))
     return Life(total, **parts)
 
 
@@ -235,7 +233,7 @@ def _sed(x: Tensor, y: Tensor, F: Tensor, eps: float, cap: float | None) -> Tens
     p, q = _homogeneous(x, k), _homogeneous(y, k)
     line = F @ p
     d = (line * q).sum(dim=-2).abs() * (1.0 / _norm(line, F, p, eps) + 1.0 / _norm(F.mT @ q, F.mT, q, eps))
-    d = d.reshape(*d.shape[:-1], *y.shape[k:-1])
+    d = d.reshape((*d.shape[:-1], *y.shape[k:-1]))
     return d if cap is None else d.clamp(max=cap)
 
 
@@ -284,12 +282,10 @@ def _joint_bit(
     gamma: float,
 ) -> Tensor:
     """BiT over the iterations, its truth made once."""
-    if there is None or warp is None:
-        raise InputError("there, warp: expected the flow B→B′ and its warp, got None; give both or weights.bit = 0")
-    out = _listed(there, "there")
-    home = [None] * len(out) if back is None else _listed(back, "back")
-    truth = warp if isinstance(warp, Truth) else _truth(out[0], home[0], warp, RESIDUAL)
-    pairs = zip(out, home, strict=True)
+    if there is None or warp is None or (back is None and not one_way):
+        raise InputError("there, back, warp: expected flows and their warp, got None; give all, or weights.bit = 0")
+    pairs = _pairs(there, there if back is None else back, "there, back")
+    truth = warp if isinstance(warp, Truth) else _truth(*pairs[0], warp, RESIDUAL)
     return sequence([bit_loss(f, g, truth, one_way=one_way, scale=scale) for f, g in pairs], gamma)
 
 
@@ -316,12 +312,13 @@ def _both(a: Tensor, b: Tensor | None) -> Tensor:
     return a if b is None else a & b
 
 
-def _listed(flows: Flows, where: str) -> list[Tensor]:
-    """One flow an iteration, as a list."""
-    listed = [flows] if isinstance(flows, Tensor) else list(flows)
-    if not listed:
-        raise InputError(f"{where}: expected at least one flow, got none")
-    return listed
+def _pairs(a: Flows, b: Flows, where: str) -> list[tuple[Tensor, Tensor]]:
+    """The flows of both directions, iteration by iteration."""
+    first, second = ([x] if isinstance(x, Tensor) else list(x) for x in (a, b))
+    if not first or len(first) != len(second):
+        got = f"{len(first)} and {len(second)}"
+        raise InputError(f"{where}: expected as many flows one way as the other, at least one, got {got}")
+    return list(zip(first, second, strict=True))
 
 
 def _check(flow: Tensor, where: str) -> None:

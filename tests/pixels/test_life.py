@@ -1,0 +1,449 @@
+"""LIFE's losses: hand cases, loops over pixels, properties, gradients."""
+
+from __future__ import annotations
+
+import math
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from likewise.core import geometry as g
+from likewise.errors import InputError, ShapeError
+from likewise.pixels import life
+
+seeds = st.integers(0, 2**31 - 1)
+double = torch.zeros((), dtype=torch.float64)
+RECTIFIED = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64)
+"""Cameras side by side: the line of (x, y) is the row y."""
+
+
+def source(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, generator=source(seed), dtype=torch.float64)
+
+
+def fundamental(seed: int, b: int | None = None) -> Tensor:
+    """Of two cameras for frames of about (12, 16), turned and moved at random."""
+    if b is not None:
+        return torch.stack([fundamental(seed + i) for i in range(b)])
+    u = 2 * noise(6, seed=seed) - 1
+    K = torch.tensor([[15.0, 0, 7.5], [0, 15, 5.5], [0, 0, 1]], dtype=torch.float64)
+    return g.fundamental(K, K, torch.linalg.matrix_exp(g.skew(0.3 * u[:3])), u[3:])
+
+
+def on_the_line(x: Tensor, F: Tensor, seed: int) -> Tensor:
+    """A point on the line of x for each x: its foot from the origin, and some way along."""
+    line = g.lines(F, x)
+    normal = line[..., :2] / line[..., :2].norm(dim=-1, keepdim=True)
+    foot = -normal * (line[..., 2] / line[..., :2].norm(dim=-1))[..., None]
+    along = torch.stack([-normal[..., 1], normal[..., 0]], dim=-1)
+    return foot + along * (20 * noise(*x.shape[:-1], 1, seed=seed) - 10)
+
+
+def loop_sed(x: Tensor, y: Tensor, F: Tensor) -> float:
+    """SED of one match, written out without ε."""
+    p, q = np.array([*x.tolist(), 1.0]), np.array([*y.tolist(), 1.0])
+    a, b = F.numpy() @ p, F.numpy().T @ q
+    return abs(q @ a) / math.hypot(a[0], a[1]) + abs(p @ b) / math.hypot(b[0], b[1])
+
+
+# ----------------------------------------------------------------------------------------------------------------- sed
+
+
+def test_sed_by_hand() -> None:
+    """Lines are rows: y lies 3 px under the row of x, x lies 3 px above the row of y."""
+    x, y = torch.tensor([[2.0, 5.0]]).double(), torch.tensor([[9.0, 8.0]]).double()
+    assert life.sed(x, y, RECTIFIED).tolist() == pytest.approx([6.0], rel=1e-5)
+    assert life.sed(x, y, RECTIFIED, cap=4.0).tolist() == [4.0]
+
+
+@given(seeds)
+@settings(max_examples=30, deadline=None)
+def test_sed_is_its_loop_and_opencvs_distance_to_lines(seed: int) -> None:
+    F, x, y = fundamental(seed), 16 * noise(8, 2, seed=seed + 1), 16 * noise(8, 2, seed=seed + 2)
+    got = life.sed(x, y, F, eps=0.0)
+    want = [loop_sed(p, q, F) for p, q in zip(x, y, strict=True)]
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-7, atol=1e-9)
+    total = torch.zeros(8).double()
+    for points, others, which in ((x, y, 1), (y, x, 2)):
+        line = torch.from_numpy(cv2.computeCorrespondEpilines(points.numpy()[:, None], which, F.numpy())[:, 0])
+        total += ((line[:, :2] * others).sum(1) + line[:, 2]).abs()
+    assert torch.allclose(got, total, rtol=1e-5, atol=1e-6)
+
+
+@given(seeds, st.sampled_from([1e-30, -1e-4, 1.0, -7.0, 1e25]))
+@settings(max_examples=30, deadline=None)
+def test_the_scale_of_f_does_not_matter_nor_which_picture_is_first(seed: int, scale: float) -> None:
+    F, x, y = fundamental(seed), 16 * noise(8, 2, seed=seed + 1), 16 * noise(8, 2, seed=seed + 2)
+    d = life.sed(x, y, F)
+    assert torch.allclose(life.sed(x, y, scale * F), d)
+    assert torch.allclose(life.sed(y, x, F.T), d)
+    assert torch.allclose(life.sed(x.float(), y.float(), F * scale), d.float(), rtol=1e-3, atol=1e-3)
+
+
+@given(seeds)
+@settings(max_examples=30, deadline=None)
+def test_exact_matches_cost_nothing(seed: int) -> None:
+    F, x = fundamental(seed), 16 * noise(8, 2, seed=seed + 1)
+    assert life.sed(x, on_the_line(x, F, seed + 2), F).max() < 1e-6
+
+
+def test_sed_takes_one_matrix_for_each_of_a_batch() -> None:
+    F, x, y = fundamental(1, 3), 16 * noise(3, 4, 5, 2), 16 * noise(3, 4, 5, 2, seed=1)
+    got = life.sed(x, y, F)
+    assert got.shape == (3, 4, 5)
+    for i in range(3):
+        assert torch.allclose(got[i], life.sed(x[i], y[i], F[i]))
+    assert life.sed(x[0, 0, 0], y[0, 0, 0], F[0]).shape == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_at_the_epipole_value_and_gradient_are_finite(dtype: torch.dtype) -> None:
+    """Forward motion: the epipole is the middle of the picture, a pixel, and no line leads from it."""
+    K = torch.tensor([[15.0, 0, 8], [0, 15, 6], [0, 0, 1]], dtype=dtype)
+    F = g.fundamental(K, K, torch.eye(3, dtype=dtype), torch.tensor([0.0, 0, 1], dtype=dtype))
+    e = torch.tensor([8.0, 6.0], dtype=dtype)
+    assert g.lines(F, e).abs().max() < 1e-6
+    for start, end in ((e, e + 2), (e, e), (e + 2, e), (e + 1e-4, e + 2)):
+        x, y = start.clone().requires_grad_(), end.clone().requires_grad_()
+        d = life.sed(x, y, F)
+        d.backward()
+        assert torch.isfinite(d)
+        assert torch.isfinite(x.grad).all()
+        assert torch.isfinite(y.grad).all()
+    flow = torch.zeros(1, 12, 16, 2, dtype=dtype, requires_grad=True)
+    life.sed_loss(flow + 0.5, F[None]).backward()
+    assert flow.grad.norm(dim=-1).max() < 10 / (12 * 16)
+
+
+def test_the_floor_is_felt_only_near_the_epipole() -> None:
+    K = torch.tensor([[15.0, 0, 8], [0, 15, 6], [0, 0, 1]]).double()
+    F = g.fundamental(K, K, torch.eye(3).double(), torch.tensor([0.0, 0, 1]).double())
+    e, y = torch.tensor([8.0, 6.0]).double(), torch.tensor([12.0, 3.0]).double()
+    for far in (0.5, 1.0, 3.0):
+        x = e + torch.tensor([far, far]).double()
+        assert float(life.sed(x, y, F)) == pytest.approx(loop_sed(x, y, F), rel=1e-3)
+
+
+def test_soft_is_the_distance_when_small_and_never_flat() -> None:
+    d = torch.tensor([0.0, 1e-3, 5.0, 1e4]).double().requires_grad_()
+    s = life.soft(d, 5.0)
+    assert s.tolist() == pytest.approx([0, 1e-3, 5 * math.log(2), 5 * math.log(2001)], rel=1e-3)
+    (slope,) = torch.autograd.grad(s.sum(), d)
+    assert slope.tolist() == pytest.approx([1, 1, 0.5, 5 / 10005], rel=1e-3)
+    assert life.soft(d, None) is d
+
+
+def test_sed_loss_is_its_loop() -> None:
+    flow, F, valid = 4 * noise(2, 5, 6, 2) - 2, fundamental(3, 2), noise(2, 5, 6, seed=4) > 0.3
+    terms = []
+    for b, i, j in torch.nonzero(valid).tolist():
+        x = torch.tensor([float(j), float(i)]).double()
+        terms.append(5 * math.log1p(loop_sed(x, x + flow[b, i, j], F[b]) / 5))
+    assert float(life.sed_loss(flow, F, valid=valid, eps=0.0)) == pytest.approx(np.mean(terms), rel=1e-9)
+    plain = life.sed_loss(flow, F, scale=None, cap=3.0)
+    x = g.grid(5, 6).double().expand(2, 5, 6, 2)
+    assert float(plain) == pytest.approx(float(life.sed(x, x + flow, F).clamp(max=3).mean()))
+
+
+def test_a_true_flow_has_no_sed_loss() -> None:
+    x = g.grid(12, 16).double()
+    F = fundamental(9)
+    flow = on_the_line(x, F, 1) - x
+    assert life.sed_loss(flow[None], F[None]) < 1e-6
+    assert life.sed_loss(flow[None] + 1.0, F[None]) > 0.1
+
+
+# --------------------------------------------------------------------------------------------------------------- cycle
+
+
+def constant(x: float, y: float, h: int = 8, w: int = 10) -> Tensor:
+    return torch.tensor([x, y], dtype=torch.float64).expand(1, h, w, 2).clone()
+
+
+def test_cycle_by_hand() -> None:
+    """4 px right, then 3 px left: misses by 1 px. 4 px right, then 4 px down and 4 left: misses by 4 px, too many."""
+    there = constant(4, 0)
+    assert float(life.cycle_loss(there, constant(-3, 0))) == pytest.approx(1)
+    assert float(life.cycle_loss(there, constant(-4, 0))) == 0
+    assert float(life.cycle_loss(there, constant(-4, 4))) == 0
+    assert float(life.cycle_loss(there, constant(-4, 4), mode="full")) == pytest.approx(4)
+    assert float(life.cycle_loss(there, constant(-4, 4), alpha=4.0)) == pytest.approx(4)
+    assert float(life.cycle_loss(there, constant(-4, 4), beta=1.0)) == pytest.approx(4)
+    assert float(life.cycle_loss(there, constant(-3, 0), scale=2.0)) == pytest.approx(2 * math.log(1.5))
+
+
+def test_only_pixels_that_stay_in_the_frame_count() -> None:
+    back = constant(-4, 0)
+    back[:, :, -2:] += 1  # reached from columns 4 and 5 of 10: (1, 1) is missed by √2 there
+    d, kept = life.cycle(constant(4, 0), back)
+    assert kept[0, 0].tolist() == [True] * 6 + [False] * 4
+    assert d[0, 0, :6].tolist() == pytest.approx([0] * 4 + [math.sqrt(2)] * 2)
+    assert float(life.cycle_loss(constant(4, 0), back)) == pytest.approx(math.sqrt(2) / 3)
+    assert float(life.cycle_loss(constant(40, 0), back)) == 0
+
+
+def loop_cycle(f: Tensor, b: Tensor, alpha: float, beta: float, adaptive: bool) -> float:
+    """Over pixels, with scalar bilinear reading."""
+    terms = []
+    h, w = b.shape[1:3]
+    for n, i, j in np.ndindex(*f.shape[:3]):
+        x, y = j + float(f[n, i, j, 0]), i + float(f[n, i, j, 1])
+        if not (0 <= x <= w - 1 and 0 <= y <= h - 1):
+            continue
+        back = np.zeros(2)
+        for p, q in ((int(y) + dy, int(x) + dx) for dy in (0, 1) for dx in (0, 1)):
+            if p < h and q < w:
+                back += (1 - abs(y - p)) * (1 - abs(x - q)) * b[n, p, q].numpy()
+        d = float(np.linalg.norm(f[n, i, j].numpy() + back))
+        if not adaptive or d <= max(alpha, beta * float(f[n, i, j].norm())):
+            terms.append(d)
+    return float(np.mean(terms))
+
+
+@given(seeds, st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_cycle_loss_is_its_loop(seed: int, adaptive: bool) -> None:
+    f, b = 8 * noise(2, 6, 7, 2, seed=seed) - 4, 8 * noise(2, 5, 9, 2, seed=seed + 1) - 4
+    got = life.cycle_loss(f, b, mode="adaptive" if adaptive else "full", alpha=2.0, beta=1.0)
+    assert float(got) == pytest.approx(loop_cycle(f, b, 2.0, 1.0, adaptive), abs=1e-9)
+
+
+def test_what_is_taken_for_occluded_has_no_gradient() -> None:
+    f, b = constant(2, 0).requires_grad_(), constant(-1, 0)
+    b[:, :4] += 10
+    life.cycle_loss(f, b).backward()
+    assert (f.grad[:, :3] == 0).all()
+    assert (f.grad[:, 5:, :7] != 0).any(dim=-1).all()
+
+
+@given(seeds)
+@settings(max_examples=15, deadline=None)
+def test_an_affine_flow_and_its_inverse_agree(seed: int) -> None:
+    warp = g.random_affine(2, 12, 16, generator=source(seed), like=double)
+    truth = life.bit_truth(warp, (12, 16), like=double)
+    assert life.cycle_loss(truth.there, truth.back, mode="full") < 1e-9
+
+
+# ----------------------------------------------------------------------------------------------------------------- bit
+
+
+def shift(x: float, y: float) -> g.Affine:
+    """B′ is B moved by (x, y)."""
+    return g.Affine(torch.tensor([[[1.0, 0, -x], [0, 1, -y]]]).double())
+
+
+def test_bit_by_hand() -> None:
+    """B moves by (3, 0): the true flow there is (3, 0), back (−3, 0); a zero flow misses by 3 both ways."""
+    zero = constant(0, 0)
+    assert float(life.bit_loss(constant(3, 0), constant(-3, 0), shift(3, 0))) == pytest.approx(0, abs=1e-9)
+    assert float(life.bit_loss(zero, zero, shift(3, 0), scale=None)) == pytest.approx(6)
+    assert float(life.bit_loss(zero, zero, shift(3, 0))) == pytest.approx(8 * math.log(1.75))
+    assert float(life.bit_loss(zero, zero, shift(3, 0), one_way=True)) == pytest.approx(4 * math.log(1.75))
+    assert float(life.bit_loss(constant(3, 0), zero, shift(3, 0), one_way=True)) == 0
+    assert float(life.bit_loss(constant(3, 0), None, shift(3, 0), one_way=True)) == 0
+    assert float(life.bit_loss(constant(3, 0), zero, shift(3, 0), scale=None)) == pytest.approx(3)
+
+
+def test_bit_counts_what_both_pictures_show() -> None:
+    """What leaves the frame, or was never in it, may have any flow, NaN, too."""
+    there, back = constant(3, 0), constant(-3, 0)
+    there[:, :, 7:], back[:, :, :3] = math.nan, math.nan
+    there.requires_grad_()
+    loss = life.bit_loss(there, back, shift(3, 0))
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-9)
+    loss.backward()
+    assert (there.grad == 0).all()
+    there, back = constant(3, 0), constant(-3, 0)
+    there[:, :, 6] += 1
+    assert float(life.bit_loss(there, back, shift(3, 0), scale=None)) == pytest.approx(math.sqrt(2) / 7)
+
+
+def test_bit_is_its_loop() -> None:
+    warp = g.random_warp(2, 8, 10, generator=source(5), like=double)
+    f, b = 4 * noise(2, 8, 10, 2) - 2, 4 * noise(2, 9, 7, 2, seed=1) - 2
+    total = 0.0
+    there, residual = warp.forward(g.grid(8, 10, like=double)[None])
+    back = warp.backward(g.grid(9, 7, like=double)[None])
+    for flow, ends, (h, w), missed in ((f, there, (9, 7), residual), (b, back, (8, 10), torch.zeros(2, 9, 7))):
+        terms = []
+        for n, i, j in np.ndindex(*flow.shape[:3]):
+            x, y = ends[n, i, j].tolist()
+            if 0 <= x <= w - 1 and 0 <= y <= h - 1 and missed[n, i, j] <= 0.05:
+                miss = math.hypot(j + float(flow[n, i, j, 0]) - x, i + float(flow[n, i, j, 1]) - y)
+                terms.append(4 * math.log1p(miss / 4))
+        total += float(np.mean(terms))
+    assert float(life.bit_loss(f, b, warp)) == pytest.approx(total, rel=1e-9)
+
+
+def test_where_the_inverse_missed_nothing_is_taught() -> None:
+    warp = g.random_thin_plate(1, 20, 24, generator=source(1), strength=0.4, like=double)
+    warp.steps = 0
+    _, residual = warp.forward(g.grid(20, 24, like=double)[None])
+    truth = life.bit_truth(warp, (20, 24), like=double)
+    assert residual.max() > 0.5
+    assert not truth.there_valid[residual > 0.05].any()
+    assert truth.back_valid.double().mean() > 0.5
+    loose = life.bit_truth(warp, (20, 24), like=double, residual=100.0)
+    assert loose.there_valid.sum() > truth.there_valid.sum()
+
+
+@given(seeds)
+@settings(max_examples=10, deadline=None)
+def test_the_truth_costs_nothing_and_can_be_made_once(seed: int) -> None:
+    warp = g.random_warp(2, 24, 32, generator=source(seed))
+    truth = life.bit_truth(warp, (24, 32))
+    assert float(life.bit_loss(truth.there, truth.back, warp)) == pytest.approx(0, abs=1e-5)
+    f, b = torch.randn(2, 24, 32, 2, generator=source(seed)), torch.randn(2, 24, 32, 2, generator=source(seed + 1))
+    assert torch.equal(life.bit_loss(f, b, truth), life.bit_loss(f, b, warp))
+
+
+# -------------------------------------------------------------------------------------------------- masks, joint, sums
+
+
+def test_all_masked_is_zero_with_a_gradient_of_zero() -> None:
+    nothing = torch.zeros(1, 8, 10, dtype=torch.bool)
+    flow = (constant(1, 1) + noise(1, 8, 10, 2)).requires_grad_()
+    losses = (
+        life.sed_loss(flow, RECTIFIED[None], valid=nothing),
+        life.cycle_loss(flow, constant(-1, -1), valid=nothing),
+        life.bit_loss(flow, constant(0, 0), shift(50, 0)),
+        life.masked_mean(flow[..., 0], nothing),
+    )
+    for loss in losses:
+        assert float(loss.detach()) == 0
+        (slope,) = torch.autograd.grad(loss, flow)
+        assert (slope == 0).all()
+
+
+def test_nan_behind_a_mask_stays_there() -> None:
+    valid = torch.ones(1, 8, 10, dtype=torch.bool)
+    valid[:, :2] = False
+    flow = constant(1, 0.5)
+    flow[:, :2] = math.nan
+    flow.requires_grad_()
+    clean = constant(1, 0.5)
+    for loss in (
+        lambda f: life.sed_loss(f, RECTIFIED[None], valid=valid),
+        lambda f: life.cycle_loss(f, constant(-1, 0), valid=valid),
+        lambda f: life.bit_loss(f, constant(0, 0), shift(0, 0), valid=valid),
+    ):
+        assert float(loss(flow).detach()) == pytest.approx(float(loss(clean)))
+        (slope,) = torch.autograd.grad(loss(flow), flow)
+        assert torch.isfinite(slope).all()
+        assert (slope[:, :2] == 0).all()
+        assert slope.abs().sum() > 0
+
+
+def test_the_last_iteration_weighs_most() -> None:
+    losses = [torch.tensor(x) for x in (1.0, 2.0, 3.0)]
+    assert float(life.sequence(losses)) == pytest.approx(0.64 + 1.6 + 3)
+    assert float(life.sequence(losses, gamma=1.0)) == pytest.approx(6)
+    assert float(life.sequence(losses[:1], gamma=0.1)) == 1
+
+
+def joint(seed: int = 0, n: int = 3) -> tuple[list[list[Tensor]], Tensor, g.Warp]:
+    flows = [[4 * noise(2, 8, 10, 2, seed=seed + 10 * k + i) - 2 for i in range(n)] for k in range(4)]
+    return flows, fundamental(seed, 2), g.random_warp(2, 8, 10, generator=source(seed), like=double)
+
+
+def test_the_joint_loss_is_the_sum_of_its_parts() -> None:
+    (ab, ba, there, back), F, warp = joint()
+    got = life.life_loss(ab, ba, F, there=there, back=back, warp=warp, weights=life.Weights(0.5, 2.0, 0.25))
+    sed = cycle = bit = 0.0
+    for i, share in enumerate((0.64, 0.8, 1.0)):
+        sed += share * float(life.sed_loss(ab[i], F) + life.sed_loss(ba[i], F.mT)) / 2
+        cycle += share * float(life.cycle_loss(ab[i], ba[i]) + life.cycle_loss(ba[i], ab[i])) / 2
+        bit += share * float(life.bit_loss(there[i], back[i], warp))
+    assert [float(p) for p in got[1:]] == pytest.approx([sed, bit, cycle])
+    assert float(got.total) == pytest.approx(0.5 * sed + 2 * bit + 0.25 * cycle)
+
+
+def test_a_loss_without_weight_is_not_computed() -> None:
+    (ab, ba, there, _), F, warp = joint()
+    got = life.life_loss(ab[0], ba[0], F, weights=life.Weights(1.0, 0.0, 0.0))
+    assert got.bit is None
+    assert got.cycle is None
+    assert torch.equal(got.total, got.sed)
+    only = life.life_loss(
+        ab, ba, torch.zeros(2, 3, 3), there=there, warp=warp, one_way=True, weights=life.Weights(0, 1, 0)
+    )
+    assert torch.equal(only.total, only.bit)
+
+
+def test_gradients() -> None:
+    f, b = (2 * noise(1, 3, 4, 2) - 0.9).requires_grad_(), (2 * noise(1, 3, 4, 2, seed=1) - 1.1).requires_grad_()
+    F = fundamental(4, 1)
+    warp = g.random_affine(1, 3, 4, generator=source(2), like=double)
+    valid = noise(1, 3, 4, seed=3) > 0.2
+    x, y = (9 * noise(3, 2)).requires_grad_(), (9 * noise(3, 2, seed=1)).requires_grad_()
+    assert gradcheck(lambda p, q: life.sed(p, q, fundamental(2)), (x, y))
+    assert gradcheck(lambda flow: life.sed_loss(flow, F, valid=valid), (f,))
+    for mode in ("adaptive", "full"):
+        assert gradcheck(lambda p, q, mode=mode: life.cycle_loss(p, q, mode=mode, alpha=1.0, valid=valid), (f, b))
+    assert gradcheck(lambda p, q: life.bit_loss(p, q, warp, valid=valid), (f, b))
+    assert gradcheck(lambda p: life.bit_loss(p, None, warp, one_way=True, scale=None), (f,))
+
+    def whole(p: Tensor, q: Tensor) -> Tensor:
+        return life.life_loss([p, 0.5 * p], [q, 0.5 * q], F, there=[p, q], back=[q, p], warp=warp).total
+
+    assert gradcheck(whole, (f, b))
+
+
+def test_the_gradient_of_f_is_right_though_f_is_scaled_inside() -> None:
+    """Perturbations of F that stay of rank 2: scalings, and turns of the second view."""
+    x, y = 9 * noise(3, 2), 9 * noise(3, 2, seed=1)
+    v = torch.tensor([0.3, -0.2, 0.5]).double().requires_grad_()
+
+    def turned(v: Tensor) -> Tensor:
+        return life.sed(x, y, fundamental(2) @ torch.linalg.matrix_exp(g.skew(0.01 * v[:1].repeat(3))) * v[1])
+
+    assert gradcheck(turned, (v,))
+
+
+def test_descent_on_bit_finds_the_warp() -> None:
+    warp = g.random_warp(1, 12, 16, generator=source(3))
+    truth = life.bit_truth(warp, (12, 16))
+    flow = torch.zeros(1, 12, 16, 2, requires_grad=True)
+    for step in range(60):
+        loss = life.bit_loss(flow, None, truth, one_way=True)
+        (slope,) = torch.autograd.grad(loss, flow)
+        flow = (flow - slope * truth.there_valid.sum() * 0.95**step).detach().requires_grad_()
+    miss = (flow.detach() - truth.there).norm(dim=-1)[truth.there_valid]
+    assert miss.mean() < 0.2
+    assert truth.there[truth.there_valid].norm(dim=-1).mean() > 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: life.sed(torch.zeros(1, 2), torch.zeros(1, 2), torch.eye(3)), InputError, "rank 3"),
+        (lambda: life.sed(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(3, 3)), InputError, "got 0"),
+        (lambda: life.sed(torch.zeros(1, 2), torch.zeros(2, 2), RECTIFIED), ShapeError, "x, y, F"),
+        (lambda: life.sed(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(2, 3)), ShapeError, "F: expected"),
+        (lambda: life.sed_loss(constant(0, 0), torch.eye(3)[None]), InputError, "rank 3"),
+        (lambda: life.sed_loss(constant(0, 0), RECTIFIED), ShapeError, "one for each flow"),
+        (lambda: life.sed_loss(constant(0, 0)[0], RECTIFIED[None]), ShapeError, "flow: expected a flow"),
+        (lambda: life.cycle_loss(constant(0, 0), constant(0, 0), mode="half"), InputError, "mode: expected"),
+        (lambda: life.cycle_loss(constant(0, 0), constant(0, 0)[0]), ShapeError, "backward: expected"),
+        (lambda: life.bit_loss(constant(0, 0), None, shift(0, 0)), InputError, "give it or one_way=True"),
+        (lambda: life.bit_loss(constant(0, 0).expand(2, -1, -1, -1), constant(0, 0), shift(0, 0)), ShapeError, "warp"),
+        (lambda: life.sequence([]), InputError, "losses"),
+        (lambda: life.life_loss(constant(0, 0), constant(0, 0), RECTIFIED[None]), InputError, "weights.bit = 0"),
+        (lambda: life.life_loss([], [], RECTIFIED[None]), InputError, "ab, ba: expected as many"),
+        (lambda: life.life_loss(constant(0, 0), constant(0, 0), torch.eye(3)[None]), InputError, "rank 3"),
+        (lambda: life.life_loss([constant(0, 0)] * 2, constant(0, 0), RECTIFIED[None]), InputError, "as many"),
+    ],
+)
+def test_refusals(call: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()  # type: ignore[operator]
