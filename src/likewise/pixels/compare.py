@@ -1,0 +1,133 @@
+"""compare(a, b): where every pixel of a went in b, and how far it misses its place when it comes back."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likewise import io
+from likewise.types import Comparison, Flow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Aligns(Protocol):
+    """Anything that gives both flows between two pictures: `likewise.pixels.default()`, a RAFT, a model of one's own."""
+
+    def both(self, a: Any, b: Any, /) -> tuple[Any, Any]:
+        """The flows a→b (h, w, 2) and b→a (h2, w2, 2)."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PixelComparison(Comparison):
+    """Two pictures and the flow between them.
+
+    `distance` is the mean over both pictures of ‖x − f_ba(f_ab(x))‖, the cycle error in pixels. `flow` goes from a to
+    b, `back` from b to a; `confidence` (h, w) in [0, 1] is exp(−(d / max(α, β‖f‖))²) inside b and 0 outside, with d the
+    pixel's own cycle error, α = 3 px and β = 0.05.
+    """
+
+    flow: Flow
+    back: Flow
+    confidence: NDArray[np.float32]
+    names: tuple[str, str]
+    model: str
+    notes: tuple[str, ...] = ()
+    pictures: tuple[NDArray[np.uint8], NDArray[np.uint8]] = field(repr=False, default=None)  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        a, b = (Path(n).name for n in self.names)
+        return f"PixelComparison(distance={self.distance:.3g} px, {a} → {b}, {self.home:.0%} of a comes home, {self.model})"
+
+    @property
+    def home(self) -> float:
+        """The share of a's pixels that are inside b and come back to their place, to max(3 px, 5 % of their way)."""
+        return float((self.confidence >= np.exp(-1.0)).mean())
+
+    def warp(self) -> NDArray[np.uint8]:
+        """b brought onto a: (h, w, 3); black where a's pixels lie outside b."""
+        import torch
+
+        from likewise.core.geometry import warp
+
+        b = torch.from_numpy(self.pictures[1]).permute(2, 0, 1)[None].float()
+        moved = warp(b, torch.from_numpy(np.asarray(self.flow))[None])
+        return np.asarray(moved[0].permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8).numpy())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Distance, how much comes home, sizes and how far pixels move; the flow itself goes to a flow file."""
+        length = np.linalg.norm(np.asarray(self.flow), axis=-1)
+        a, b = self.names
+        return {
+            "level": "pixels",
+            "distance": self.distance,
+            "home": self.home,
+            "confidence": float(self.confidence.mean()),
+            "motion": {"median": float(np.median(length)), "largest": float(length.max())},
+            "a": a,
+            "b": b,
+            "size_a": list(self.pictures[0].shape[:2]),
+            "size_b": list(self.pictures[1].shape[:2]),
+            "model": self.model,
+            "steps": list(self.notes),
+        }
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """a, b, b brought onto a, a checkerboard of both, the flow and the confidence. A matplotlib Figure."""
+        from likewise import plot
+
+        figure = plot.alignment(self.pictures[0], self.pictures[1], np.asarray(self.flow), self.confidence)
+        figure.suptitle(f"cycle error {self.distance:.2f} px, {self.home:.0%} of a comes home", fontsize=11)
+        if path is not None:
+            with io.atomic(path) as sibling:
+                figure.savefig(sibling, dpi=110)
+        return figure
+
+
+def compare(a: Any, b: Any, *, model: Aligns | None = None) -> PixelComparison:
+    """Where every pixel of a went in b under `model`, by default `likewise.pixels.default()`."""
+    from likewise.pixels.inference import Aligned
+    from likewise.pixels.model import default, picture
+
+    aligner: Any = default() if model is None else model
+    one, two = picture(a, "a"), picture(b, "b")
+    if hasattr(aligner, "aligned"):
+        found: Aligned = aligner.aligned(one, two)
+    else:
+        found = Aligned(*aligner.both(one, two))
+    confidence, there = _confidence(found)
+    _, back = _confidence(found.swapped())
+    return PixelComparison(
+        distance=0.5 * (there + back),
+        flow=Flow(found.ab.numpy()),
+        back=Flow(found.ba.numpy()),
+        confidence=confidence,
+        names=(_name(a, "a"), _name(b, "b")),
+        model=str(getattr(aligner, "name", type(aligner).__name__)),
+        notes=found.notes,
+        pictures=(_eight_bit(one), _eight_bit(two)),
+    )
+
+
+def _confidence(found: Any, alpha: float = 3.0, beta: float = 0.05) -> tuple[NDArray[np.float32], float]:
+    """Each pixel's confidence, and the mean cycle error."""
+    import torch
+
+    d, kept = found.errors()
+    limit = (beta * torch.linalg.vector_norm(found.ab, dim=-1)).clamp_min(alpha)
+    confidence = torch.where(kept, torch.exp(-((d / limit) ** 2)), torch.zeros_like(d))
+    return confidence.numpy().astype(np.float32), float(d.double().mean())
+
+
+def _name(item: Any, otherwise: str) -> str:
+    return os.fspath(item) if isinstance(item, str | os.PathLike) else otherwise
+
+
+def _eight_bit(x: Tensor) -> NDArray[np.uint8]:
+    return np.asarray((x.permute(1, 2, 0) * 255).round().byte().numpy())

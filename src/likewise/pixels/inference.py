@@ -1,0 +1,174 @@
+"""From a network that knows small motions to photos as people take them.
+
+A pass gives both flows. Where few pixels come home again, b is turned and scaled to find how it lies; then b is bent
+onto a by the homography that most of the flow agrees with, and looked at once more. What a step gains is measured by
+how many pixels come home; a step that gains nothing is undone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from likewise.core.geometry import carried, grid, inside, sample, transform
+from likewise.pixels.life import cycle
+from likewise.pixels.network import Network, at_pixels
+
+HOME = 3.0
+"""Pixels, at the resolution worked at, within which a pixel that went there and back has come home."""
+
+TURNS = (0, 45, 90, 135, 180, 225, 270, 315)
+SIZES = (0.6, 1.0, 1.67)
+SEARCHED = 192
+"""Longest side at which turns and sizes are tried."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Both flows between pictures of sizes (h, w) and (h2, w2), without a batch, and what was done to get them."""
+
+    ab: Float[Tensor, "h w 2"]
+    ba: Float[Tensor, "h2 w2 2"]
+    notes: tuple[str, ...] = ()
+
+    def errors(self) -> tuple[Float[Tensor, "h w"], Bool[Tensor, "h w"]]:
+        """How far each pixel of a misses its place after going to b and back, and whether it was inside b."""
+        d, kept = cycle(self.ab[None], self.ba[None])
+        return d[0], kept[0]
+
+    def home(self) -> float:
+        """The share of a's pixels that come home within HOME pixels, or 5 % of their way."""
+        d, kept = self.errors()
+        limit = (0.05 * torch.linalg.vector_norm(self.ab, dim=-1)).clamp_min(HOME)
+        return float((kept & (d <= limit)).float().mean())
+
+    def swapped(self) -> Aligned:
+        """The same from b's side."""
+        return replace(self, ab=self.ba, ba=self.ab)
+
+
+@torch.no_grad()
+def look(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int) -> Aligned:
+    """One pass of the network."""
+    there, back = network(*network.features(a[None], b[None]), iters=iters)
+    sizes = [(int(x.shape[-2]), int(x.shape[-1])) for x in (a, b)]
+    return Aligned(at_pixels(there.last, *sizes[0])[0], at_pixels(back.last, *sizes[1])[0])
+
+
+@torch.no_grad()
+def look_through(
+    network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], H: Float[Tensor, "3 3"], iters: int
+) -> Aligned:
+    """One pass on a and on b bent onto a's frame by H, which takes points of a to points of b; flows to b itself."""
+    h, w = int(a.shape[-2]), int(a.shape[-1])
+    base = grid(h, w)
+    bent = sample(b[None], transform(H, base)[None], padding="border")[0]
+    seen = look(network, a, bent, iters)
+    ab = transform(H, base + seen.ab) - base
+    other = grid(int(b.shape[-2]), int(b.shape[-1]))
+    before = transform(torch.linalg.inv(H), other)
+    ba = before + carried(seen.ba[None], before[None])[0] - other
+    return Aligned(ab, ba)
+
+
+def agreed(found: Aligned, *, most: int = 4000, px: float = 2.0) -> tuple[Tensor | None, float]:
+    """The homography a → b that most of the pixels that come home agree with, and the share that does."""
+    import cv2
+
+    d, kept = found.errors()
+    sure = torch.nonzero(kept & (d <= HOME))
+    if len(sure) < 40:
+        return None, 0.0
+    chosen = sure[:: max(1, len(sure) // most)]
+    x = chosen.flip(1).float()
+    y = x + found.ab[chosen[:, 0], chosen[:, 1]]
+    cv2.setRNGSeed(0)
+    H, mask = cv2.findHomography(x.numpy(), y.numpy(), cv2.USAC_MAGSAC, px, maxIters=2000, confidence=0.999)
+    if H is None or not np.isfinite(H).all() or not _plausible(H, found):
+        return None, 0.0
+    return torch.from_numpy(H).float(), float(mask.mean())
+
+
+def _plausible(H: np.ndarray[Any, Any], found: Aligned) -> bool:
+    """Whether a homography keeps the frame in front of the camera and does not shrink or blow it up beyond reason."""
+    h, w = (int(n) for n in found.ab.shape[:2])
+    corners = np.array([[0, 0, 1], [w - 1, 0, 1], [w - 1, h - 1, 1], [0, h - 1, 1.0]])
+    z = corners @ H[2]
+    if (z * z[0] <= 0).any() or np.linalg.det(H) * z[0] ** 3 <= 0:
+        return False
+    p = (corners @ H.T)[:, :2] / z[:, None]
+    area = 0.5 * abs(sum(p[i - 1, 0] * p[i, 1] - p[i, 0] * p[i - 1, 1] for i in range(4)))
+    return bool(0.02 * h * w <= area <= 50 * h * w)
+
+
+def similarity(
+    turn: float, size: float, a: tuple[int, int], b: tuple[int, int]
+) -> Float[Tensor, "3 3"]:
+    """The map of a's points to b's that turns by degrees and scales about the centres of both."""
+    c, s = size * math.cos(math.radians(turn)), size * math.sin(math.radians(turn))
+    ax, ay, bx, by = (a[1] - 1) / 2, (a[0] - 1) / 2, (b[1] - 1) / 2, (b[0] - 1) / 2
+    return torch.tensor([[c, -s, bx - c * ax + s * ay], [s, c, by - s * ax - c * ay], [0.0, 0.0, 1.0]])
+
+
+@torch.no_grad()
+def searched(
+    network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int, *, best: int = 2
+) -> list[Tensor]:
+    """The similarities a → b under which most cells find their like, of 24 turns and sizes, tried on small pictures."""
+    from likewise.pixels.start import starts
+
+    small = [shrunk(x, SEARCHED) for x in (a, b)]
+    sizes = [(int(x.shape[-2]), int(x.shape[-1])) for x in small]
+    fa = network.encoder(small[0][None])
+    base = grid(*sizes[0])
+    scores = []
+    for turn, size in product(TURNS, SIZES):
+        H = similarity(turn, size, sizes[0], sizes[1])
+        points = transform(H, base)
+        seen = inside(points, *sizes[1]).float().mean()
+        bent = sample(small[1][None], points[None], padding="border")
+        there, _ = starts(fa, network.encoder(bent), network.log_tau.exp(), smooth=False)
+        scores.append((float(there.confidence.mean() * seen.sqrt()), turn, size))
+    full = [(int(x.shape[-2]), int(x.shape[-1])) for x in (a, b)]
+    up = [torch.diag(torch.tensor([f[1] / s[1], f[0] / s[0], 1.0])) for f, s in zip(full, sizes, strict=True)]
+    chosen = sorted(scores, reverse=True)[:best]
+    return [up[1] @ similarity(t, z, sizes[0], sizes[1]) @ torch.linalg.inv(up[0]) for _, t, z in chosen]
+
+
+def shrunk(x: Float[Tensor, "3 h w"], longest: int) -> Float[Tensor, "3 h2 w2"]:
+    """A picture with its longest side at `longest` pixels or fewer, averaged over areas."""
+    h, w = int(x.shape[-2]), int(x.shape[-1])
+    share = longest / max(h, w)
+    return x if share >= 1 else resized(x, (max(8, round(share * h)), max(8, round(share * w))))
+
+
+def resized(x: Float[Tensor, "3 h w"], size: tuple[int, int]) -> Float[Tensor, "3 h2 w2"]:
+    """A picture at another size; half-pixel rule, averaged over areas where it shrinks."""
+    if tuple(x.shape[-2:]) == size:
+        return x
+    y = torch.nn.functional.interpolate(x[None], size, mode="bilinear", align_corners=False, antialias=True)
+    return y[0]
+
+
+def snapped(found: Aligned, *, share: float = 0.9, px: float = 1.5) -> Aligned:
+    """The flow of a homography where nearly all that comes home agrees with it: one plane, or a camera that turned."""
+    H, _ = agreed(found, px=px)
+    if H is None:
+        return found
+    base = grid(int(found.ab.shape[0]), int(found.ab.shape[1]))
+    flat = transform(H, base) - base
+    d, kept = found.errors()
+    sure = kept & (d <= HOME)
+    near = torch.linalg.vector_norm(flat - found.ab, dim=-1) <= px
+    if float(near[sure].float().mean()) < share:
+        return found
+    other = grid(int(found.ba.shape[0]), int(found.ba.shape[1]))
+    back = transform(torch.linalg.inv(H), other) - other
+    return replace(found, ab=flat, ba=back, notes=(*found.notes, "one plane"))

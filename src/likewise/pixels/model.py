@@ -1,0 +1,212 @@
+"""The aligner: two photos in, where every pixel went, both ways."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from likewise import io
+from likewise.core.geometry import resize_flow
+from likewise.errors import InputError, ShapeError
+from likewise.pixels.inference import Aligned, agreed, look, look_through, resized, searched, snapped
+from likewise.pixels.network import Network
+from likewise.pixels.polish import polished
+
+Picture = Any
+"""A tensor (3, h, w) in [0, 1], an array (h, w, 3) or (h, w), a Pillow image, or the path of a file."""
+
+SMALLEST = 64
+"""Pixels that a picture must have on its shorter side."""
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How an aligner goes about its work."""
+
+    work: int = 480
+    """Longest side, in pixels, at which pictures are aligned; the flow is brought to their own size afterwards."""
+    least: int = 144
+    """Shortest side up to which smaller pictures are enlarged first, at most twice."""
+    iters: int = 6
+    """Steps of the recurrence."""
+    search: Literal["auto", "always", "never"] = "auto"
+    """Try 24 turns and sizes of b: where few pixels come home, always, or never."""
+    enough: float = 0.5
+    """The share of pixels coming home from which on nothing is searched."""
+    passes: int = 2
+    """Looks at the pair; from the second on, b is bent onto a by what the last look agreed on."""
+    polish: bool = True
+    """A last correction of fractions of a pixel on the grey of a and of b bent onto it."""
+    snap: float = 0.9
+    """The share of agreement from which on a single homography stands for the whole flow; above 1: never."""
+
+
+class Aligner:
+    """Flow between two photos under any light; `network` may be any that this package trains.
+
+    `flow(a, b)` and `both(a, b)` take pictures in any form and of any two sizes of at least 64 pixels. `recipe` and
+    `figures` say how the network was trained and how well that went.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        manner: Manner | None = None,
+        *,
+        name: str = "aligner",
+        recipe: dict[str, Any] | None = None,
+        figures: dict[str, Any] | None = None,
+    ) -> None:
+        self.network = network.eval().requires_grad_(False)
+        self.manner = manner or Manner()
+        self.name, self.recipe, self.figures = name, recipe or {}, figures or {}
+
+    def __repr__(self) -> str:
+        return f"Aligner({self.name})"
+
+    @property
+    def work(self) -> int:
+        """The longest side at which pictures are aligned."""
+        return self.manner.work
+
+    def flow(self, a: Picture, b: Picture, iters: int | None = None) -> Float[Tensor, "h w 2"]:
+        """Where each pixel of a goes in b, in pixels, x then y."""
+        return self.aligned(a, b, iters).ab
+
+    def both(self, a: Picture, b: Picture, iters: int | None = None) -> tuple[Tensor, Tensor]:
+        """The flows a→b (h, w, 2) and b→a (h2, w2, 2)."""
+        found = self.aligned(a, b, iters)
+        return found.ab, found.ba
+
+    def aligned(self, a: Picture, b: Picture, iters: int | None = None) -> Aligned:
+        """Both flows and what was done to find them."""
+        one, two = picture(a, "a"), picture(b, "b")
+        m = self.manner if iters is None else replace(self.manner, iters=iters)
+        found = align(self.network, worked(one, m), worked(two, m), m)
+        sizes = [(int(x.shape[-2]), int(x.shape[-1])) for x in (one, two)]
+        return enlarged(found, sizes[0], sizes[1])
+
+    # ---------------------------------------------------------------------------------------------------- storage
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Weights in half precision, and the header."""
+        arrays = {k: v.detach().cpu().numpy().astype(np.float16) for k, v in self.network.state_dict().items()}
+        header = {
+            "dim": self.network.dim, "hidden": self.network.hidden, "name": self.name,
+            "manner": vars(self.manner), "recipe": self.recipe, "figures": self.figures,
+        }  # fmt: skip
+        return arrays, header
+
+    @classmethod
+    def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> Aligner:
+        """The aligner that `state` described."""
+        network = Network(int(header["dim"]), int(header["hidden"]))
+        network.load_state_dict({k: torch.from_numpy(np.asarray(v, dtype=np.float32)) for k, v in arrays.items()})
+        return cls(
+            network, Manner(**header["manner"]), name=header["name"], recipe=header["recipe"], figures=header["figures"]
+        )
+
+
+WEIGHTS = Path(__file__).parents[1] / "weights" / "pixels-aligner.safetensors"
+
+
+@functools.cache
+def default() -> Aligner:
+    """The network that ships with the package; how it was trained stands in its card, weights/pixels-aligner.md."""
+    from likewise.engine.checkpoint import load
+
+    model: Aligner = load(WEIGHTS)
+    return model
+
+
+def align(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], manner: Manner) -> Aligned:
+    """Look; turn and scale b if little comes home; bend b onto a and look again; polish."""
+    found = look(network, a, b, manner.iters)
+    score = found.home()
+    if manner.search == "always" or (manner.search == "auto" and score < manner.enough):
+        for H in searched(network, a, b, manner.iters):
+            found, score = _better(found, score, look_through(network, a, b, H, manner.iters), "turned and scaled")
+    for _ in range(1, manner.passes):
+        H, _ = agreed(found)
+        if H is None:
+            break
+        found, score = _better(found, score, look_through(network, a, b, H, manner.iters), "bent by a homography")
+    if manner.polish:
+        found = polished(found, a, b)
+    return snapped(found, share=manner.snap) if manner.snap <= 1 else found
+
+
+def _better(old: Aligned, score: float, new: Aligned, note: str) -> tuple[Aligned, float]:
+    """The one from which more pixels come home."""
+    share = new.home()
+    return (replace(new, notes=(*old.notes, note)), share) if share > score else (old, score)
+
+
+def worked(x: Float[Tensor, "3 h w"], manner: Manner) -> Float[Tensor, "3 h2 w2"]:
+    """A picture at the size that is worked at."""
+    h, w = int(x.shape[-2]), int(x.shape[-1])
+    share = min(manner.work / max(h, w), max(1.0, min(2.0, manner.least / min(h, w))))
+    return resized(x, (max(32, round(share * h)), max(32, round(share * w))))
+
+
+def enlarged(found: Aligned, a: tuple[int, int], b: tuple[int, int]) -> Aligned:
+    """Flows between pictures of other sizes than those worked at: goals are scaled by b's change, places by a's."""
+    return replace(found, ab=_between(found.ab, a, found.ba, b), ba=_between(found.ba, b, found.ab, a))
+
+
+def _between(flow: Tensor, size: tuple[int, int], other: Tensor, goal: tuple[int, int]) -> Tensor:
+    from likewise.core.geometry import grid, resize_points
+
+    worked_size = (int(flow.shape[0]), int(flow.shape[1]))
+    worked_goal = (int(other.shape[0]), int(other.shape[1]))
+    if worked_size == size and worked_goal == goal:
+        return flow
+    if worked_size[0] * goal[0] == size[0] * worked_goal[0] and worked_size[1] * goal[1] == size[1] * worked_goal[1]:
+        return resize_flow(flow[None], size)[0]
+    goals = resize_points(grid(*worked_size) + flow, worked_goal, goal)
+    start = resize_points(grid(*worked_size), worked_size, size)
+    moved = (goals - start).movedim(-1, 0)[None]
+    full = torch.nn.functional.interpolate(moved, size, mode="bilinear", align_corners=False)
+    return full[0].movedim(0, -1)
+
+
+def picture(x: Picture, where: str) -> Float[Tensor, "3 h w"]:
+    """A picture in any form as a tensor (3, h, w) in [0, 1], large enough and with something to see."""
+    y = _tensor(x, where)
+    if min(y.shape[-2:]) < SMALLEST:
+        raise InputError(f"{where}: {y.shape[-1]} × {y.shape[-2]} pixels are too few; at least {SMALLEST} are needed")
+    if float(y.max() - y.min()) < 2 / 255:
+        raise InputError(f"{where}: the picture is blank; there is nothing to align")
+    return y
+
+
+def _tensor(x: Picture, where: str) -> Tensor:
+    if isinstance(x, str | os.PathLike):
+        return io.read(x)
+    if isinstance(x, Tensor):
+        return _checked(x, where)
+    if isinstance(x, np.ndarray):
+        array = io.as_uint8(x, where=where)
+        colour = np.repeat(array[:, :, None], 3, 2) if array.ndim == 2 else array
+        return torch.from_numpy(np.ascontiguousarray(colour)).permute(2, 0, 1).float() / 255
+    if hasattr(x, "getexif"):
+        return torch.from_numpy(io.from_pillow(x)).permute(2, 0, 1).float() / 255
+    raise InputError(f"{where}: expected a picture (path, tensor, array or Pillow image), got {type(x).__name__}")
+
+
+def _checked(x: Tensor, where: str) -> Tensor:
+    if x.ndim == 3 and x.shape[0] == 1:
+        x = x.expand(3, -1, -1)
+    if x.ndim != 3 or x.shape[0] != 3:
+        raise ShapeError(f"{where}: expected a tensor (3, h, w), got {tuple(x.shape)}")
+    if not x.is_floating_point() or not bool(torch.isfinite(x).all()) or float(x.min()) < 0 or float(x.max()) > 1:
+        raise InputError(f"{where}: expected finite floats in [0, 1], got {x.dtype}, {float(x.min()):g} to {float(x.max()):g}")
+    return x.float()
