@@ -307,6 +307,16 @@ def test_the_truth_costs_nothing_and_can_be_made_once(seed: int) -> None:
     assert torch.equal(life.bit_loss(f, b, truth), life.bit_loss(f, b, warp))
 
 
+def test_flows_of_another_precision_than_the_warp() -> None:
+    warp = g.random_warp(1, 8, 10, generator=source())
+    double_flow = 2 * noise(1, 8, 10, 2)
+    single = life.bit_loss(double_flow.float(), double_flow.float(), warp)
+    mixed = life.bit_loss(double_flow, double_flow, warp)
+    assert mixed.dtype == torch.float64
+    assert float(mixed) == pytest.approx(float(single), rel=1e-5)
+    assert warp.image(torch.rand(1, 3, 8, 10).double())[0].dtype == torch.float64
+
+
 # -------------------------------------------------------------------------------------------------- masks, joint, sums
 
 

@@ -88,12 +88,12 @@ def fundamental(
     return unit
 
 
-def lines(F: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n 3"]:
+def lines(F: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*q 3"]:
     """F [x, 1]ᵀ, the lines (l₁, l₂, l₃) with l₁ x + l₂ y + l₃ = 0; leading axes of F are those of the points."""
     return _applied(F, points)
 
 
-def transform(H: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n 2"]:
+def transform(H: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*q 2"]:
     """q / q₃ for q = H [x, 1]ᵀ; points on the line that H sends to infinity come out large but finite."""
     q = _applied(H, points)
     z = q[..., 2:]

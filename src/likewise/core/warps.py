@@ -18,7 +18,7 @@ from likewise.core.resampling import Size, grid, inside, sample
 from likewise.errors import InputError, ShapeError
 
 STEEPEST = 0.65
-"""The largest slope ‖∂D‖₂ of a random thin plate's displacement: below 1, p + D(p) can be inverted everywhere."""
+"""The largest slope ‖∂D‖₂ of a random thin plate's displacement: below 1, p + D(p) never folds."""
 
 COARSE = 8
 """A thin plate is inverted on every eighth point first."""
@@ -31,15 +31,20 @@ class Warp:
         """How many maps: b."""
         raise NotImplementedError
 
-    def backward(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the dtype and on the device that its points should have."""
+        raise NotImplementedError
+
+    def backward(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """T⁻¹: points of B′ to points of B, exact; points (1, …, 2) are taken through all b maps."""
         raise NotImplementedError
 
-    def found(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+    def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """T(x) for points x of B as far as it could be found, and T⁻¹ of that, which should be x."""
         raise NotImplementedError
 
-    def forward(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, " b *n"]]:
+    def forward(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, " b *n"]]:
         """T(x), and the residual ‖T⁻¹(T(x)) − x‖ in pixels of B; points (1, …, 2) are taken through all b maps."""
         there, again = self.found(points)
         return there, torch.linalg.vector_norm(again - points, dim=-1)
@@ -51,7 +56,7 @@ class Warp:
         if B.ndim != 4 or len(B) != len(self):
             raise ShapeError(f"B: expected ({len(self)}, c, h, w), got {tuple(B.shape)}")
         h, w = B.shape[-2:]
-        points = self.backward(grid(*(size or (h, w)), like=B)[None])
+        points = self.backward(grid(*(size or (h, w)), like=self.like)[None])
         return sample(B, points), inside(points, h, w)
 
     def then(self, second: Warp) -> Chain:
@@ -75,11 +80,15 @@ class Affine(Warp):
     def __len__(self) -> int:
         return len(self.matrix)
 
-    def backward(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
+    @property
+    def like(self) -> Tensor:
+        return self.matrix
+
+    def backward(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """A p + c."""
         return _affine(self.matrix, points)
 
-    def found(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+    def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """A⁻¹ (x − c)."""
         there = _affine(self.inverted, points)
         return there, self.backward(there)
@@ -109,17 +118,21 @@ class ThinPlate(Warp):
     def __len__(self) -> int:
         return len(self.bend)
 
-    def backward(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
+    @property
+    def like(self) -> Tensor:
+        return self.bend
+
+    def backward(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """p + D(p)."""
         return _rows([part + self._moved(*self._local(part)) for part in self._parts(_columns(points))], points)
 
-    def found(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+    def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """The p with p + D(p) = x by Newton's iteration, and p + D(p)."""
         starts, ends = self._parts(self._start(points)), self._parts(_columns(points))
         pairs = [self._newton(at, x) for at, x in zip(starts, ends, strict=True)]
         return _rows([at for at, _ in pairs], points), _rows([again for _, again in pairs], points)
 
-    def slope(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2 2"]:
+    def slope(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2 2"]:
         """∂D/∂p at points of B′; row: component of D, column: coordinate."""
         p, _, log = self._local(_columns(points))
         return torch.stack(self._slopes(p, log), dim=-1).reshape(-1, *points.shape[1:], 2)
@@ -184,11 +197,15 @@ class Chain(Warp):
     def __len__(self) -> int:
         return len(self.first)
 
-    def backward(self, points: Float[Tensor, "b *n 2"]) -> Float[Tensor, "b *n 2"]:
+    @property
+    def like(self) -> Tensor:
+        return self.first.like
+
+    def backward(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """T₁⁻¹(T₂⁻¹(p))."""
         return self.first.backward(self.second.backward(points))
 
-    def found(self, points: Float[Tensor, "b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+    def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """T₂(T₁(x))."""
         there, between = self.second.found(self.first.found(points)[0])
         return there, self.first.backward(between)

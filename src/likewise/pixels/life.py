@@ -145,11 +145,12 @@ def bit_truth(
     Known is a pixel that lands inside the other frame; on the way there, where the inverse misses by ≤ `residual` px.
     """
     other = other or size
-    start, end = grid(*size, like=like)[None], grid(*other, like=like)[None]
+    start, end = grid(*size, like=warp.like)[None], grid(*other, like=warp.like)[None]
+    like = warp.like if like is None else like
     with torch.no_grad():
         (there, missed), back = warp.forward(start), warp.backward(end)
         known = inside(there, *other) & (missed <= residual)
-        return Truth(there - start, back - end, known, inside(back, *size))
+        return Truth((there - start).to(like), (back - end).to(like), known, inside(back, *size))
 
 
 def bit_loss(
