@@ -3,6 +3,8 @@
 A solid is a unit shape seen through an affine map p = M (x − c): box |p|∞ ≤ 1, ball ‖p‖ ≤ 1, cylinder of radius 1 and
 half height 1, sheet |p_x|, |p_y| ≤ 1 at p_z = h(p_x, p_y). The ray's parameter t is the same before and after the map;
 directions have z = 1 in the camera, so that t is the depth. A height h is a quadratic B-spline of a table.
+
+All of a solid is one row of an array (columns KIND … TEXTURE, see scenes), for numba passes an array as seven words.
 """
 
 # mypy: ignore-errors
@@ -18,18 +20,42 @@ import numpy as np
 from numba import njit
 
 from likewise.io import cache_folder
+from likewise.pixels.scenes import (
+    BALL,
+    BOUND,
+    BOX,
+    CASTS,
+    CYLINDER,
+    HALF,
+    KIND,
+    LIMITS,
+    MAP,
+    PAINT,
+    RELIEF,
+    SHEET,
+    TEXTURE,
+)  # fmt: skip
+from likewise.pixels.textures import reflectance
 
-SHEET, BOX, BALL, CYLINDER = 0, 1, 2, 3
+CURVE = reflectance()
 STEPS = 96
 """The most steps along a ray that may meet a height field."""
 NEAR = 1e-3
 """Hits nearer than this, in depth, are not seen."""
 SLACK = 1e-6
 """A point counts as seen if nothing is nearer than this share of the way to it."""
-LIFT = 1e-5
+LIFT = 2e-3
 """How far, in metres, a shadow ray starts above its surface."""
+NIGH = 0.02
+"""Within this height over a height field, in metres, Newton's steps are tried."""
 HIGHLIGHT = 24.0
 """The exponent of the highlights."""
+SOFT = 0.15
+"""How wide the soft edge of a lamp's cone is, in cosine."""
+SHOULDER = 0.7
+"""Light above this is compressed towards 1."""
+AROUND = ((0.0, -0.38), (0.33, 0.19), (-0.33, 0.19))
+"""Where the further rays of a pixel on an edge go."""
 
 
 def _jit(function: Any) -> Any:
@@ -41,13 +67,17 @@ def _jit(function: Any) -> Any:
         numba.config.CACHE_DIR = before
 
 
+_part = njit(nogil=True, error_model="numpy", boundscheck=False, forceinline=True)
+"""A part that is written into its callers: a call costs as much as what it does."""
+
+
 # --------------------------------------------------------------------------------------------------------- one shape
 
 
-@_jit
-def height(table, x, y):
-    """h and its slopes ∂h/∂x, ∂h/∂y at x, y ∈ [−1, 1]: a quadratic B-spline over the table's cells."""
-    rows, columns = table.shape
+@_part
+def height(tables, k, x, y):
+    """h and its slopes ∂h/∂x, ∂h/∂y at x, y ∈ [−1, 1]: a quadratic B-spline over the cells of table k."""
+    rows, columns = tables.shape[1:]
     gx, gy = 0.5 * (columns - 2), 0.5 * (rows - 2)
     u, v = (x + 1.0) * gx, (y + 1.0) * gy
     i, j = min(max(int(u), 0), columns - 3), min(max(int(v), 0), rows - 3)
@@ -56,16 +86,30 @@ def height(table, x, y):
     b0, b1, b2 = 0.5 * (1.0 - v) * (1.0 - v), 0.5 + v * (1.0 - v), 0.5 * v * v
     da0, da1, da2 = u - 1.0, 1.0 - 2.0 * u, u
     db0, db1, db2 = v - 1.0, 1.0 - 2.0 * v, v
-    p0 = a0 * table[j, i] + a1 * table[j, i + 1] + a2 * table[j, i + 2]
-    p1 = a0 * table[j + 1, i] + a1 * table[j + 1, i + 1] + a2 * table[j + 1, i + 2]
-    p2 = a0 * table[j + 2, i] + a1 * table[j + 2, i + 1] + a2 * table[j + 2, i + 2]
-    q0 = da0 * table[j, i] + da1 * table[j, i + 1] + da2 * table[j, i + 2]
-    q1 = da0 * table[j + 1, i] + da1 * table[j + 1, i + 1] + da2 * table[j + 1, i + 2]
-    q2 = da0 * table[j + 2, i] + da1 * table[j + 2, i + 1] + da2 * table[j + 2, i + 2]
+    p0 = a0 * tables[k, j, i] + a1 * tables[k, j, i + 1] + a2 * tables[k, j, i + 2]
+    p1 = a0 * tables[k, j + 1, i] + a1 * tables[k, j + 1, i + 1] + a2 * tables[k, j + 1, i + 2]
+    p2 = a0 * tables[k, j + 2, i] + a1 * tables[k, j + 2, i + 1] + a2 * tables[k, j + 2, i + 2]
+    q0 = da0 * tables[k, j, i] + da1 * tables[k, j, i + 1] + da2 * tables[k, j, i + 2]
+    q1 = da0 * tables[k, j + 1, i] + da1 * tables[k, j + 1, i + 1] + da2 * tables[k, j + 1, i + 2]
+    q2 = da0 * tables[k, j + 2, i] + da1 * tables[k, j + 2, i + 1] + da2 * tables[k, j + 2, i + 2]
     return b0 * p0 + b1 * p1 + b2 * p2, (b0 * q0 + b1 * q1 + b2 * q2) * gx, (db0 * p0 + db1 * p1 + db2 * p2) * gy
 
 
-@_jit
+@_part
+def _level(tables, k, x, y):
+    """h alone, as `height` gives it."""
+    rows, columns = tables.shape[1:]
+    u, v = (x + 1.0) * (0.5 * (columns - 2)), (y + 1.0) * (0.5 * (rows - 2))
+    i, j = min(max(int(u), 0), columns - 3), min(max(int(v), 0), rows - 3)
+    u, v = u - i, v - j
+    a0, a1, a2 = 0.5 * (1.0 - u) * (1.0 - u), 0.5 + u * (1.0 - u), 0.5 * u * u
+    p0 = a0 * tables[k, j, i] + a1 * tables[k, j, i + 1] + a2 * tables[k, j, i + 2]
+    p1 = a0 * tables[k, j + 1, i] + a1 * tables[k, j + 1, i + 1] + a2 * tables[k, j + 1, i + 2]
+    p2 = a0 * tables[k, j + 2, i] + a1 * tables[k, j + 2, i + 1] + a2 * tables[k, j + 2, i + 2]
+    return 0.5 * (1.0 - v) * (1.0 - v) * p0 + (0.5 + v * (1.0 - v)) * p1 + 0.5 * v * v * p2
+
+
+@_part
 def _slab(o, d, low, high):
     """Where a ray is between two parallel planes: (t0, t1), empty if t0 > t1."""
     if abs(d) < 1e-14:
@@ -75,39 +119,41 @@ def _slab(o, d, low, high):
 
 
 @_jit
-def _meet_height(ox, oy, oz, dx, dy, dz, first, last, table, limits):
+def _meet_height(ox, oy, oz, dx, dy, dz, first, last, tables, solids, n):
     """The first crossing of a height field: steps that cannot overshoot (|g′| ≤ bound), then Newton's."""
     x0, x1 = _slab(ox, dx, -1.0, 1.0)
     y0, y1 = _slab(oy, dy, -1.0, 1.0)
-    z0, z1 = _slab(oz, dz, limits[0], limits[1])
+    z0, z1 = _slab(oz, dz, solids[n, LIMITS], solids[n, LIMITS + 1])
     t, end = max(x0, y0, z0, first), min(x1, y1, z1, last)
     if not t < end:
         return np.inf
-    bound = abs(dz) + limits[2] * abs(dx) + limits[3] * abs(dy) + 1e-12
-    h, sx, sy = height(table, ox + t * dx, oy + t * dy)
-    g = oz + t * dz - h
+    k = int(solids[n, RELIEF])
+    bound = abs(dz) + solids[n, LIMITS + 2] * abs(dx) + solids[n, LIMITS + 3] * abs(dy) + 1e-12
+    g = oz + t * dz - _level(tables, k, ox + t * dx, oy + t * dy)
     side = 1.0 if g > 0.0 else -1.0
     for _ in range(STEPS):
-        slope = dz - sx * dx - sy * dy
-        newton = t - g / slope if abs(slope) > 1e-12 else np.inf
-        if abs(g) < 1e-12:
-            return t if t < end else np.inf
-        safe = t + abs(g) / bound
-        close = side * g < 2e-3 and side * slope < 0.0 and newton <= t + 4.0 * (safe - t)
-        t = newton if close else safe
-        if t >= end:
+        step = side * g / bound
+        if side * g < NIGH:
+            if abs(g) < 1e-12:
+                return t
+            _, sx, sy = height(tables, k, ox + t * dx, oy + t * dy)
+            slope = side * (dz - sx * dx - sy * dy)
+            if slope < 0.0 and (-side * g < 4.0 * step * slope or side * g < 1e-6):
+                step = -side * g / slope
+        t += step
+        if not t < end:
             return np.inf
-        h, sx, sy = height(table, ox + t * dx, oy + t * dy)
-        g = oz + t * dz - h
+        g = oz + t * dz - _level(tables, k, ox + t * dx, oy + t * dy)
     return t if abs(g) < 1e-7 else np.inf
 
 
-@_jit
-def _meet(kind, ox, oy, oz, dx, dy, dz, first, last, table, limits, rough):
+@_part
+def _meet(ox, oy, oz, dx, dy, dz, first, last, tables, solids, n):
     """The smallest t in (first, last) at which a ray meets a unit shape, or infinity."""
+    kind = solids[n, KIND]
     if kind == SHEET:
-        if rough:
-            return _meet_height(ox, oy, oz, dx, dy, dz, first, last, table, limits)
+        if solids[n, RELIEF] >= 0.0:
+            return _meet_height(ox, oy, oz, dx, dy, dz, first, last, tables, solids, n)
         t = -oz / dz if abs(dz) > 1e-14 else np.inf
         inside = abs(ox + t * dx) <= 1.0 and abs(oy + t * dy) <= 1.0
         return t if inside and first < t < last else np.inf
@@ -139,46 +185,42 @@ def _meet(kind, ox, oy, oz, dx, dy, dz, first, last, table, limits, rough):
 # --------------------------------------------------------------------------------------------------------- the scene
 
 
+@_part
+def _local(solids, n, x, y, z):
+    """M v for a direction v of the world."""
+    return (
+        solids[n, MAP] * x + solids[n, MAP + 1] * y + solids[n, MAP + 2] * z,
+        solids[n, MAP + 3] * x + solids[n, MAP + 4] * y + solids[n, MAP + 5] * z,
+        solids[n, MAP + 6] * x + solids[n, MAP + 7] * y + solids[n, MAP + 8] * z,
+    )
+
+
 @_jit
-def nearest(ox, oy, oz, dx, dy, dz, first, last, casting, kinds, maps, bounds, relief, tables, limits):
+def nearest(ox, oy, oz, dx, dy, dz, first, last, casting, solids, tables):
     """(t, solid) of the first solid along a ray, (infinity, −1) if none; with `casting` any that casts shadows will do.
 
     A solid whose bounding ball the ray misses is passed over.
     """
     best, found = last, -1
     dd = dx * dx + dy * dy + dz * dz
-    for k in range(kinds.shape[0]):
-        if casting and bounds[k, 1] == 0.0:
+    for n in range(solids.shape[0]):
+        if casting and solids[n, CASTS] == 0.0:
             continue
-        m = maps[k]
-        ex, ey, ez = ox - m[9], oy - m[10], oz - m[11]
-        if bounds[k, 0] < np.inf:
-            along = ex * dx + ey * dy + ez * dz
-            if ex * ex + ey * ey + ez * ez - along * along / dd > bounds[k, 0]:
-                continue
-        which = max(relief[k], 0)
-        t = _meet(
-            kinds[k],
-            m[0] * ex + m[1] * ey + m[2] * ez,
-            m[3] * ex + m[4] * ey + m[5] * ez,
-            m[6] * ex + m[7] * ey + m[8] * ez,
-            m[0] * dx + m[1] * dy + m[2] * dz,
-            m[3] * dx + m[4] * dy + m[5] * dz,
-            m[6] * dx + m[7] * dy + m[8] * dz,
-            first,
-            best,
-            tables[which],
-            limits[which],
-            relief[k] >= 0,
-        )
+        ex, ey, ez = ox - solids[n, MAP + 9], oy - solids[n, MAP + 10], oz - solids[n, MAP + 11]
+        along = ex * dx + ey * dy + ez * dz
+        if (ex * ex + ey * ey + ez * ez - solids[n, BOUND]) * dd > along * along:
+            continue
+        px, py, pz = _local(solids, n, ex, ey, ez)
+        qx, qy, qz = _local(solids, n, dx, dy, dz)
+        t = _meet(px, py, pz, qx, qy, qz, first, best, tables, solids, n)
         if t < best:
-            best, found = t, k
+            best, found = t, n
             if casting:
                 return best, found
     return (best, found) if found >= 0 else (np.inf, -1)
 
 
-@_jit
+@_part
 def _face(kind, px, py, pz):
     """The face of a unit shape that a point of its surface lies on: 2 · axis + (1 if on the positive side)."""
     ax, ay, az = abs(px), abs(py), abs(pz)
@@ -193,57 +235,58 @@ def _face(kind, px, py, pz):
     return 5 if pz > 0 else 4
 
 
-@_jit
-def _normal(kind, face, px, py, pz, table, rough, m):
+@_part
+def _normal(face, px, py, pz, tables, solids, n):
     """The unit normal in the world: Mᵀ times the normal of the unit shape."""
+    kind = solids[n, KIND]
     nx, ny, nz = px, py, pz
     if kind == SHEET:
         nx, ny, nz = 0.0, 0.0, 1.0
-        if rough:
-            _, sx, sy = height(table, px, py)
+        if solids[n, RELIEF] >= 0.0:
+            _, sx, sy = height(tables, int(solids[n, RELIEF]), px, py)
             nx, ny = -sx, -sy
     elif kind == BOX or (kind == CYLINDER and face >= 4):
         side = 1.0 if face % 2 else -1.0
         nx, ny, nz = side * (face < 2), side * (2 <= face < 4), side * (face >= 4)
     elif kind == CYLINDER:
         nz = 0.0
-    wx = m[0] * nx + m[3] * ny + m[6] * nz
-    wy = m[1] * nx + m[4] * ny + m[7] * nz
-    wz = m[2] * nx + m[5] * ny + m[8] * nz
+    wx = solids[n, MAP] * nx + solids[n, MAP + 3] * ny + solids[n, MAP + 6] * nz
+    wy = solids[n, MAP + 1] * nx + solids[n, MAP + 4] * ny + solids[n, MAP + 7] * nz
+    wz = solids[n, MAP + 2] * nx + solids[n, MAP + 5] * ny + solids[n, MAP + 8] * nz
     r = 1.0 / math.sqrt(wx * wx + wy * wy + wz * wz)
     return wx * r, wy * r, wz * r
 
 
-@_jit
-def _chart(kind, face, px, py, pz, half):
+@_part
+def _chart(face, px, py, pz, solids, n):
     """Metric coordinates (u, v) on a face and the local axes they run along."""
-    axis = face // 2
+    axis, kind = face // 2, solids[n, KIND]
     if kind == SHEET:
-        return px * half[0], py * half[1], 0, 1
+        return px * solids[n, HALF], py * solids[n, HALF + 1], 0, 1
     if kind == CYLINDER and axis == 0:
-        return math.atan2(py, px) * half[0], pz * half[2], 0, 2
+        return math.atan2(py, px) * solids[n, HALF], pz * solids[n, HALF + 2], 0, 2
     s = 1.0
     if kind == BALL:
         s = 1.0 / max(abs(px), abs(py), abs(pz))
     if axis == 0:
-        return py * half[1] * s, pz * half[2] * s, 1, 2
+        return py * solids[n, HALF + 1] * s, pz * solids[n, HALF + 2] * s, 1, 2
     if axis == 1:
-        return px * half[0] * s, pz * half[2] * s, 0, 2
-    return px * half[0] * s, py * half[1] * s, 0, 1
+        return px * solids[n, HALF] * s, pz * solids[n, HALF + 2] * s, 0, 2
+    return px * solids[n, HALF] * s, py * solids[n, HALF + 1] * s, 0, 1
 
 
 # ---------------------------------------------------------------------------------------------------------- textures
 
 
-@_jit
+@_part
 def _mirrored(x, size):
     """A coordinate folded into [0, size], and the sign of its direction there."""
-    x = x % (2.0 * size)
+    x -= 2.0 * size * math.floor(x / (2.0 * size))
     return (2.0 * size - x, -1.0) if x > size else (x, 1.0)
 
 
-@_jit
-def _texel(texels, curve, at, w, h, x, y, out, weight):
+@_part
+def _texel(texels, at, w, h, x, y, out, weight):
     """out[:3] += weight × the bilinear colour at (x, y) ∈ [0, w] × [0, h]; out[3:] the same of green's slopes."""
     x, y = min(max(x - 0.5, 0.0), w - 1.0), min(max(y - 0.5, 0.0), h - 1.0)
     i, j = int(x), int(y)
@@ -251,7 +294,7 @@ def _texel(texels, curve, at, w, h, x, y, out, weight):
     i1, j1 = min(i + 1, w - 1), min(j + 1, h - 1)
     p, q, r, s = at + j * w + i, at + j * w + i1, at + j1 * w + i, at + j1 * w + i1
     for c in range(3):
-        a, b, d, e = curve[texels[p, c]], curve[texels[q, c]], curve[texels[r, c]], curve[texels[s, c]]
+        a, b, d, e = CURVE[texels[p, c]], CURVE[texels[q, c]], CURVE[texels[r, c]], CURVE[texels[s, c]]
         top, low = a + fx * (b - a), d + fx * (e - d)
         out[c] += weight * (top + fy * (low - top))
         if c == 1:
@@ -259,24 +302,24 @@ def _texel(texels, curve, at, w, h, x, y, out, weight):
             out[4] += weight * (low - top)
 
 
-@_jit
-def sampled(texels, curve, levels, texture, u, v, foot, out):
+@_part
+def sampled(texels, levels, texture, u, v, foot, out):
     """out = linear RGB, then green's slopes along u and v, of a texture at (u, v) in units of its shorter side.
 
     Trilinear over two levels of its pyramid, mirrored beyond its borders; `foot` is the pixel's footprint in (u, v).
     """
-    table = levels[texture]
-    w0, h0 = table[0, 1], table[0, 2]
+    w0, h0 = levels[texture, 0, 1], levels[texture, 0, 2]
     short = float(min(w0, h0))
     x, sx = _mirrored(u * short, float(w0))
     y, sy = _mirrored(v * short, float(h0))
-    level = min(max(math.log2(max(foot * short, 1e-9)), 0.0), table.shape[0] - 1.001)
+    level = min(math.log2(max(foot * short, 1.0)), levels.shape[1] - 1.001)
     l0 = int(level)
     f = level - l0
-    out[:] = 0.0
-    for k in range(2):
-        at, w, h = table[l0 + k, 0], table[l0 + k, 1], table[l0 + k, 2]
-        _texel(texels, curve, at, w, h, x * w / w0, y * h / h0, out, f if k else 1.0 - f)
+    for c in range(5):
+        out[c] = 0.0
+    for k in range(2 if f > 0.0 else 1):
+        at, w, h = levels[texture, l0 + k, 0], levels[texture, l0 + k, 1], levels[texture, l0 + k, 2]
+        _texel(texels, at, w, h, x * w / w0, y * h / h0, out, f if k else 1.0 - f)
     out[3] *= sx
     out[4] *= sy
 
@@ -284,145 +327,158 @@ def sampled(texels, curve, levels, texture, u, v, foot, out):
 # ----------------------------------------------------------------------------------------------------------- shading
 
 
-@_jit
-def _shade(x, y, camera, scene, paint, photos, lights, ambient, out, paint_out):
-    """One ray: out[:3] = linear radiance; returns depth, solid, and a signature that changes where edges are."""
-    kinds, maps, bounds, relief, tables, limits, halves = scene
-    surface, textures = paint
-    texels, curve, levels = photos
-    ox, oy, oz = camera[12], camera[13], camera[14]
+@_part
+def _ray(camera, x, y):
+    """The direction in the world of the ray through (x, y), of depth 1."""
     cx, cy = (x - camera[10]) / camera[9], (y - camera[11]) / camera[9]
-    dx = camera[0] * cx + camera[3] * cy + camera[6]
-    dy = camera[1] * cx + camera[4] * cy + camera[7]
-    dz = camera[2] * cx + camera[5] * cy + camera[8]
-    t, k = nearest(ox, oy, oz, dx, dy, dz, NEAR, np.inf, False, kinds, maps, bounds, relief, tables, limits)
-    out[:] = 0.0
-    if k < 0:
-        return t, k, -1
+    return (
+        camera[0] * cx + camera[3] * cy + camera[6],
+        camera[1] * cx + camera[4] * cy + camera[7],
+        camera[2] * cx + camera[5] * cy + camera[8],
+    )
+
+
+@_jit
+def _shade(x, y, camera, solids, tables, texels, levels, lights, out):
+    """One ray: out[:3] = linear radiance; returns depth, solid, and a mark that changes where edges are."""
+    dx, dy, dz = _ray(camera, x, y)
+    ox, oy, oz = camera[12], camera[13], camera[14]
+    t, n = nearest(ox, oy, oz, dx, dy, dz, NEAR, np.inf, False, solids, tables)
+    if n < 0:
+        out[0] = out[1] = out[2] = 0.0
+        return t, n, -1
     X, Y, Z = ox + t * dx, oy + t * dy, oz + t * dz
-    m = maps[k]
-    ex, ey, ez = X - m[9], Y - m[10], Z - m[11]
-    px = m[0] * ex + m[1] * ey + m[2] * ez
-    py = m[3] * ex + m[4] * ey + m[5] * ez
-    pz = m[6] * ex + m[7] * ey + m[8] * ez
-    kind, face, rough = kinds[k], _face(kinds[k], px, py, pz), relief[k] >= 0
-    nx, ny, nz = _normal(kind, face, px, py, pz, tables[max(relief[k], 0)], rough, m)
+    px, py, pz = _local(solids, n, X - solids[n, MAP + 9], Y - solids[n, MAP + 10], Z - solids[n, MAP + 11])
+    face = _face(solids[n, KIND], px, py, pz)
+    nx, ny, nz = _normal(face, px, py, pz, tables, solids, n)
     length = math.sqrt(dx * dx + dy * dy + dz * dz)
     vx, vy, vz = -dx / length, -dy / length, -dz / length
     facing = nx * vx + ny * vy + nz * vz
     if facing < 0.0:
         nx, ny, nz, facing = -nx, -ny, -nz, -facing
-    lift = LIFT + 1e-5 * t
-    X, Y, Z = X + lift * nx, Y + lift * ny, Z + lift * nz
-
-    # the colour of the surface, and a normal tilted by its slopes
-    s = surface[k]
-    a, b, i, j = _chart(kind, face, px, py, pz, halves[k])
-    u = s[0] * (s[3] * a - s[4] * b) + s[1] + 0.37 * face
-    v = s[0] * (s[4] * a + s[3] * b) + s[2] + 0.61 * face
-    foot = s[0] * t / camera[9] / math.sqrt(max(facing, 0.05))
-    sampled(texels, curve, levels, textures[k, face], u, v, foot, paint_out)
-    if s[7] > 0.0:  # a backdrop shines by itself
+    foot = t / camera[9] / math.sqrt(max(facing, 0.05))
+    bx, by, bz = _painted(face, px, py, pz, nx, ny, nz, foot, solids, n, texels, levels, out)
+    mark = (n * 8 + face) * 256
+    if solids[n, PAINT + 7] > 0.0:  # a backdrop shines by itself
         for c in range(3):
-            out[c] = paint_out[c] * ambient[6 + c]
-        return t, k, k * 8 * 256 + face * 256
-    gu = s[5] * (s[3] * paint_out[3] + s[4] * paint_out[4])
-    gv = s[5] * (s[3] * paint_out[4] - s[4] * paint_out[3])
-    bx = nx - gu * m[3 * i] * halves[k, i] - gv * m[3 * j] * halves[k, j]
-    by = ny - gu * m[3 * i + 1] * halves[k, i] - gv * m[3 * j + 1] * halves[k, j]
-    bz = nz - gu * m[3 * i + 2] * halves[k, i] - gv * m[3 * j + 2] * halves[k, j]
-    r = 1.0 / math.sqrt(bx * bx + by * by + bz * bz)
-    bx, by, bz = bx * r, by * r, bz * r
+            out[c] *= lights[0, 6 + c]
+        return t, n, mark
 
+    red, green, blue = out[0], out[1], out[2]
     up = 0.5 + 0.5 * bz
     for c in range(3):
-        out[c] = paint_out[c] * (up * ambient[c] + (1.0 - up) * ambient[3 + c])
-    lit = 0
-    for n in range(lights.shape[0]):
-        light = lights[n]
-        if light[0] == 0.0:
-            lx, ly, lz, reach, power = light[1], light[2], light[3], np.inf, 1.0
-        else:
-            lx, ly, lz = light[1] - X, light[2] - Y, light[3] - Z
-            distance = math.sqrt(lx * lx + ly * ly + lz * lz)
-            lx, ly, lz, reach = lx / distance, ly / distance, lz / distance, distance
-            power = 1.0 / (1.0 + (distance / light[11]) ** 2)
-            cone = -(lx * light[4] + ly * light[5] + lz * light[6])
-            power *= min(max((cone - light[7]) / 0.15, 0.0), 1.0)
-        towards = bx * lx + by * ly + bz * lz
-        if power <= 1e-4 or towards <= 0.0 or nx * lx + ny * ly + nz * lz <= 0.0:
+        out[c] *= up * lights[0, c] + (1.0 - up) * lights[0, 3 + c]
+    X, Y, Z = X + LIFT * nx, Y + LIFT * ny, Z + LIFT * nz
+    for k in range(1, lights.shape[0]):
+        lx, ly, lz, reach, power = _towards(lights, k, X, Y, Z)
+        if power <= 1e-4 or nx * lx + ny * ly + nz * lz <= 0.0:
             continue
-        _, blocked = nearest(X, Y, Z, lx, ly, lz, 0.0, reach, True, kinds, maps, bounds, relief, tables, limits)
+        _, blocked = nearest(X, Y, Z, lx, ly, lz, 0.0, reach, True, solids, tables)
         if blocked >= 0:
             continue
-        lit += 1 << n
-        hx, hy, hz = lx + vx, ly + vy, lz + vz
-        shine = (bx * hx + by * hy + bz * hz) / math.sqrt(hx * hx + hy * hy + hz * hz)
-        shine = s[6] * max(shine, 0.0) ** HIGHLIGHT
-        for c in range(3):
-            out[c] += (paint_out[c] * towards + shine) * power * light[8 + c]
-    return t, k, (k * 8 + face) * 256 + lit
+        mark += 1 << (k - 1)
+        falls, shine = power * max(bx * lx + by * ly + bz * lz, 0.0), 0.0
+        if solids[n, PAINT + 6] > 0.0 and falls > 0.0:
+            hx, hy, hz = lx + vx, ly + vy, lz + vz
+            shine = (bx * hx + by * hy + bz * hz) / math.sqrt(hx * hx + hy * hy + hz * hz)
+            shine = power * solids[n, PAINT + 6] * max(shine, 0.0) ** HIGHLIGHT
+        out[0] += (red * falls + shine) * lights[k, 8]
+        out[1] += (green * falls + shine) * lights[k, 9]
+        out[2] += (blue * falls + shine) * lights[k, 10]
+    return t, n, mark
+
+
+@_part
+def _painted(face, px, py, pz, nx, ny, nz, foot, solids, n, texels, levels, out):
+    """out[:3] = the colour of a surface; returns its normal, tilted by the slopes of the colour."""
+    a, b, i, j = _chart(face, px, py, pz, solids, n)
+    scale, cos, sin, bump = solids[n, PAINT], solids[n, PAINT + 3], solids[n, PAINT + 4], solids[n, PAINT + 5]
+    u = scale * (cos * a - sin * b) + solids[n, PAINT + 1] + 0.37 * face
+    v = scale * (sin * a + cos * b) + solids[n, PAINT + 2] + 0.61 * face
+    sampled(texels, levels, int(solids[n, TEXTURE + face]), u, v, scale * foot, out)
+    gu = bump * (cos * out[3] + sin * out[4]) * solids[n, HALF + i]
+    gv = bump * (cos * out[4] - sin * out[3]) * solids[n, HALF + j]
+    i, j = MAP + 3 * i, MAP + 3 * j
+    bx = nx - gu * solids[n, i] - gv * solids[n, j]
+    by = ny - gu * solids[n, i + 1] - gv * solids[n, j + 1]
+    bz = nz - gu * solids[n, i + 2] - gv * solids[n, j + 2]
+    r = 1.0 / math.sqrt(bx * bx + by * by + bz * bz)
+    return bx * r, by * r, bz * r
+
+
+@_part
+def _towards(lights, k, X, Y, Z):
+    """The unit direction from a point to a light, how far away it is, and the share of its power that arrives."""
+    lx, ly, lz = lights[k, 1], lights[k, 2], lights[k, 3]
+    if lights[k, 0] == 0.0:
+        return lx, ly, lz, np.inf, 1.0
+    lx, ly, lz = lx - X, ly - Y, lz - Z
+    far = math.sqrt(lx * lx + ly * ly + lz * lz)
+    lx, ly, lz = lx / far, ly / far, lz / far
+    cone = -(lx * lights[k, 4] + ly * lights[k, 5] + lz * lights[k, 6])
+    power = min(max((cone - lights[k, 7]) / SOFT, 0.0), 1.0)
+    return lx, ly, lz, far, power / (1.0 + (far / lights[k, 11]) ** 2)
 
 
 @_jit
-def view(camera, height_, width, scene, paint, photos, lights, ambient, smooth):
+def view(camera, height_, width, solids, tables, texels, levels, lights, smooth):
     """(radiance (h, w, 3), depth (h, w), solid (h, w)) of one camera.
 
-    Four rays more through each pixel whose neighbour shows another face or other shadows, if `smooth`.
+    Three rays more through each pixel whose neighbour shows another face or other shadows, if `smooth`.
     """
-    radiance = np.empty((height_, width, 3))
+    radiance = np.empty((height_, width, 3), np.float32)
     depth = np.empty((height_, width))
     solid = np.empty((height_, width), np.int64)
     marks = np.empty((height_, width), np.int64)
-    out, scratch = np.empty(3), np.empty(5)
+    out = np.empty(5)
     for y in range(height_):
         for x in range(width):
-            t, k, mark = _shade(float(x), float(y), camera, scene, paint, photos, lights, ambient, out, scratch)
-            radiance[y, x], depth[y, x], solid[y, x], marks[y, x] = out, t, k, mark
-    if not smooth:
-        return radiance, depth, solid
-    for y in range(height_):
+            t, n, mark = _shade(float(x), float(y), camera, solids, tables, texels, levels, lights, out)
+            depth[y, x], solid[y, x], marks[y, x] = t, n, mark
+            for c in range(3):
+                radiance[y, x, c] = out[c]
+    for y in range(height_ if smooth else 0):
         for x in range(width):
-            mark = marks[y, x]
-            edge = x > 0 and marks[y, x - 1] != mark
-            edge |= x + 1 < width and marks[y, x + 1] != mark
-            edge |= y > 0 and marks[y - 1, x] != mark
-            edge |= y + 1 < height_ and marks[y + 1, x] != mark
-            if not edge:
+            if not _edge(marks, y, x):
                 continue
-            radiance[y, x] = 0.0
-            for n in range(4):
-                u = x + (-0.375 + 0.25 * n)
-                v = y + (0.125, -0.375, 0.375, -0.125)[n]
-                _shade(u, v, camera, scene, paint, photos, lights, ambient, out, scratch)
-                radiance[y, x] += 0.25 * out
+            for c in range(3):
+                radiance[y, x, c] *= 0.25
+            for k in range(3):
+                u, v = x + AROUND[k][0], y + AROUND[k][1]
+                _shade(u, v, camera, solids, tables, texels, levels, lights, out)
+                for c in range(3):
+                    radiance[y, x, c] += 0.25 * out[c]
     return radiance, depth, solid
 
 
+@_part
+def _edge(marks, y, x):
+    """Whether one of the four neighbours of a pixel bears another mark."""
+    mark = marks[y, x]
+    edge = x > 0 and marks[y, x - 1] != mark
+    edge |= x + 1 < marks.shape[1] and marks[y, x + 1] != mark
+    edge |= y > 0 and marks[y - 1, x] != mark
+    edge |= y + 1 < marks.shape[0] and marks[y + 1, x] != mark
+    return edge
+
+
 @_jit
-def depths(camera, xs, ys, scene):
+def depths(camera, xs, ys, solids, tables):
     """(depth, solid) along the rays through any points of a camera's picture."""
-    kinds, maps, bounds, relief, tables, limits, _ = scene
     depth, solid = np.empty(xs.shape[0]), np.empty(xs.shape[0], np.int64)
-    for n in range(xs.shape[0]):
-        cx, cy = (xs[n] - camera[10]) / camera[9], (ys[n] - camera[11]) / camera[9]
-        dx = camera[0] * cx + camera[3] * cy + camera[6]
-        dy = camera[1] * cx + camera[4] * cy + camera[7]
-        dz = camera[2] * cx + camera[5] * cy + camera[8]
-        depth[n], solid[n] = nearest(
-            camera[12], camera[13], camera[14], dx, dy, dz, NEAR, np.inf, False,
-            kinds, maps, bounds, relief, tables, limits,
-        )  # fmt: skip
+    for i in range(xs.shape[0]):
+        dx, dy, dz = _ray(camera, xs[i], ys[i])
+        t, n = nearest(camera[12], camera[13], camera[14], dx, dy, dz, NEAR, np.inf, False, solids, tables)
+        depth[i], solid[i] = t, n
     return depth, solid
 
 
 @_jit
-def carried(a, b, depth, scene):
+def carried(a, b, depth, solids, tables):
     """Where the points that camera a sees land in camera b: flow (h, w, 2), depth there, and whether it is hidden.
 
     A point is hidden where a solid lies between it and camera b, or it lies behind that camera.
     """
-    kinds, maps, bounds, relief, tables, limits, _ = scene
     rows, columns = depth.shape
     flow, there = np.empty((rows, columns, 2)), np.empty((rows, columns))
     hidden = np.empty((rows, columns), np.bool_)
@@ -430,16 +486,41 @@ def carried(a, b, depth, scene):
     for y in range(rows):
         for x in range(columns):
             t = depth[y, x]
-            cx, cy = (x - a[10]) / a[9], (y - a[11]) / a[9]
-            dx = a[12] + t * (a[0] * cx + a[3] * cy + a[6]) - ox
-            dy = a[13] + t * (a[1] * cx + a[4] * cy + a[7]) - oy
-            dz = a[14] + t * (a[2] * cx + a[5] * cy + a[8]) - oz
+            dx, dy, dz = _ray(a, float(x), float(y))
+            dx, dy, dz = a[12] + t * dx - ox, a[13] + t * dy - oy, a[14] + t * dz - oz
             z = b[6] * dx + b[7] * dy + b[8] * dz
             there[y, x] = z
             flow[y, x, 0] = b[9] * (b[0] * dx + b[1] * dy + b[2] * dz) / z + b[10] - x
             flow[y, x, 1] = b[9] * (b[3] * dx + b[4] * dy + b[5] * dz) / z + b[11] - y
-            _, k = nearest(
-                ox, oy, oz, dx, dy, dz, NEAR / z, 1.0 - SLACK, False, kinds, maps, bounds, relief, tables, limits
-            )
-            hidden[y, x] = k >= 0 or z <= 0.0
+            _, n = nearest(ox, oy, oz, dx, dy, dz, NEAR / z, 1.0 - SLACK, False, solids, tables)
+            hidden[y, x] = n >= 0 or z <= 0.0
     return flow, there, hidden
+
+
+# ---------------------------------------------------------------------------------------------------------- a picture
+
+
+@_jit
+def toned(radiance, gain, vignette, grain, noise, table):
+    """A picture from linear light: gain, vignette, a soft shoulder above SHOULDER, noise, and a tone curve by table.
+
+    The table holds the curve over the square root of light, which is where the dark has its detail.
+    """
+    rows, columns, _ = radiance.shape
+    picture = np.empty((rows, columns, 3), np.float32)
+    last, rest = table.shape[0] - 1, 1.0 - SHOULDER
+    for y in range(rows):
+        v = 2.0 * y / max(rows - 1, 1) - 1.0
+        for x in range(columns):
+            u = 2.0 * x / max(columns - 1, 1) - 1.0
+            shade = 1.0 - 0.5 * vignette * (u * u + v * v)
+            for c in range(3):
+                light = radiance[y, x, c] * gain[c] * shade
+                if light > SHOULDER:
+                    light = 1.0 - rest * math.exp((SHOULDER - light) / rest)
+                if grain > 0.0:
+                    light += grain * math.sqrt(0.15 + light) * noise[y, x, c]
+                at = math.sqrt(min(max(light, 0.0), 1.0)) * last
+                i = min(int(at), last - 1)
+                picture[y, x, c] = table[i] + (at - i) * (table[i + 1] - table[i])
+    return picture

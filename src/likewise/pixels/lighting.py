@@ -36,6 +36,11 @@ class Light:
     blur: float
     grain: float
 
+    @property
+    def rows(self) -> Float[np.ndarray, "m 12"]:
+        """What the kernels take: the ambient light in the first row, then the lamps."""
+        return np.concatenate([np.pad(self.ambient, (0, 3))[None], self.lamps])
+
 
 def light(rng: np.random.Generator, *, indoors: bool) -> Light:
     """One random light; rooms have lamps or windows, places outdoors any."""
@@ -179,30 +184,22 @@ def taken(light: Light, sensor: float) -> Light:
 
 
 def exposure(radiance: Float[np.ndarray, "h w 3"], light: Light) -> float:
-    """The factor that brings the mean of the picture, after a tone curve of 1/2.2, near the light's target."""
-    luma = np.sort((radiance @ LUMA).ravel())[:: max(radiance.shape[0] * radiance.shape[1] // 2048, 1)]
-    return float(light.target**2.2 / max(np.mean(np.sqrt(luma)) ** 2, 1e-9))
+    """The factor that brings a typical pixel, after a tone curve of 1/2.2, near the light's target."""
+    luma = radiance.reshape(-1, 3)[:: max(radiance.shape[0] * radiance.shape[1] // 4096, 1)] @ LUMA
+    return float(light.target**2.2 / max(float(np.mean(np.sqrt(luma))) ** 2, 1e-9))
 
 
 def developed(
-    radiance: Float[np.ndarray, "h w 3"], light: Light, factor: float, rng: np.random.Generator | None
+    radiance: Float[np.ndarray, "h w 3"], light: Light, factor: float, rng: np.random.Generator
 ) -> Float[np.ndarray, "h w 3"]:
-    """A picture in [0, 1] as float32: exposure, vignette, shoulder, tone curve and cast; with `rng` blur and noise."""
+    """A picture in [0, 1] as float32: blur, exposure, cast, vignette, shoulder, noise, tone curve."""
     import cv2
 
-    x: Array = radiance * (factor * light.cast)
-    if rng is not None:
-        x = x * _vignette(x.shape[0], x.shape[1], light.vignette)[..., None]
-        if light.blur > 0.2:
-            x = cv2.GaussianBlur(x, (0, 0), light.blur, borderType=cv2.BORDER_REPLICATE)
-    x = np.where(x > 0.7, 0.7 + 0.3 * (1 - np.exp(-(x - 0.7) / 0.3)), x)
-    if rng is not None:
-        spread = light.grain * np.sqrt(0.15 + x)
-        x = x + spread * 0.5 * rng.standard_normal(x.shape)
-    picture = np.clip(x, 0.0, 1.0) ** (light.gamma / 2.2)
-    return picture.astype(np.float32)
+    from likewise.pixels import _raycast
 
-
-def _vignette(h: int, w: int, amount: float) -> Array:
-    y, x = np.linspace(-1, 1, h)[:, None], np.linspace(-1, 1, w)[None]
-    return np.asarray(1 - amount * (x * x + y * y) / 2)
+    if light.blur > 0.2:
+        radiance = cv2.GaussianBlur(radiance, (0, 0), light.blur, borderType=cv2.BORDER_REPLICATE)
+    noise = rng.standard_normal(radiance.shape, dtype=np.float32) if light.grain > 0 else np.zeros_like(radiance)
+    curve = np.linspace(0, 1, 1024) ** (2 * light.gamma / 2.2)
+    picture: Array = _raycast.toned(radiance, factor * light.cast, light.vignette, 0.5 * light.grain, noise, curve)
+    return picture

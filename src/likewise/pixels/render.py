@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -143,14 +143,13 @@ class Renderer:
 
     def _pictures(self, seed: int, scene: Scene, pair: tuple[Camera, Camera]) -> list[tuple[Array, Array]]:
         """(picture (h, w, 3), depth (h, w)) of each camera under its light."""
-        paint, lights = painted(seed, scene, self.textures), lights_of(seed, scene.indoors, self.lighting)
-        shot = [_view(c, self.size, scene, paint, self.textures, light) for c, light in zip(pair, lights, strict=True)]
+        scene, lights = painted(seed, scene, self.textures), lights_of(seed, scene.indoors, self.lighting)
+        shot = [_view(c, self.size, scene, self.textures, light) for c, light in zip(pair, lights, strict=True)]
         factors = [lighting.exposure(s[0], light) for s, light in zip(shot, lights, strict=True)]
         factors[1] = math.exp((1 - self.lighting) * math.log(factors[0]) + self.lighting * math.log(factors[1]))
         found = []
         for i in range(2):
-            rng = np.random.default_rng((seed, 5 + i)) if self.sensor > 0 else None
-            light = lighting.taken(lights[i], self.sensor)
+            light, rng = lighting.taken(lights[i], self.sensor), np.random.default_rng((seed, 5 + i))
             found.append((lighting.developed(shot[i][0], light, factors[i], rng), shot[i][1]))
         return found
 
@@ -189,7 +188,7 @@ def _seen(camera: Camera, scene: Scene, size: tuple[int, int]) -> tuple[Array, A
 
     h, w = size
     y, x = (g.ravel() for g in np.meshgrid(np.linspace(0, h - 1, 12), np.linspace(0, w - 1, 16), indexing="ij"))
-    depth, _ = _raycast.depths(camera.flat, x, y, scene.arrays)
+    depth, _ = _raycast.depths(camera.flat, x, y, scene.solids, scene.tables)
     rays = np.linalg.solve(camera.K, np.stack([x, y, np.ones_like(x)])) * depth
     return rays.T @ camera.rotation + camera.centre, depth
 
@@ -203,20 +202,18 @@ def _overlap(points: Array, b: Camera, size: tuple[int, int]) -> float:
     return float(np.mean((at[:, 0] >= 0) & (at[:, 0] <= size[1] - 1) & (at[:, 1] >= 0) & (at[:, 1] <= size[0] - 1)))
 
 
-def painted(seed: int, scene: Scene, textures: Textures) -> tuple[Array, Array]:
-    """How solids are painted: (n, 8) scale, shift, turn, bump, gloss, shine of its own; (n, 6) a texture a face."""
+def painted(seed: int, scene: Scene, textures: Textures) -> Scene:
+    """The scene with its solids painted: scale, shift and turn of a texture, bump, gloss, and a texture a face."""
     rng = np.random.default_rng((seed, 1))
-    n = len(scene)
-    surface, faces = np.zeros((n, 8)), np.empty((n, 6), np.int64)
-    for k in range(n):
-        turn = rng.normal(0, 0.15) + rng.integers(0, 2) * math.pi * (rng.random() < 0.3)
-        surface[k, :5] = 1 / scene.sizes[k], rng.uniform(0, 4), rng.uniform(0, 4), math.cos(turn), math.sin(turn)
-        surface[k, 5] = rng.uniform(0.3, 2.0)
-        surface[k, 6] = rng.uniform(0.05, 0.5) if rng.random() < 0.3 else 0.0
-        surface[k, 7] = scene.shines[k]
-        one, per_face = rng.random(), rng.random(6)
-        faces[k] = (per_face if rng.random() < 0.5 else one) * len(textures)
-    return surface, faces
+    solids = scene.solids.copy()
+    for k in range(len(scene)):
+        turn = rng.normal(0, 0.15) + math.pi * (rng.random() < 0.15)
+        gloss = rng.uniform(0.05, 0.5) * (rng.random() < 0.3)
+        paint = 1 / scene.sizes[k], rng.uniform(0, 4), rng.uniform(0, 4), math.cos(turn), math.sin(turn)
+        solids[k, scenes.PAINT : scenes.PAINT + 7] = *paint, rng.uniform(0.3, 2.0), gloss
+        one, many = np.full(6, rng.random()), rng.random(6)
+        solids[k, scenes.TEXTURE :] = np.floor((many if rng.random() < 0.5 else one) * len(textures))
+    return replace(scene, solids=solids)
 
 
 def lights_of(seed: int, indoors: bool, share: float) -> tuple[Light, Light]:
@@ -239,22 +236,17 @@ def fundamental(a: Camera, b: Camera) -> Float[np.ndarray, "3 3"]:
 def _carried(a: Camera, b: Camera, scene: Scene, depth: Array) -> tuple[Array, Array, Array]:
     from likewise.pixels import _raycast
 
-    flow, there, hidden = _raycast.carried(a.flat, b.flat, depth, scene.arrays)
+    flow, there, hidden = _raycast.carried(a.flat, b.flat, depth, scene.solids, scene.tables)
     return flow, there, hidden
 
 
 def _view(
-    camera: Camera,
-    size: tuple[int, int],
-    scene: Scene,
-    paint: tuple[Array, Array],
-    textures: Textures,
-    light: Light,
+    camera: Camera, size: tuple[int, int], scene: Scene, textures: Textures, light: Light
 ) -> tuple[Array, Array, Array]:
     from likewise.pixels import _raycast
 
     radiance, depth, solid = _raycast.view(
-        camera.flat, *size, scene.arrays, paint, textures.pyramid, light.lamps, light.ambient, True
+        camera.flat, *size, scene.solids, scene.tables, *textures.pyramid, light.rows, True
     )
     return radiance, depth, solid
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
 
 SHEET, BOX, BALL, CYLINDER = 0, 1, 2, 3
 CELLS = 28
@@ -22,32 +22,24 @@ CELLS = 28
 Array = np.ndarray[Any, Any]
 
 
+KIND, MAP, BOUND, CASTS, RELIEF, LIMITS, HALF, PAINT, TEXTURE, WIDTH = 0, 1, 13, 14, 15, 16, 20, 23, 31, 37
+"""Columns of a solid's row: its kind; M by rows, then c; squared radius of its ball; whether it casts shadows; which
+table of heights it has or −1; the lowest, highest, steepest in x and y; half sizes; PAINT: scale, shift (2), turn (2),
+bump, gloss, whether it shines by itself; TEXTURE: one a face.
+"""
+
+
 @dataclass(frozen=True)
 class Scene:
-    """Solids as arrays: kinds (n,), maps (n, 12) = M by rows then c, bounds (n, 2) = squared radius, whether it casts.
+    """Solids as rows (n, WIDTH), tables of heights (k, g, g), the metres that a photo covers on each solid (n,)."""
 
-    relief (n,) names a table of heights or is −1; tables (k, g, g); limits (k, 4) = lowest, highest, steepest in x and
-    y; halves (n, 3) half sizes; shines (n,) marks a backdrop that is not lit; sizes (n,) the metres a texture covers.
-    """
-
-    kinds: Int[np.ndarray, " n"]
-    maps: Float[np.ndarray, "n 12"]
-    bounds: Float[np.ndarray, "n 2"]
-    relief: Int[np.ndarray, " n"]
+    solids: Float[np.ndarray, "n c"]
     tables: Float[np.ndarray, "k g g"]
-    limits: Float[np.ndarray, "k 4"]
-    halves: Float[np.ndarray, "n 3"]
-    shines: Float[np.ndarray, " n"]
     sizes: Float[np.ndarray, " n"]
     indoors: bool
 
     def __len__(self) -> int:
-        return len(self.kinds)
-
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """What the kernels take."""
-        return self.kinds, self.maps, self.bounds, self.relief, self.tables, self.limits, self.halves
+        return len(self.solids)
 
 
 @dataclass
@@ -55,7 +47,8 @@ class Builder:
     """Collects solids; `scene()` makes arrays of them."""
 
     rng: np.random.Generator
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    rows: list[Array] = field(default_factory=list)
+    sizes: list[float] = field(default_factory=list)
     tables: list[Array] = field(default_factory=list)
 
     def add(
@@ -64,25 +57,27 @@ class Builder:
     ) -> None:  # fmt: skip
         """One solid: `turn` has its axes as rows, `relief` is the height of its bumps, `size` the metres of a photo."""
         axes = np.eye(3) if turn is None else turn
+        row = np.zeros(WIDTH)
         half = np.asarray(half, float)
-        table = -1
+        row[RELIEF] = -1
         if relief > 0:
-            table = len(self.tables)
+            row[RELIEF] = len(self.tables)
             self.tables.append(bumps(self.rng, relief))
+            row[LIMITS : LIMITS + 4] = limits(self.tables[-1])
             half = np.array([half[0], half[1], 1.0])
-        radius = np.inf if encloses else float(half @ half) + 2 * relief * float(np.linalg.norm(half)) + relief**2
-        frame = np.concatenate([(axes / half[:, None]).ravel(), np.asarray(centre, float)])
-        covered = size if size is not None else float(np.max(half)) * 2 * self.rng.uniform(0.5, 1.1)
-        self.rows.append((kind, frame, (radius, 0.0 if encloses else 1.0), table, half, float(shines), covered))
+        row[KIND], row[CASTS], row[PAINT + 7] = kind, not encloses, shines
+        row[BOUND] = np.inf if encloses else (float(np.linalg.norm(half)) + relief) ** 2
+        row[MAP : MAP + 12] = np.concatenate([(axes / half[:, None]).ravel(), np.asarray(centre, float)])
+        row[HALF : HALF + 3] = half
+        self.rows.append(row)
+        self.sizes.append(size if size is not None else float(np.max(half)) * 2 * self.rng.uniform(0.5, 1.1))
 
     def scene(self, *, indoors: bool = False) -> Scene:
-        """The solids as arrays."""
-        kinds, maps, bounds, relief, halves, shines, sizes = zip(*self.rows, strict=True)
+        """The solids as arrays, those with relief last: their rays are then cut short by the rest."""
+        rows = np.array(self.rows)
+        order = np.argsort(rows[:, RELIEF], kind="stable")
         tables = np.array(self.tables) if self.tables else np.zeros((1, 3, 3))
-        return Scene(
-            np.array(kinds, np.int64), np.array(maps), np.array(bounds), np.array(relief, np.int64), tables,
-            np.array([limits(t) for t in tables]), np.array(halves), np.array(shines), np.array(sizes), indoors,
-        )  # fmt: skip
+        return Scene(rows[order], tables, np.array(self.sizes)[order], indoors)
 
 
 def bumps(rng: np.random.Generator, height: float) -> Float[np.ndarray, "g g"]:

@@ -77,8 +77,8 @@ class Textures:
         return f"Textures({len(self)}: {', '.join(self.names[:3])}{', …' if len(self) > 3 else ''})"
 
     @cached_property
-    def pyramid(self) -> tuple[UInt8[np.ndarray, "n 3"], Float[np.ndarray, "256"], Int[np.ndarray, "k l 3"]]:
-        """All texels of all levels, the curve from them to linear light, and where a level starts: (offset, w, h)."""
+    def pyramid(self) -> tuple[UInt8[np.ndarray, "n 3"], Int[np.ndarray, "k l 3"]]:
+        """All texels of all levels, and where a level starts: (offset, w, h)."""
         flat: list[np.ndarray[Any, Any]] = []
         table = np.zeros((len(self), LEVELS, 3), np.int64)
         offset = 0
@@ -87,7 +87,7 @@ class Textures:
                 table[i, k] = offset, level.shape[1], level.shape[0]
                 flat.append(level.reshape(-1, 3))
                 offset += len(flat[-1])
-        return np.concatenate(flat), reflectance(), table
+        return np.concatenate(flat), table
 
 
 def reflectance() -> Float[np.ndarray, "256"]:
