@@ -1,0 +1,135 @@
+"""What flow is measured beside: no flow at all, DIS of OpenCV, and one homography from SIFT.
+
+Each has `.flow(a, b)` as the network has, takes tensors (3, h, w) in [0, 1] and gives vectors (h, w, 2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likewise.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+Grey: TypeAlias = NDArray[np.uint8]
+
+PRESETS = ("ultrafast", "fast", "medium")
+
+
+class Zero:
+    """Nothing moves."""
+
+    name = "zero flow"
+
+    def flow(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Float[Tensor, "h w 2"]:
+        """Vectors of 0."""
+        return a.new_zeros(*a.shape[-2:], 2)
+
+
+class DIS:
+    """Dense inverse search (Kroeger et al.), OpenCV's, on grey; `equalized` spreads the histogram of each first.
+
+    Equalised grey is OpenCV's equalizeHist over the whole picture: the cheapest answer to another light.
+    """
+
+    def __init__(self, *, equalized: bool = False, preset: Literal["ultrafast", "fast", "medium"] = "medium") -> None:
+        if preset not in PRESETS:
+            raise InputError(f"preset: expected {', '.join(PRESETS)}, got {preset!r}")
+        self.equalized, self.preset = equalized, preset
+        self.name = "DIS on equalised grey" if equalized else "DIS"
+
+    def flow(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Float[Tensor, "h w 2"]:
+        """The flow a→b; where the sizes differ, b is brought to a's first, and the flow to b's."""
+        one, two = grey(a), grey(b)
+        cv = _opencv()
+        same = two if two.shape == one.shape else cv.resize(two, one.shape[::-1], interpolation=cv.INTER_AREA)
+        if self.equalized:
+            one, same = cv.equalizeHist(one), cv.equalizeHist(same)
+        search = cv.DISOpticalFlow_create(getattr(cv, f"DISOPTICAL_FLOW_PRESET_{self.preset.upper()}"))
+        return _restored(search.calc(one, same, None), two.shape[:2], a)
+
+
+def _opencv() -> Any:
+    """OpenCV without its types, which lack some of what it has."""
+    import cv2
+
+    return cv2
+
+
+def _restored(found: NDArray[np.float32], b: tuple[int, ...], like: Tensor) -> Float[Tensor, "h w 2"]:
+    """The flow to a picture of size b, found to one of a's size: (p + f + ½) s − ½ − p."""
+    import torch
+
+    h, w = found.shape[:2]
+    y, x = np.mgrid[:h, :w].astype(np.float32)
+    start = np.stack([x, y], axis=2)
+    scale = np.array([b[1] / w, b[0] / h], dtype=np.float32)
+    return torch.from_numpy((start + found + 0.5) * scale - 0.5 - start).to(like)
+
+
+class SiftHomography:
+    """One homography for the whole picture: SIFT, mutual nearest with Lowe's ratio, MAGSAC++ of OpenCV.
+
+    Where none is found nothing moves; `failures` counts such pairs.
+    """
+
+    name = "SIFT + MAGSAC homography"
+
+    def __init__(self, *, ratio: float = 0.8, px: float = 3.0, most: int = 8000) -> None:
+        self.ratio, self.px, self.most = ratio, px, most
+        self.failures = 0
+
+    def homography(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> NDArray[np.float64] | None:
+        """The homography a→b, or None."""
+        from likewise.pixels import robust
+
+        left, right = matched(grey(a), grey(b), ratio=self.ratio, most=self.most)
+        return robust.homography(left, right, self.px).matrix
+
+    def flow(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Float[Tensor, "h w 2"]:
+        """H p − p, or 0 where no homography was found."""
+        import torch
+
+        from likewise.core.geometry import homography_flow
+
+        H = self.homography(a, b)
+        if H is None:
+            self.failures += 1
+            return a.new_zeros(*a.shape[-2:], 2)
+        return homography_flow(torch.from_numpy(H), *a.shape[-2:]).to(a)
+
+
+def matched(one: Grey, two: Grey, *, ratio: float, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Points (n, 2) of SIFT that are each other's nearest, nearer than `ratio` times the second nearest."""
+    cv = _opencv()
+    sift = cv.SIFT_create(nfeatures=most)
+    (keys, features), (others, other_features) = sift.detectAndCompute(one, None), sift.detectAndCompute(two, None)
+    if features is None or other_features is None or len(others) < 2:
+        return np.empty((0, 2)), np.empty((0, 2))
+    matcher = cv.BFMatcher(cv.NORM_L2)
+    back = {m.queryIdx: m.trainIdx for m in matcher.match(other_features, features)}
+    near = [
+        first
+        for first, second in matcher.knnMatch(features, other_features, k=2)
+        if first.distance < ratio * second.distance and back[first.trainIdx] == first.queryIdx
+    ]
+    left, right = [keys[m.queryIdx].pt for m in near], [others[m.trainIdx].pt for m in near]
+    return np.array(left).reshape(-1, 2), np.array(right).reshape(-1, 2)
+
+
+def grey(picture: Float[Tensor, "3 h w"]) -> Grey:
+    """Luma 0.299 R + 0.587 G + 0.114 B as uint8 (h, w)."""
+    import cv2
+
+    rgb = (picture.detach().cpu().permute(1, 2, 0).clamp(0, 1) * 255).round().byte().numpy()
+    return np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY))
+
+
+def baselines() -> tuple[Any, ...]:
+    """All of them, as the level's figures name them."""
+    return Zero(), DIS(), DIS(equalized=True), SiftHomography()

@@ -1,0 +1,222 @@
+"""evaluate(model, dataset): how well a model's flow, and the matches that it guides, agree with what is known."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likewise.errors import FileError, InputError, ShapeError
+from likewise.pixels import metrics
+from likewise.types import Matches
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from likewise.pixels.data import FlowDataset, FlowPair, Sample, Side
+
+Matcher: TypeAlias = Callable[["Tensor", "Tensor"], Matches]
+Row: TypeAlias = dict[str, Any]
+Floats: TypeAlias = NDArray[np.float64]
+
+SIZE = 480
+"""The shortest side in pixels at which flow is measured unless another is asked for, as for HPatches elsewhere."""
+MMA_SHOWN = (1, 3, 5, 10)
+
+
+class Flows(Protocol):
+    """Anything that gives a flow (h, w, 2) for two pictures (3, h, w) in [0, 1]."""
+
+    def flow(self, a: Any, b: Any) -> Any: ...
+
+
+def evaluate(
+    model: Flows,
+    dataset: FlowDataset | str | os.PathLike[str],
+    *,
+    size: int | None = SIZE,
+    side: Side = "shortest",
+    matching: bool | Matcher = False,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """The figures of a model on pairs of which something is known, in all, by group and by pair.
+
+    With dense truth: "aepe", "acc@1", "acc@3", "acc@5" and "fl"; where it is known what b does not show, "aepe visible"
+    and "aepe occluded". With points: "sparse@1" … With `matching` (True: `pixels.match` guided by the model; or a
+    function of a and b that gives Matches) "matches", and with a homography "mma@1" … and the same of stage 1 alone,
+    "corner error" and "corners@5"; with cameras "rotation" and "translation" in degrees and "auc@5" ….
+
+    Figures are means over pairs, each of the same weight; "fl" is over all known pixels, as KITTI has it. Pairs whose
+    files cannot be read are left out and named under "skipped". `size` is the shortest (or longest) side of each
+    picture in pixels, None for its own.
+    """
+    pairs, matcher = _read(dataset), _matcher(model, matching)
+    rows, skipped = [], []
+    for pair in _watched(pairs.items, progress):
+        try:
+            sample = pair.load(size, side=side)
+        except FileError as error:
+            skipped.append({"name": pair.name, "reason": str(error)})
+            continue
+        rows.append(measured(model, sample, matcher))
+    if not rows:
+        raise InputError(f"dataset: none of the {len(pairs)} pairs could be read; the first: {skipped[0]['reason']}")
+    figures = {
+        "model": str(getattr(model, "name", type(model).__name__)),
+        "dataset": pairs.name,
+        "size": size,
+        "side": side,
+    }
+    groups = {g: summary([r for r in rows if r["group"] == g]) for g in dict.fromkeys(r["group"] for r in rows)}
+    failed = getattr(model, "failures", None)
+    failures = {} if failed is None else {"failures": failed}
+    return {**figures, **summary(rows), **failures, "groups": groups, "pairs": rows, "skipped": skipped}
+
+
+def measured(model: Flows, sample: Sample, matcher: Matcher | None = None) -> Row:
+    """The figures of one pair."""
+    import torch
+
+    row: Row = {"name": sample.name, "group": sample.group}
+    if sample.flow is not None or sample.points is not None:
+        started = time.perf_counter()
+        with torch.inference_mode():
+            flow = _checked(model.flow(sample.a, sample.b), sample)
+        row |= {"seconds": time.perf_counter() - started, **_flow_figures(flow, sample)}
+    if matcher is not None:
+        row |= _match_figures(matcher(sample.a, sample.b), sample)
+    if len(row) == 2:
+        raise InputError(f"dataset: of {sample.name} no flow, homography or points are known; give matching=True")
+    return row
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The means of what the pairs have in common; "fl" over their pixels, areas under curves over their errors."""
+    names = dict.fromkeys(n for row in rows for n, v in row.items() if isinstance(v, int | float) and n not in _RAW)
+    found: dict[str, Any] = {"n": len(rows)}
+    for name in names:
+        found[name] = _mean(row[name] for row in rows if name in row)
+    if "pixels" in rows[0]:
+        found["fl"] = sum(r["outliers"] for r in rows if "pixels" in r) / sum(
+            r["pixels"] for r in rows if "pixels" in r
+        )
+    poses = [(r["rotation"], r["translation"], r["true rotation"]) for r in rows if "rotation" in r]
+    return found | (_pose_figures(np.array(poses)) if poses else {})
+
+
+_RAW = ("pixels", "outliers", "true rotation")
+"""What a pair's row holds for the sums over pairs."""
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+# ---------------------------------------------------------------------------------------------------------------- flow
+
+
+def _checked(flow: Any, sample: Sample) -> Floats:
+    vectors = np.asarray(flow.detach().cpu().numpy() if hasattr(flow, "detach") else flow, dtype=np.float64)
+    expected = (*sample.a.shape[-2:], 2)
+    if vectors.shape != expected:
+        raise ShapeError(f"model: its flow has shape {vectors.shape} for {sample.name}; expected {expected}")
+    return vectors
+
+
+def _flow_figures(flow: Floats, sample: Sample) -> Row:
+    row: Row = {}
+    if sample.points is not None and len(sample.points[0]):
+        row |= {f"sparse@{p:g}": v for p, v in metrics.sparse_accuracy(flow, *sample.points).items()}
+    if sample.flow is None:
+        return row
+    truth, known = sample.flow, sample.flow.valid
+    pixels = flow.shape[0] * flow.shape[1] if known is None else int(known.sum())
+    if pixels == 0:
+        return row
+    row["aepe"] = metrics.aepe(flow, truth)
+    row |= {f"acc@{p:g}": v for p, v in metrics.accuracy(flow, truth).items()}
+    row |= {"fl": metrics.fl(flow, truth), "pixels": pixels}
+    row["outliers"] = round(row["fl"] * pixels)
+    return row | _parts(flow, sample)
+
+
+def _parts(flow: Floats, sample: Sample) -> Row:
+    """The errors of what b shows and of what it does not, where that is known."""
+    truth, hidden = sample.flow, sample.occluded
+    if truth is None or hidden is None:
+        return {}
+    known = np.ones_like(hidden) if truth.valid is None else truth.valid
+    parts = {"aepe visible": known & ~hidden, "aepe occluded": known & hidden}
+    return {name: metrics.aepe(flow, truth, part) for name, part in parts.items() if part.any()}
+
+
+# ------------------------------------------------------------------------------------------------------------- matches
+
+
+def _match_figures(found: Matches, sample: Sample) -> Row:
+    from likewise.pixels import robust
+
+    row: Row = {"matches": len(found), "matches of stage 1": int((found.stage == 1).sum())}
+    if sample.homography is not None:
+        for name, stage in (("mma", None), ("stage 1 mma", 1)):
+            shares = metrics.mma(found, sample.homography, MMA_SHOWN, stage=stage)
+            row |= {f"{name}@{p:g}": v for p, v in shares.items()}
+        size = int(sample.a.shape[-2]), int(sample.a.shape[-1])
+        error = metrics.corner_error(robust.homography(found.a, found.b).matrix, sample.homography, size)
+        row |= {"corners@5": float(error <= 5)}
+    if sample.R is not None and sample.t is not None and sample.Ka is not None and sample.Kb is not None:
+        pose = robust.pose(found.a, found.b, sample.Ka, sample.Kb)
+        row["rotation"], row["translation"] = metrics.pose_error(pose.R, pose.t, sample.R, sample.t)
+        row["true rotation"] = metrics.rotation_angle(sample.R)
+    return row
+
+
+def _pose_figures(poses: Floats) -> dict[str, Any]:
+    """Shares of poses right to 10°, in bins of the true rotation, and areas under the curve of the larger error."""
+    rotation, translation, true = poses.T
+    areas = metrics.auc(np.maximum(rotation, translation))
+    return {
+        "pose": metrics.pose_accuracy(rotation, translation, true),
+        **{f"auc@{d:g}": v for d, v in areas.items()},
+    }
+
+
+# -------------------------------------------------------------------------------------------------------------- pieces
+
+
+def _read(dataset: Any) -> FlowDataset:
+    from likewise.pixels import layouts
+    from likewise.pixels.data import FlowDataset
+
+    if isinstance(dataset, str | os.PathLike):
+        return layouts.read(dataset)
+    if not isinstance(dataset, FlowDataset):
+        raise InputError(f"dataset: expected a FlowDataset or the path of one, got {type(dataset).__name__}")
+    return dataset
+
+
+def _matcher(model: Flows, matching: bool | Matcher) -> Matcher | None:
+    if not hasattr(model, "flow"):
+        raise InputError(f"model: expected something with .flow(a, b), got {type(model).__name__}")
+    if callable(matching):
+        return matching
+    if not matching:
+        return None
+    from likewise.pixels.matching import match
+
+    return lambda a, b: match(a, b, model=model)
+
+
+def _watched(pairs: Sequence[FlowPair], progress: bool) -> Iterator[FlowPair]:
+    """The same pairs, counted on a bar on stderr where `progress`."""
+    if not progress:
+        yield from pairs
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(pairs, "measuring", console=Console(stderr=True))
