@@ -174,6 +174,7 @@ def flows(
     at = home if start is None else home + start
     found = []
     for i in range(iters):
+        at = at.detach()
         planes = lookup(pyramid, at, 3 if small else 4)
         state, step, mask = (small_update if small else large_update)(w, state, given, planes, at - home)
         at = at + step

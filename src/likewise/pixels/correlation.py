@@ -55,7 +55,7 @@ class Correlation:
             raise ShapeError(f"points: expected {(*self.shape, 2)}, got shape {tuple(points.shape)}")
         b, h, w = self.shape
         flat = points.reshape(-1, 2)
-        found = self._compiled(flat) if self._plain(points) else self._differentiable(flat)
+        found = self._compiled(flat) if _compiles(points, *self._sources()) else self._differentiable(flat)
         return found.view(b, h, w, self.planes).permute(0, 3, 1, 2)
 
     def _differentiable(self, points: Tensor) -> Tensor:
@@ -70,13 +70,6 @@ class Correlation:
 
     def _sources(self) -> list[Tensor]:
         raise NotImplementedError
-
-    def _plain(self, points: Tensor) -> bool:
-        """Whether nothing here needs a gradient and the machine is one that numba compiles for."""
-        tensors = [points, *self._sources()]
-        grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        kinds = {t.dtype for t in tensors}
-        return not grad and points.device.type == "cpu" and kinds in ({torch.float32}, {torch.float64})
 
 
 class AllPairs(Correlation):
@@ -151,19 +144,35 @@ def correlate(
     levels: int = 4,
     radius: int = 3,
     kind: Kind = "auto",
+    lookups: int | None = None,
     most: int = MOST,
 ) -> Correlation:
-    """The correlation of two feature maps; "auto" holds all pairs where they take at most `most` bytes."""
+    """The correlation of two feature maps, of all pairs ("all"), on demand ("demand"), or as suits ("auto").
+
+    "auto" takes all pairs unless they need more than `most` bytes, or unless, on a CPU and without gradients, so many
+    `lookups` compute fewer products on demand.
+    """
     if kind not in ("auto", "all", "demand"):
         raise InputError(f'kind: expected "auto", "all" or "demand", got {kind!r}')
-    all_pairs = kind == "all" or (kind == "auto" and pyramid_bytes(fa, fb, levels) <= most)
-    return (AllPairs if all_pairs else OnDemand)(fa, fb, levels=levels, radius=radius)
+    check(fa, fb, levels, radius)
+    demand = kind == "demand" or (kind == "auto" and _suits_demand(fa, fb, levels, radius, lookups, most))
+    return (OnDemand if demand else AllPairs)(fa, fb, levels=levels, radius=radius)
 
 
-def pyramid_bytes(fa: Tensor, fb: Tensor, levels: int = 4) -> int:
-    """How many bytes the pyramid of all pairs takes."""
+def _suits_demand(fa: Tensor, fb: Tensor, levels: int, radius: int, lookups: int | None, most: int) -> bool:
     cells = sum((fb.shape[2] >> level) * (fb.shape[3] >> level) for level in range(levels))
-    return int(fa.shape[0] * fa.shape[2] * fa.shape[3] * cells * fa.element_size())
+    if fa.shape[0] * fa.shape[2] * fa.shape[3] * cells * fa.element_size() > most:
+        return True
+    fewer = lookups is not None and lookups * levels * (2 * radius + 2) ** 2 <= cells
+    return fewer and _compiles(fa, fb)
+
+
+def _compiles(*tensors: Tensor) -> bool:
+    """Whether nothing needs a gradient and all is on a machine and of a kind that numba compiles for."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return False
+    kinds = {t.dtype for t in tensors}
+    return all(t.device.type == "cpu" for t in tensors) and kinds in ({torch.float32}, {torch.float64})
 
 
 def pooled(f: Float[Tensor, "b c h w"], levels: int) -> list[Tensor]:

@@ -7,6 +7,7 @@ integers; a cell of the maps at 1/8 stands at 8 times its index; flow is x, then
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -152,7 +153,7 @@ class RAFT(nn.Module):
         """The flow a→b of two pictures in [0, 1], in pixels of b.
 
         A picture b of another size is brought to a's size, and the flow to b's own pixels; `start` is in them, too.
-        Correlations are held in memory up to 1 GB and computed on demand for larger pictures.
+        Correlations are computed on demand where that is faster, or where all pairs would take more than 1 GB.
         """
         there, fitted = _check_pictures(a, b)
         size_a, size_b = size_of(a), size_of(b)
@@ -197,7 +198,7 @@ class RAFT(nn.Module):
         """Flow at 1/8, in its pixels, and the state, after each iteration."""
         h, given = torch.split(context, [self.size.hidden, self.size.context], dim=1)
         h, gates = torch.tanh(h), self.update_block.gates(torch.relu(given))
-        pairs = correlate(fa, fb, levels=self.size.levels, radius=self.size.radius, kind=kind)
+        pairs = correlate(fa, fb, levels=self.size.levels, radius=self.size.radius, kind=kind, lookups=iters)
         home = grid(fa)
         flow = torch.zeros_like(home).expand(len(fa), -1, -1, -1) if start is None else start
         for _ in range(iters):
@@ -278,9 +279,15 @@ def _closest(state: Mapping[str, Tensor]) -> str:
 
 
 def _agreeing(state: Mapping[str, Tensor], name: str) -> int:
+    wanted = _shapes(name)
+    return sum(k in wanted and isinstance(v, Tensor) and v.shape == wanted[k] for k, v in state.items())
+
+
+@functools.cache
+def _shapes(name: str) -> dict[str, torch.Size]:
+    """Every key of a size, without the numbers."""
     with torch.device("meta"):
-        wanted = RAFT(name, device="meta").state_dict()
-    return sum(k in wanted and isinstance(v, Tensor) and v.shape == wanted[k].shape for k, v in state.items())
+        return {k: v.shape for k, v in RAFT(name, device="meta").state_dict().items()}
 
 
 @contextmanager

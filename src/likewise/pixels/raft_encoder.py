@@ -12,19 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from likewise.backbones.convolution import convolve
+from likewise.pixels.raft_norm import InstanceNorm
 
 Norm: TypeAlias = Literal["instance", "batch", "none"]
 Widths: TypeAlias = tuple[int, int, int, int]
-
-
-class InstanceNorm(nn.Module):
-    """(x − mean) / √(variance + ε) of each picture's channel, in two passes that leave channels-last alone."""
-
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """x s − mean s with s = 1/√(variance + 1e-5)."""
-        variance, mean = torch.var_mean(x, (2, 3), correction=0, keepdim=True)
-        scale = torch.rsqrt(variance + 1e-5)
-        return torch.addcmul(-mean * scale, x, scale)
 
 
 def norm(kind: Norm, width: int) -> nn.Module:
@@ -32,6 +23,15 @@ def norm(kind: Norm, width: int) -> nn.Module:
     if kind == "batch":
         return nn.BatchNorm2d(width)
     return InstanceNorm() if kind == "instance" else nn.Identity()
+
+
+def unit(x: Tensor, conv: nn.Conv2d, norm: nn.Module, *, relu: bool = True, add: Tensor | None = None) -> Tensor:
+    """n(w ∗ x), relu(n(w ∗ x)), or with a residual relu(add + relu(n(w ∗ x)))."""
+    if isinstance(norm, InstanceNorm):
+        return norm.finish(conv(x), relu=relu, add=add)
+    y = convolve(x, conv, norm)
+    y = y.relu_() if relu else y
+    return y if add is None else (y + add).relu_()
 
 
 class Block(nn.Module):
@@ -59,11 +59,12 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The formula of the class."""
         y = x
-        for i in range(1, self.depth + 1):
-            y = convolve(y, getattr(self, f"conv{i}"), getattr(self, f"norm{i}")).relu_()
         if self.downsample is not None:
-            x = convolve(x, cast(nn.Conv2d, self.downsample[0]), self.downsample[1])
-        return (x + y).relu_()
+            x = unit(x, cast(nn.Conv2d, self.downsample[0]), self.downsample[1], relu=False)
+        for i in range(1, self.depth + 1):
+            last = i == self.depth
+            y = unit(y, getattr(self, f"conv{i}"), getattr(self, f"norm{i}"), add=x if last else None)
+        return y
 
 
 class Encoder(nn.Module):
@@ -84,6 +85,6 @@ class Encoder(nn.Module):
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b out h2 w2"]:
         """Stem, three stages of two blocks, 1 × 1."""
-        x = convolve(x.contiguous(memory_format=torch.channels_last), self.conv1, self.norm1).relu_()
+        x = unit(x.contiguous(memory_format=torch.channels_last), self.conv1, self.norm1)
         x = self.layer3(self.layer2(self.layer1(x)))
         return cast(Tensor, self.conv2(x))

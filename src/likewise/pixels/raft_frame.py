@@ -68,10 +68,10 @@ def _pair(like: Tensor, x: float, y: float) -> Tensor:
 
 
 def grid(like: Tensor) -> Tensor:
-    """(1, 2, h, w): x, then y, of every cell."""
+    """(1, 2, h, w): x, then y, of every cell; channels-last in memory."""
     h, w = like.shape[2:]
     y, x = torch.meshgrid(*(torch.arange(s, dtype=like.dtype, device=like.device) for s in (h, w)), indexing="ij")
-    return torch.stack([x, y])[None]
+    return torch.stack([x, y], dim=-1).permute(2, 0, 1)[None]
 
 
 def size_of(image: Tensor) -> tuple[int, int]:
