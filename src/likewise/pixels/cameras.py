@@ -63,12 +63,12 @@ def second(rng: np.random.Generator, a: Camera, size: tuple[int, int], depth: fl
     """
     h, w = size
     way = rng.normal(0, 1, 3) * [1.0, 0.6, 0.5]
-    step = depth * motion * rng.uniform(0.05, 0.28) * way / np.linalg.norm(way)
+    step = depth * motion * rng.uniform(0.02, 0.105) * way / np.linalg.norm(way)
     target = a.centre + depth * a.rotation[2]
-    focal = a.K[0, 0] * math.exp(rng.normal(0, 0.07) * motion)
-    drift = rng.normal(0, 0.035, 2) * motion * w / a.K[0, 0] * depth
+    focal = a.K[0, 0] * math.exp(rng.normal(0, 0.05) * motion)
+    drift = rng.normal(0, 0.038, 2) * motion * w / a.K[0, 0] * depth
     at = target + drift @ a.rotation[:2]
     roll = math.atan2(-a.rotation[0, 2], -a.rotation[1, 2])
     K = intrinsics(focal, (w - 1) / 2 + rng.normal(0, 0.01) * w, (h - 1) / 2 + rng.normal(0, 0.01) * h)
     centre = a.centre + step
-    return Camera(K, looking(centre, at, roll + rng.normal(0, 0.07) * motion), centre)
+    return Camera(K, looking(centre, at, roll + rng.normal(0, 0.05) * motion), centre)

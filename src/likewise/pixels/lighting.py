@@ -73,8 +73,8 @@ def _dimmed(lamps: Array, share: float) -> Array:
 def _camera(rng: np.random.Generator, low: float, high: float, grain: tuple[float, float]) -> dict[str, Any]:
     """What a camera draws for itself: exposure, tone curve, white balance, vignette, softness, noise."""
     return {
-        "target": rng.uniform(low, high),
-        "gamma": math.exp(rng.normal(0, 0.15)),
+        "target": rng.uniform(low, high) * (rng.uniform(0.35, 0.7) if rng.random() < 0.25 else 1.0),
+        "gamma": math.exp(rng.normal(0, 0.42)),
         "cast": np.exp(rng.normal(0, 0.07, 3)),
         "vignette": rng.uniform(0, 0.35),
         "blur": rng.uniform(0, 0.55),
@@ -98,22 +98,22 @@ def _tint(rng: np.random.Generator, *colour: float) -> Array:
 
 
 def _day(rng: np.random.Generator) -> Light:
-    sky = _tint(rng, 0.24, 0.28, 0.36) * rng.uniform(0.5, 1.3)
-    ambient = np.concatenate([sky, _tint(rng, 0.16, 0.14, 0.11), _tint(rng, 0.7, 0.78, 0.9)])
-    lamps = _sun(rng, 0.45, 1.35, _tint(rng, 1.15, 1.08, 0.95))
-    return Light("day", lamps, ambient, **_camera(rng, 0.36, 0.52, (0.004, 0.012)))
+    sky = _tint(rng, 0.34, 0.38, 0.46) * rng.uniform(0.6, 1.4)
+    ambient = np.concatenate([sky, _tint(rng, 0.24, 0.21, 0.17), _tint(rng, 0.7, 0.78, 0.9)])
+    lamps = _sun(rng, 0.45, 1.35, _tint(rng, 0.68, 0.65, 0.58))
+    return Light("day", lamps, ambient, **_camera(rng, 0.3, 0.6, (0.003, 0.01)))
 
 
 def _evening(rng: np.random.Generator) -> Light:
-    ambient = np.concatenate([_tint(rng, 0.15, 0.16, 0.24), _tint(rng, 0.11, 0.08, 0.07), _tint(rng, 0.75, 0.5, 0.4)])
-    lamps = _sun(rng, 0.12, 0.45, _tint(rng, 1.3, 0.85, 0.5))
-    return Light("evening", lamps, ambient, **_camera(rng, 0.28, 0.45, (0.006, 0.018)))
+    ambient = np.concatenate([_tint(rng, 0.24, 0.25, 0.33), _tint(rng, 0.18, 0.14, 0.12), _tint(rng, 0.75, 0.5, 0.4)])
+    lamps = _sun(rng, 0.12, 0.45, _tint(rng, 0.78, 0.53, 0.32))
+    return Light("evening", lamps, ambient, **_camera(rng, 0.25, 0.5, (0.004, 0.014)))
 
 
 def _overcast(rng: np.random.Generator) -> Light:
     ambient = np.concatenate([_tint(rng, 0.8, 0.85, 0.9), _tint(rng, 0.25, 0.24, 0.22), _tint(rng, 0.8, 0.82, 0.85)])
     lamps = _sun(rng, 0.7, 1.4, _tint(rng, 0.15, 0.15, 0.16))
-    return Light("overcast", lamps, ambient, **_camera(rng, 0.34, 0.5, (0.004, 0.014)))
+    return Light("overcast", lamps, ambient, **_camera(rng, 0.25, 0.55, (0.003, 0.01)))
 
 
 SODIUM, WHITE = (1.5, 0.85, 0.35), (1.1, 1.1, 1.15)
@@ -121,35 +121,35 @@ SODIUM, WHITE = (1.5, 0.85, 0.35), (1.1, 1.1, 1.15)
 
 def _night(rng: np.random.Generator) -> Light:
     """Little blue light from above, one to three lamps (sodium or white) that reach a few metres."""
-    above = _tint(rng, 0.030, 0.042, 0.075) * rng.uniform(0.5, 1.5)
+    above = _tint(rng, 0.06, 0.085, 0.14) * rng.uniform(0.6, 1.6)
     ambient = np.concatenate([above, above * 0.5, above * rng.uniform(0.4, 1.0)])
     colour = SODIUM if rng.random() < 0.6 else WHITE
     lamps = []
     for _ in range(int(rng.integers(1, 4))):
         at = (rng.uniform(-4, 4), rng.uniform(0.5, 8), rng.uniform(2.2, 4.5))
         aim = (at[0] + rng.normal(0, 1), at[1] + rng.normal(0, 1), 0.0)
-        lamps.append(_lamp(rng, at, aim, rng.uniform(-1.2, 0.4), _tint(rng, *colour), rng.uniform(2.0, 4.0)))
-    return Light("night", np.concatenate(lamps), ambient, **_camera(rng, 0.13, 0.27, (0.012, 0.035)))
+        lamps.append(_lamp(rng, at, aim, rng.uniform(-1.2, 0.4), _tint(rng, *colour), rng.uniform(2.5, 5.0)))
+    return Light("night", np.concatenate(lamps), ambient, **_camera(rng, 0.12, 0.25, (0.006, 0.02)))
 
 
 def _torch(rng: np.random.Generator) -> Light:
     """A lamp beside the camera in the dark: headlights, a flash."""
-    above = _tint(rng, 0.035, 0.045, 0.07)
+    above = _tint(rng, 0.07, 0.085, 0.12)
     at = (rng.normal(0, 0.8), -0.3, rng.uniform(0.8, 2.2))
     aim = (rng.normal(0, 1.0), 5.0, rng.uniform(0.5, 1.5))
     lamps = _lamp(rng, at, aim, rng.uniform(0.5, 0.8), _tint(rng, *WHITE), rng.uniform(4.0, 8.0))
     ambient = np.concatenate([above, above * 0.7, above * 0.8])
-    return Light("torch", lamps, ambient, **_camera(rng, 0.18, 0.32, (0.01, 0.028)))
+    return Light("torch", lamps, ambient, **_camera(rng, 0.15, 0.3, (0.005, 0.018)))
 
 
 def _ceiling(rng: np.random.Generator) -> Light:
     """A room by one or two lamps under its ceiling."""
-    ambient = np.concatenate([_tint(rng, 0.25, 0.23, 0.2), _tint(rng, 0.2, 0.18, 0.15), np.zeros(3)])
+    ambient = np.concatenate([_tint(rng, 0.4, 0.37, 0.32), _tint(rng, 0.33, 0.3, 0.26), np.zeros(3)])
     lamps = []
     for _ in range(int(rng.integers(1, 3))):
         at = (rng.uniform(-1.8, 1.8), rng.uniform(0.5, 5), rng.uniform(2.0, 2.6))
         lamps.append(_lamp(rng, at, (at[0], at[1], 0), -2.0, _tint(rng, 1.2, 1.05, 0.8), rng.uniform(2.5, 5)))
-    return Light("ceiling", np.concatenate(lamps), ambient, **_camera(rng, 0.3, 0.48, (0.005, 0.016)))
+    return Light("ceiling", np.concatenate(lamps), ambient, **_camera(rng, 0.25, 0.5, (0.004, 0.014)))
 
 
 def _window(rng: np.random.Generator) -> Light:
@@ -160,16 +160,16 @@ def _window(rng: np.random.Generator) -> Light:
 
 def _dusk(rng: np.random.Generator) -> Light:
     """A room at night: one weak lamp."""
-    above = _tint(rng, 0.03, 0.035, 0.05)
+    above = _tint(rng, 0.07, 0.075, 0.1)
     at = (rng.uniform(-2, 2), rng.uniform(1, 5), rng.uniform(0.8, 2.2))
     aim = (at[0] + rng.normal(0, 1), at[1] + rng.normal(0, 1), 0.5)
     lamps = _lamp(rng, at, aim, rng.uniform(-2, 0.2), _tint(rng, 1.4, 0.95, 0.5), rng.uniform(1.5, 3.0))
-    return Light("dusk", lamps, np.concatenate([above, above, above]), **_camera(rng, 0.15, 0.3, (0.01, 0.03)))
+    return Light("dusk", lamps, np.concatenate([above, above, above]), **_camera(rng, 0.13, 0.27, (0.006, 0.02)))
 
 
 Kind = tuple[float, Callable[[np.random.Generator], Light]]
-OUTDOORS: tuple[Kind, ...] = ((0.36, _day), (0.16, _evening), (0.18, _overcast), (0.22, _night), (0.08, _torch))
-INDOORS: tuple[Kind, ...] = ((0.4, _ceiling), (0.35, _window), (0.25, _dusk))
+OUTDOORS: tuple[Kind, ...] = ((0.36, _day), (0.16, _evening), (0.22, _overcast), (0.2, _night), (0.06, _torch))
+INDOORS: tuple[Kind, ...] = ((0.4, _ceiling), (0.4, _window), (0.2, _dusk))
 """Kinds of light with their shares."""
 
 

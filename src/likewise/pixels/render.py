@@ -210,7 +210,7 @@ def painted(seed: int, scene: Scene, textures: Textures) -> Scene:
         turn = rng.normal(0, 0.15) + math.pi * (rng.random() < 0.15)
         gloss = rng.uniform(0.05, 0.5) * (rng.random() < 0.3)
         paint = 1 / scene.sizes[k], rng.uniform(0, 4), rng.uniform(0, 4), math.cos(turn), math.sin(turn)
-        solids[k, scenes.PAINT : scenes.PAINT + 7] = *paint, rng.uniform(0.3, 2.0), gloss
+        solids[k, scenes.PAINT : scenes.PAINT + 7] = *paint, rng.uniform(0.0, 0.8), gloss
         one, many = np.full(6, rng.random()), rng.random(6)
         solids[k, scenes.TEXTURE :] = np.floor((many if rng.random() < 0.5 else one) * len(textures))
     return replace(scene, solids=solids)
