@@ -140,6 +140,7 @@ _MADE: dict[str, Callable[..., Any]] = {
     "numpy.core.multiarray.scalar": _scalar,
     "numpy.dtype": lambda code, *_: _Dtype(code),
     "_codecs.encode": lambda text, *_: str(text).encode("latin1"),
+    "__builtin__.bytes": lambda: b"",
 }
 """What is made where a pickle would call these names; there are no others."""
 

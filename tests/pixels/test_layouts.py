@@ -1,0 +1,529 @@
+"""Layouts: published ones rebuilt in miniature, truth at every size, and one clear sentence for what cannot be read."""
+
+from __future__ import annotations
+
+import contextlib
+import io as stdio
+import os
+import pickle
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from likewise import io
+from likewise.errors import FileError, InputError, LikewiseError, ShapeError
+from likewise.pixels import layouts, metrics, truths
+from likewise.pixels.data import FlowDataset, FlowPair, fitted, rendered
+from likewise.pixels.objectarrays import object_arrays, rebuilt
+from likewise.types import Flow
+from worlds import scenes
+
+Floats = NDArray[np.float64]
+
+
+def epipolar(pair: Any) -> Floats:
+    """Distances of b's points from the lines F a, in pixels."""
+    a, b = (np.column_stack([p, np.ones(len(p))]) for p in pair.points)
+    lines = a @ pair.F.T
+    return np.asarray(np.abs((lines * b).sum(axis=1)) / np.hypot(lines[:, 0], lines[:, 1]))
+
+
+# ------------------------------------------------------------------------------------------------------------ HPatches
+
+
+def test_hpatches_has_levels_and_two_kinds(tmp_path: Path) -> None:
+    root = scenes.hpatches(tmp_path)
+    dataset = layouts.read(root)
+    assert len(dataset) == 10
+    assert repr(dataset) == "FlowDataset(hpatches: 10 pairs in 10 groups)"
+    assert dataset.groups[:5] == tuple(f"illumination {n}" for n in ("I", "II", "III", "IV", "V"))
+    pair = dataset.of_groups("viewpoint III")[0]
+    assert pair.name == "v_door 1–4"
+    assert pair.truths == ("homography",)
+    flow = pair.truth()
+    assert flow is not None
+    assert flow.valid is not None
+    np.testing.assert_array_equal(flow.valid, np.arange(64)[None].repeat(48, axis=0) <= 64 - 1 - 4)
+    np.testing.assert_allclose(flow.vectors[flow.valid], np.tile((4, 0), (flow.valid.sum(), 1)), atol=1e-6)
+
+
+def test_parts_and_levels_of_hpatches(tmp_path: Path) -> None:
+    root = scenes.hpatches(tmp_path, ("v_door", "v_talent", "i_lamp"), suffix=".jpg")
+    assert len(layouts.hpatches(root, part="viewpoint")) == 10
+    assert len(layouts.hpatches(root, part="illumination", levels=(2, 6))) == 2
+    assert {p.name[:6] for p in layouts.hpatches(root, large=False)} == {"v_door", "i_lamp"}
+    assert len(layouts.read(root / "v_door")) == 5
+    with pytest.raises(InputError, match="part: expected all, viewpoint, illumination, got 'both'"):
+        layouts.hpatches(root, part="both")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"levels: expected numbers of the second picture, 2 to 6, got \(1,\)"):
+        layouts.hpatches(root, levels=(1,))
+    (root / "v_door" / "H_1_3").write_text("1 0 0 0 1 0 0 0")
+    with pytest.raises(FileError, match=r"H_1_3: expected nine numbers, got 8"):
+        layouts.hpatches(root)
+    (root / "v_door" / "H_1_3").write_text("one 0 0 0 1 0 0 0 1")
+    with pytest.raises(FileError, match=r"H_1_3: not a matrix of numbers"):
+        layouts.hpatches(root)
+
+
+def test_generated_homographies_draw_the_second_picture_and_the_truth_follows(tmp_path: Path) -> None:
+    """b at the end of the true flow looks like a, but for its light, and only then."""
+    root = tmp_path / "h"
+    io.write_image(root / "i_lamp" / "1.png", scenes.texture(3, 96, 128))
+    for k in range(2, 7):
+        io.write_image(root / "i_lamp" / f"{k}.png", scenes.texture(3, 96, 128))
+        (root / "i_lamp" / f"H_1_{k}").write_text("1 0 0 0 1 0 0 0 1")
+    dataset = layouts.hpatches(root, generated=True, seed=4)
+    for pair in dataset:
+        sample = pair.load(None)
+        assert sample.flow is not None
+        assert sample.flow.valid is not None
+        y, x = np.mgrid[:96, :128].astype(np.float32)
+        ends = np.stack([x, y], axis=2) + sample.flow.vectors
+        back = cv2.remap(sample.b.permute(1, 2, 0).numpy(), ends, None, cv2.INTER_LINEAR)  # type: ignore[call-overload]
+        error = np.abs(back - sample.a.permute(1, 2, 0).numpy())[sample.flow.valid]
+        still = np.abs((sample.b - sample.a).permute(1, 2, 0).numpy())[sample.flow.valid]
+        assert error.mean() < 0.03 < still.mean()
+        assert sample.flow.magnitude()[sample.flow.valid].mean() > 2
+    again, other = layouts.hpatches(root, generated=True, seed=4), layouts.hpatches(root, generated=True, seed=5)
+    np.testing.assert_array_equal(again[1].load(64).b, dataset[1].load(64).b)
+    assert not torch.equal(other[1].load(64).b, dataset[1].load(64).b)
+    assert not torch.equal(dataset[0].load(64).b, dataset[1].load(64).b)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 10_000), st.integers(20, 300), st.integers(20, 300))
+def test_a_random_homography_moves_the_corners_as_it_says(seed: int, h: int, w: int) -> None:
+    H = layouts.random_homography((h, w), seed=seed, perturbation=0.1)
+    corners = np.array([[0, 0], [w - 1, 0], [w - 1, h - 1], [0, h - 1]], dtype=np.float64)
+    ends = metrics.project(H, corners)
+    assert (np.abs(ends - corners) <= np.array([0.1 * w, 0.1 * h]) + 1e-9).all()
+    theirs = cv2.getPerspectiveTransform(corners.astype(np.float32), ends.astype(np.float32))
+    np.testing.assert_allclose(
+        metrics.project(H, [[w / 3, h / 2]]), metrics.project(theirs, [[w / 3, h / 2]]), atol=0.02
+    )
+
+
+# ------------------------------------------------------------------------------------------- KITTI, Sintel, Middlebury
+
+
+@pytest.mark.parametrize("year", [2012, 2015])
+def test_kitti(tmp_path: Path, year: int) -> None:
+    root = scenes.kitti(tmp_path, year)
+    dataset = layouts.read(root)
+    assert (dataset.name, len(dataset)) == (f"kitti{year}", 2)
+    sample = layouts.read(root / "training")[1].load()
+    assert sample.name == f"kitti{year} 000001"
+    assert sample.flow is not None
+    assert sample.flow.valid is not None
+    assert sample.flow.valid.mean() == 0.75
+    np.testing.assert_array_equal(np.unique(sample.flow.vectors[sample.flow.valid], axis=0), [[3, -2]])
+    hidden = layouts.kitti(root, occluded=False)[0].truth()
+    assert hidden is not None
+    assert hidden.valid is not None
+    assert not hidden.valid[:2].any()
+    (root / "training" / dataset[0].b.parent.name / "000000_11.png").unlink()
+    with pytest.raises(FileError, match=r"000000_11\.png, but there is no such file"):
+        layouts.kitti(root)
+
+
+def test_sintel(tmp_path: Path) -> None:
+    dataset = layouts.read(scenes.sintel(tmp_path))
+    assert len(dataset) == 8
+    assert dataset.groups == ("clean", "final")
+    assert len(layouts.sintel(tmp_path, passes=("final",))) == 4
+    sample = dataset[0].load()
+    assert sample.name == "clean alley_1 1"
+    assert sample.occluded is not None
+    np.testing.assert_array_equal(sample.occluded, np.arange(64)[None].repeat(48, axis=0) >= 62)
+    assert dataset[0].load(24).occluded.shape == (24, 32)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="passes: expected some of clean, final, albedo"):
+        layouts.sintel(tmp_path, passes=("dirty",))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_middlebury(tmp_path: Path, apart: bool) -> None:
+    dataset = layouts.read(scenes.middlebury(tmp_path, apart=apart))
+    assert [p.name for p in dataset] == ["Dimetrodon", "Venus"]
+    flow = dataset[0].truth()
+    assert flow is not None
+    np.testing.assert_array_equal(flow.vectors, np.ones((48, 64, 2)))
+
+
+# -------------------------------------------------------------------------------------------------------- sparse truth
+
+
+def test_robotcar_goes_from_the_target_to_the_source(tmp_path: Path) -> None:
+    root = scenes.robotcar(tmp_path)
+    dataset = layouts.read(root)
+    assert (dataset.name, dataset.groups, len(dataset)) == ("test6511", ("dusk", "night"), 3)
+    sample = dataset[2].load()
+    assert sample.name == "t2 – s2"
+    assert sample.points is not None
+    a, b = sample.points
+    np.testing.assert_allclose(b - a, np.tile((2.0, 0.0), (6, 1)))
+    assert metrics.sparse_accuracy(np.full((48, 64, 2), (2.0, 0.0)), a, b) == {1: 1.0, 3: 1.0, 5: 1.0}
+    assert len(layouts.read(root / "test6511.csv", "robotcar")) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("s0.png,t0.png,dusk,1;2,1;2,1;2", "line 5 has 6 cells; expected 7"),
+        ("../s0.png,t0.png,dusk,1,1,1,1", "which is outside of its folder"),
+        ("s0.png,t0.png,dusk,1;2,1;2,1;2,1", "a pair with 2, 2, 2 and 1 coordinates"),
+        ("s0.png,t0.png,dusk,1;x,1;2,1;2,1;2", "points that are not numbers"),
+    ],
+)
+def test_lists_of_points_that_cannot_be_read(tmp_path: Path, line: str, words: str) -> None:
+    file = scenes.robotcar(tmp_path) / "test6511.csv"
+    file.write_text(file.read_text() + line + "\n")
+    with pytest.raises(FileError, match=words):
+        layouts.read(tmp_path)[3].load()
+
+
+@pytest.mark.parametrize("kind", ["loftr", "d2net"])
+def test_megadepths_index_without_unpickling(tmp_path: Path, kind: str) -> None:
+    world = scenes.world()
+    root = scenes.megadepth(tmp_path, world, kind)
+    dataset = layouts.read(root)
+    assert [p.name for p in dataset] == ["p0 – p1", "p1 – p2"]  # 0–3 overlap too little, the last one is lacking
+    assert {p.name for p in layouts.read(root, overlap=(0.01, 0.5))} == {"p0 – p3", "p1 – p2"}
+    assert len(layouts.read(root, most=1)) == 1
+    sample = dataset[0].load()
+    np.testing.assert_allclose(sample.Ka, world.K)
+    relative = world.poses[1] @ np.linalg.inv(world.poses[0])
+    np.testing.assert_allclose(sample.R, relative[:3, :3], atol=1e-12)
+    np.testing.assert_allclose(sample.t, relative[:3, 3], atol=1e-12)
+    if kind == "d2net":
+        pair = layouts.read(root, points=True)[0].load(24)
+        assert pair.points is not None
+        assert len(pair.points[0]) > 30
+        assert epipolar(pair).max() < 1e-6
+    with pytest.raises(FileError, match=r"no pair overlaps by 0\.99 to 1"):
+        layouts.read(root, overlap=(0.99, 1.0))
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_colmaps_model(tmp_path: Path, binary: bool) -> None:
+    world = scenes.world()
+    dataset = layouts.read(scenes.colmap(tmp_path, world, binary=binary))
+    assert len(dataset) >= 3
+    counts = {
+        p.name: len(set(world.seen(i)[1]) & set(world.seen(j)[1])) for p in dataset for i, j in [_numbers(p.name)]
+    }
+    assert min(counts.values()) >= 30
+    for pair in dataset:
+        for size in (None, 24):
+            sample = pair.load(size)
+            assert sample.points is not None
+            assert len(sample.points[0]) == counts[pair.name]
+            assert epipolar(sample).max() < 1e-6
+        i, j = _numbers(pair.name)
+        full = pair.load()
+        np.testing.assert_allclose(full.Ka, world.K)
+        relative = world.poses[j] @ np.linalg.inv(world.poses[i])
+        assert metrics.pose_error(full.R, full.t, relative[:3, :3], relative[:3, 3]) == pytest.approx((0, 0), abs=1e-5)
+    assert len(layouts.read(tmp_path, least=1, most=2)) == 2
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    one, two = name.split(" – ")
+    return int(one[1:]), int(two[1:])
+
+
+def test_colmap_models_that_cannot_be_used(tmp_path: Path) -> None:
+    world = scenes.world()
+    with pytest.raises(
+        FileError, match=r"camera 3 has distortion; undistort the pictures \(colmap image_undistorter\)"
+    ):
+        layouts.read(scenes.colmap(tmp_path / "bent", world, model="OPENCV"))
+    with pytest.raises(FileError, match="camera 3 is FISHEYE; undistort"):
+        layouts.read(scenes.colmap(tmp_path / "fish", world, model="FISHEYE"))
+    good = scenes.colmap(tmp_path / "good", world)
+    with pytest.raises(FileError, match="no two of 4 pictures share 500 points; ask for fewer"):
+        layouts.read(good, least=500)
+    with pytest.raises(InputError, match="least: expected a whole number of points ≥ 1"):
+        layouts.read(good, least=0)
+    text = (good / "sparse" / "images.txt").read_text()
+    (good / "sparse" / "images.txt").write_text(text.replace("p0.png", "../../p0.png"))
+    with pytest.raises(FileError, match="which is outside of its folder"):
+        layouts.read(good)
+    (good / "sparse" / "images.txt").write_text(text.replace(" 3 p1.png", " 9 p1.png"))
+    with pytest.raises(FileError, match=r"p1\.png has a camera that is not listed"):
+        layouts.read(good)
+    (good / "sparse" / "images.txt").write_text("1 1 0 0 0 0 0\n\n")
+    with pytest.raises(FileError, match=r"images\.txt: line 1 is no picture with its points"):
+        layouts.read(good)
+
+
+@settings(max_examples=30)
+@given(cut=st.integers(1, 400), place=st.integers(0, 400), byte=st.integers(0, 255))
+def test_a_cut_binary_model_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, place: int, byte: int
+) -> None:
+    root = scenes.colmap(tmp_path_factory.mktemp("colmap"), scenes.world(cameras=2), binary=True)
+    file = root / "sparse" / "images.bin"
+    data = bytearray(file.read_bytes())
+    data[place % len(data)] = byte
+    file.write_bytes(bytes(data[: len(data) - cut]))
+    with pytest.raises(LikewiseError):
+        layouts.read(root)
+
+
+def test_a_binary_model_that_announces_too_much(tmp_path: Path) -> None:
+    root = scenes.colmap(tmp_path, scenes.world(), binary=True)
+    (root / "sparse" / "images.bin").write_bytes(struct.pack("<Q", 2**60))
+    with pytest.raises(FileError, match=r"announces 1,152,921,504,606,846,976 entries, more than it can hold"):
+        layouts.read(root)
+    (root / "sparse" / "cameras.bin").write_bytes(struct.pack("<QIiQQ4d", 1, 3, 5, 64, 48, 1, 2, 3, 4))
+    with pytest.raises(FileError, match="camera 3 is of model 5; undistort"):
+        layouts.read(root)
+
+
+# ---------------------------------------------------------------------------------------------------- plain data only
+
+
+class Hostile:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_nothing_in_an_index_is_called(tmp_path: Path, protocol: int) -> None:
+    hostile = pickle.dumps(scenes.objects([1, Hostile(tmp_path / "made")]), protocol=protocol)
+    with pytest.raises(ValueError, match=r"it would call (posix|nt)\.mkdir; only plain data is read"):
+        rebuilt(hostile)
+    pickle.loads(hostile)
+    assert (tmp_path / "made").is_dir()  # the same bytes unpickled
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
+    max_leaves=12,
+)
+
+
+@given(items=st.lists(PLAIN, min_size=1), protocol=st.sampled_from([2, 3, 4]))
+def test_plain_data_comes_back_as_it_was(items: list[Any], protocol: int) -> None:
+    assert rebuilt(pickle.dumps(scenes.objects(items), protocol=protocol)).tolist() == items
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_within_come_back_as_they_were(protocol: int, order: Any) -> None:
+    inner = [np.arange(6, dtype=d).reshape((2, 3), order=order) for d in ("<f8", ">f4", "<i2", "|u1")]
+    inner += [np.array(["day", "night"]), np.float32(0.5), np.int64(7), np.str_("x")]  # type: ignore[list-item]
+    found = rebuilt(pickle.dumps(scenes.objects(inner), protocol=protocol))
+    for one, two in zip(found, inner, strict=True):
+        np.testing.assert_array_equal(one, two)
+        assert np.asarray(one).dtype == np.asarray(two).dtype
+
+
+@settings(max_examples=100)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6),
+    protocol=st.sampled_from([2, 4]),
+)
+def test_damaged_objects_are_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]], protocol: int
+) -> None:
+    content = scenes.objects([("a", 1.5, None), {3: np.eye(2)}, [np.float32(2), "path"], np.array(["x", "y"])])
+    stored = bytearray(pickle.dumps(content, protocol=protocol))
+    for place, byte in changes:
+        stored[place % len(stored)] = byte
+    file = tmp_path_factory.mktemp("objects") / "x.npz"
+    header = stdio.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|O", "fortran_order": False, "shape": (4,)})
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(stored))
+    with contextlib.suppress(FileError):  # and nothing else
+        assert isinstance(object_arrays(file)["x"], np.ndarray)
+
+
+def test_index_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no such file"):
+        object_arrays(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(FileError, match="cannot be read as plain arrays"):
+        object_arrays(tmp_path / "text.npz")
+    np.savez(tmp_path / "big.npz", x=np.zeros(1000))
+    with pytest.raises(FileError, match="declares 8,128 bytes, more than 100 allowed"):
+        object_arrays(tmp_path / "big.npz", most_bytes=100)
+    (tmp_path / "scene_info").mkdir()
+    np.savez(tmp_path / "scene_info" / "0.npz", x=np.zeros(3))
+    with pytest.raises(FileError, match="has no image_paths, intrinsics, poses; no scene index"):
+        layouts.read(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------- any data set
+
+
+def test_what_is_in_no_layout_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="none of the layouts hpatches, kitti, sintel, middlebury"):
+        layouts.read(tmp_path)
+    with pytest.raises(FileError, match="no such file or folder"):
+        layouts.read(tmp_path / "none")
+    with pytest.raises(InputError, match="layout: expected auto, hpatches"):
+        layouts.read(tmp_path, "hpatch")
+    for name in ("hpatches", "kitti", "sintel", "middlebury", "megadepth", "robotcar", "colmap"):
+        with pytest.raises(FileError, match=str(tmp_path)):
+            layouts.read(tmp_path, name)
+
+
+def test_a_data_set_can_be_divided() -> None:
+    pairs = [
+        FlowPair(scenes.texture(i), scenes.texture(i), str(i), "ab"[i % 2], homography=np.eye(3)) for i in range(4)
+    ]
+    dataset = FlowDataset(tuple(pairs), "four")
+    assert [p.name for p in dataset.of_groups("b")] == ["1", "3"]
+    assert [p.name for p in dataset.subset([3, 0])] == ["3", "0"]
+    assert [p.name for p in dataset.subset([True, False, False, True])] == ["0", "3"]
+    with pytest.raises(InputError, match="groups: expected some of a, b, got c"):
+        dataset.of_groups("c")
+    with pytest.raises(InputError, match="items: nothing has no pair"):
+        FlowDataset((), "nothing")
+
+
+# --------------------------------------------------------------------------------------------------- truth at any size
+
+
+@given(st.tuples(st.integers(1, 4000), st.integers(1, 4000)), st.integers(8, 600))
+def test_pictures_are_made_smaller_never_larger(size: tuple[int, int], px: int) -> None:
+    h, w = fitted(size, px)
+    assert min(h, w) <= max(px, 1)
+    assert (h, w) == size or min(h, w) == px
+    assert max(fitted(size, px, "longest")) <= px or size == fitted(size, px, "longest")
+    assert fitted(size, None) == size
+
+
+H = np.array([[1.05, 0.04, 3.0], [-0.03, 0.96, 5.0], [3e-4, -2e-4, 1.0]])
+
+
+@pytest.mark.parametrize("side", ["shortest", "longest"])
+def test_a_homography_is_resized_exactly(side: Any) -> None:
+    """The dense truth at a small size is the truth at full size, seen at the centres of the small pixels."""
+    pair = FlowPair(scenes.texture(0, 60, 90), scenes.texture(1, 80, 70), homography=H)
+    sample = pair.load(30, side=side)
+    h, w = sample.a.shape[-2:]
+    assert (min(h, w) if side == "shortest" else max(h, w)) == 30
+    assert sample.flow is not None
+    assert sample.flow.valid is not None
+    y, x = np.argwhere(sample.flow.valid).T
+    start = np.stack([(x + 0.5) * 90 / w - 0.5, (y + 0.5) * 60 / h - 0.5], axis=1)
+    end = metrics.project(H, start)
+    small = (end + 0.5) * [sample.b.shape[2] / 70, sample.b.shape[1] / 80] - 0.5
+    np.testing.assert_allclose(sample.flow.vectors[y, x], small - np.stack([x, y], axis=1), atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [17, 30, 45])
+def test_a_dense_flow_is_resized_as_its_homography_is(size: int) -> None:
+    vectors = metrics.project(H, np.argwhere(np.ones((60, 90)))[:, ::-1]) - np.argwhere(np.ones((60, 90)))[:, ::-1]
+    a, b = scenes.texture(0, 60, 90), scenes.texture(1, 60, 90)
+    flow = FlowPair(a, b, flow=vectors.reshape(60, 90, 2)).truth(size)
+    exact = FlowPair(a, b, homography=H).truth(size)
+    assert flow is not None
+    assert exact is not None
+    assert exact.valid is not None
+    np.testing.assert_allclose(flow.vectors[exact.valid], exact.vectors[exact.valid], atol=0.01)
+
+
+def test_no_vector_is_made_between_two_surfaces_or_out_of_unknown_ones() -> None:
+    vectors = np.zeros((8, 8, 2))
+    vectors[:, 4:] = (20.0, 0.0)
+    small = truths.resized_flow(Flow(vectors), (4, 4), (8, 8), (4, 4))
+    assert set(np.unique(small.vectors[..., 0]).round(6)) == {0.0, 10.0}
+    odd = truths.resized_flow(Flow(vectors), (3, 3), (8, 8), (3, 3))
+    ends = (odd.vectors[..., 0] + np.arange(3) + 0.5) * 8 / 3 - 0.5
+    starts = (np.arange(3) + 0.5) * 8 / 3 - 0.5
+    assert set(np.unique((ends - starts).round(4))) == {0.0, 20.0}
+    known = np.zeros((8, 8), dtype=bool)
+    known[::2, ::2] = True
+    sparse = truths.resized_flow(Flow(vectors, known), (8, 8), (8, 8), (4, 4))
+    assert sparse.valid is not None
+    np.testing.assert_array_equal(sparse.valid, known)
+    nothing = truths.resized_flow(Flow(vectors, np.zeros((8, 8), dtype=bool)), (4, 4), (8, 8), (4, 4))
+    assert nothing.valid is not None
+    assert not nothing.valid.any()
+
+
+def test_truth_behind_the_camera_or_out_of_frame_is_not_known() -> None:
+    turned = np.array([[1.0, 0, 0], [0, 1, 0], [-0.1, 0, 1]])  # x = 10 goes to infinity
+    flow = truths.homography_truth(turned, (2, 20), (2, 100))
+    assert flow.valid is not None
+    np.testing.assert_array_equal(flow.valid[0], np.arange(20) <= 9)
+
+
+def test_a_rendered_pair_is_a_pair() -> None:
+    class Pair:
+        a = b = torch.rand(3, 24, 32)
+        flow = torch.ones(24, 32, 2)
+        visible = torch.ones(24, 32, dtype=torch.bool)
+        F, Ka, Kb, R, t = torch.eye(3), torch.eye(3), torch.eye(3), torch.eye(3), torch.ones(3)
+
+    dataset = rendered([Pair(), Pair()])
+    assert (dataset.name, dataset.groups, len(dataset)) == ("rendered", ("rendered",), 2)
+    sample = dataset[0].load(12)
+    assert sample.a.shape == (3, 12, 16)
+    assert sample.flow is not None
+    np.testing.assert_allclose(sample.flow.vectors, 0.5, atol=1e-6)
+    np.testing.assert_allclose(sample.Ka, [[0.5, 0, -0.25], [0, 0.5, -0.25], [0, 0, 1]])
+
+
+def test_pairs_that_cannot_be_loaded() -> None:
+    a, b = scenes.texture(0), scenes.texture(1)
+    with pytest.raises(ShapeError, match=r"flow of x: expected 48 × 64, a vector a pixel of a, got 2 × 2"):
+        FlowPair(a, b, "x", flow=np.zeros((2, 2, 2))).load()
+    with pytest.raises(ShapeError, match=r"homography of x: expected a finite matrix \(3, 3\)"):
+        FlowPair(a, b, "x", homography=np.eye(2)).load()
+    with pytest.raises(ShapeError, match="points of x: expected as many in b as in a, got 2 and 1"):
+        FlowPair(a, b, "x", points=(np.zeros((2, 2)), np.zeros((1, 2)))).load()
+    with pytest.raises(ShapeError, match="occluded of x: expected 48 × 64"):
+        FlowPair(a, b, "x", occluded=np.zeros((2, 2), dtype=bool)).load()
+    with pytest.raises(InputError, match="size: expected a whole number ≥ 8, the shortest side"):
+        FlowPair(a, b, "x").load(7)
+    with pytest.raises(InputError, match="side: expected shortest or longest"):
+        FlowPair(a, b, "x").load(16, side="height")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="seen_through: expected a pair of which the homography is known"):
+        FlowPair(a, b, "x", flow=np.zeros((48, 64, 2)), seen_through=np.eye(3))
+
+
+# -------------------------------------------------------------------------------------------------------- real data
+
+
+def test_oxford_is_in_hpatches_layout(data: Path) -> None:
+    dataset = layouts.read(data / "oxford")
+    assert (dataset.name, len(dataset)) == ("hpatches", 15)
+    sample = next(p for p in dataset if p.name == "v_graf 1–2").load(120)
+    flow = sample.flow
+    assert flow is not None
+    assert flow.valid is not None
+    ends = np.stack(np.meshgrid(np.arange(150), np.arange(120)), axis=2) + flow.vectors
+    b = sample.b.permute(1, 2, 0).numpy()
+    back = cv2.remap(b, ends.astype(np.float32), None, cv2.INTER_LINEAR)  # type: ignore[call-overload]
+    a = sample.a.permute(1, 2, 0).numpy()
+    known = flow.valid.copy()
+    known[90:, 90:] = False  # a car stands before the wall
+    assert (
+        np.corrcoef(back[known].ravel(), a[known].ravel())[0, 1]
+        > 0.85
+        > np.corrcoef(b[known].ravel(), a[known].ravel())[0, 1]
+    )
+
+
+def test_middlebury_is_in_its_layout(data: Path) -> None:
+    (pair,) = layouts.read(data / "middlebury")
+    assert pair.name == "RubberWhale"
+    assert pair.load().a.shape == (3, 388, 584)
