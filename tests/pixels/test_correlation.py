@@ -153,6 +153,16 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             assert torch.equal(pairs.lookup(points), whole)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_maps_that_could_have_gradients_are_read_without(way: type[Correlation]) -> None:
+    fa, fb = maps()
+    points = guesses(1, 8, 11)
+    want = way(fa, fb, levels=2).lookup(points)
+    with torch.no_grad():
+        found = way(fa.requires_grad_(), fb.requires_grad_(), levels=2).lookup(points.requires_grad_())
+    assert torch.equal(found, want)
+
+
 def test_auto_takes_memory_and_work_into_account() -> None:
     fa, fb = maps(c=4, h=40, w=50, dtype=torch.float32)
     cells = sum((40 >> k) * (50 >> k) for k in range(4))

@@ -390,6 +390,8 @@ def test_two_names_of_one_module_must_agree() -> None:
         ((1, 64, 64), (3, 64, 64), {}, ShapeError, r"a: expected a picture \(3, h, w\), got shape \(1, 64, 64\)"),
         ((3, 64, 64), (4, 64, 64), {}, ShapeError, "b: .*drop the alpha channel"),
         ((64, 64), (3, 64, 64), {}, ShapeError, "a: expected a picture"),
+        ((3, 0, 64), (3, 64, 64), {}, ShapeError, "a: expected at least 64 × 64 px, got 0 × 64"),
+        ((3, 64, 64), (3, 70, 64), {"start": torch.zeros(2)}, ShapeError, r"start: expected a flow \(64, 64, 2\)"),
         ((3, 64, 64), (3, 64, 64), {"iters": 0}, InputError, "iters: expected a whole number ≥ 1, got 0"),
         ((3, 64, 64), (3, 64, 64), {"start": torch.zeros(8, 8, 2)}, ShapeError, "start: expected"),
         ((3, 64, 64), (3, 64, 64), {"correlation": "some"}, InputError, "kind: expected"),
@@ -417,6 +419,18 @@ def test_forward_wants_one_size(tiny: RAFT) -> None:
         tiny(torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 72))
     with pytest.raises(ShapeError, match=r"a: expected \(b, 3, h, w\)"):
         tiny(torch.rand(3, 64, 64), torch.rand(3, 64, 64))
+
+
+def test_the_flow_can_be_used_in_a_loss(tiny: RAFT) -> None:
+    a, b = (x[0] for x in pictures(64, 64, dtype=torch.float32))
+    scale = torch.ones(1, requires_grad=True)
+    (tiny.flow(a, b, 1) * scale).square().sum().backward()
+    assert scale.grad is not None
+
+
+def test_pictures_of_another_precision_are_taken(tiny: RAFT) -> None:
+    a, b = (x[0] for x in pictures(64, 64))
+    assert torch.equal(tiny.flow(a, b, 1), tiny.flow(a.float(), b.float(), 1))
 
 
 def test_a_blank_picture_gives_finite_flow(tiny: RAFT) -> None:

@@ -15,10 +15,11 @@ weights were trained so.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -99,7 +100,7 @@ class AllPairs(Correlation):
         from likewise.pixels import lookup
 
         out = points.new_empty(len(points), self.planes)
-        lookup.all_pairs([v.numpy() for v in self.pyramid], points.numpy(), self.radius, out.numpy())
+        lookup.all_pairs([_array(v) for v in self.pyramid], _array(points), self.radius, _array(out))
         return out
 
 
@@ -132,8 +133,8 @@ class OnDemand(Correlation):
         from likewise.pixels import lookup
 
         out = points.new_empty(len(points), self.planes)
-        maps = [m.view(self.shape[0], *size, -1).numpy() for m, size in zip(self.maps, self.sizes, strict=True)]
-        lookup.on_demand(self.rows.numpy(), maps, points.numpy(), self.radius, out.numpy())
+        maps = [_array(m.view(self.shape[0], *size, -1)) for m, size in zip(self.maps, self.sizes, strict=True)]
+        lookup.on_demand(_array(self.rows), maps, _array(points), self.radius, _array(out))
         return out
 
 
@@ -199,6 +200,12 @@ def between(values: Tensor, points: Tensor) -> Tensor:
     fx, fy = (points - points.detach().floor()).unsqueeze(-1).unsqueeze(-1).unbind(1)
     values = values[:, :-1] + fx * (values[:, 1:] - values[:, :-1])
     return values[:, :, :-1] + fy * (values[:, :, 1:] - values[:, :, :-1])
+
+
+def _array(t: Tensor) -> NDArray[Any]:
+    """The same numbers for numba, in rows."""
+    array: NDArray[Any] = t.detach().contiguous().numpy()
+    return array
 
 
 def _rows(f: Tensor) -> Tensor:

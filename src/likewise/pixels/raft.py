@@ -140,7 +140,7 @@ class RAFT(nn.Module):
         steps = self._iterate(fa, fb, self.cnet(a), iters, at, correlation)
         return [frame.leave(self.update_block.enlarge(flow, h)) for flow, h in steps]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def flow(
         self,
         a: Float[Tensor, "3 h w"],
@@ -153,37 +153,45 @@ class RAFT(nn.Module):
         """The flow a→b of two pictures in [0, 1], in pixels of b.
 
         A picture b of another size is brought to a's size, and the flow to b's own pixels; `start` is in them, too.
+        Pictures are computed on the model's device and in its precision; the flow comes back to a's device.
         Correlations are computed on demand where that is faster, or where all pairs would take more than 1 GB.
         """
-        there, fitted = _check_pictures(a, b)
+        there, fitted = self._fitted(a, b)
         size_a, size_b = size_of(a), size_of(b)
-        guess = None if start is None else target_resized(start, size_b, size_a)[None]
+        _check_start(start, (*size_a, 2))
+        guess = None if start is None else target_resized(start.to(there), size_b, size_a)[None]
         frame = _check_pair(there, fitted, iters, guess)
         with _evaluating(self):
             x, y = frame.enter(there), frame.enter(fitted)
-            fa, fb = self.fnet(torch.cat([x, y])).chunk(2)
             at = None if guess is None else frame.cells(guess)
-            found = self._last(frame, fa, fb, self.cnet(x), iters, at, correlation)
-        return target_resized(found[0], size_a, size_b)
+            found = self._last(frame, self.fnet(x), self.fnet(y), self.cnet(x), iters, at, correlation)
+        return target_resized(found[0], size_a, size_b).to(a.device)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def both(
         self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int = 12, *, correlation: Kind = "auto"
     ) -> tuple[Float[Tensor, "h w 2"], Float[Tensor, "h2 w2 2"]]:
-        """The flows a→b and b→a, each picture encoded once."""
-        there, fitted = _check_pictures(a, b)
+        """The flows a→b and b→a, each in pixels of its target; each picture is encoded once."""
+        there, fitted = self._fitted(a, b)
         frame = _check_pair(there, fitted, iters, None)
         with _evaluating(self):
-            pair = frame.enter(torch.cat([there, fitted]))
-            features, context = self.fnet(pair), self.cnet(pair)
-            forward, backward = (
-                self._last(
-                    frame, features[i : i + 1], features[1 - i : 2 - i], context[i : i + 1], iters, None, correlation
-                )
-                for i in (0, 1)
-            )
+            x, y = frame.enter(there), frame.enter(fitted)
+            fa, fb = self.fnet(x), self.fnet(y)
+            forward = self._last(frame, fa, fb, self.cnet(x), iters, None, correlation)
+            backward = self._last(frame, fb, fa, self.cnet(y), iters, None, correlation)
         size_a, size_b = size_of(a), size_of(b)
-        return target_resized(forward[0], size_a, size_b), source_resized(backward[0], size_b)
+        there, back = target_resized(forward[0], size_a, size_b), source_resized(backward[0], size_b)
+        return there.to(a.device), back.to(b.device)
+
+    def _fitted(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Two pictures as batches of one, b at a's size, of the weights' kind and on their device."""
+        _check_picture(a, "a")
+        _check_picture(b, "b")
+        like = self.fnet.conv1.weight
+        a, b = (x[None].to(like.device, like.dtype) for x in (a, b))
+        if size_of(a) != size_of(b):
+            b = functional.interpolate(b, size_of(a), mode="bilinear", align_corners=False, antialias=True)
+        return a, b
 
     def _last(self, frame: Frame, fa: Tensor, fb: Tensor, context: Tensor, *rest: Any) -> Tensor:
         """The last iteration's flow, the only one that is made large."""
@@ -309,10 +317,7 @@ def _check_pair(a: Tensor, b: Tensor, iters: int, start: Tensor | None) -> Frame
     for name, x in (("a", a), ("b", b)):
         if x.ndim != 4 or x.shape[1] != 3:
             raise ShapeError(f"{name}: expected (b, 3, h, w), got shape {tuple(x.shape)}")
-        if not x.is_floating_point():
-            raise InputError(f"{name}: expected floats in [0, 1], got {x.dtype}; divide by 255")
-        if min(x.shape[2:]) < LEAST:
-            raise ShapeError(f"{name}: expected at least {LEAST} × {LEAST} px, got {x.shape[2]} × {x.shape[3]}")
+        _check_kind(x, name)
     if a.shape != b.shape:
         raise ShapeError(
             f"a, b: expected pictures of one size, got {tuple(a.shape)} and {tuple(b.shape)}; resize one, "
@@ -320,21 +325,28 @@ def _check_pair(a: Tensor, b: Tensor, iters: int, start: Tensor | None) -> Frame
         )
     if not isinstance(iters, int) or iters < 1:
         raise InputError(f"iters: expected a whole number ≥ 1, got {iters!r}")
-    if start is not None and start.shape != (a.shape[0], *a.shape[2:], 2):
-        raise ShapeError(f"start: expected {(a.shape[0], *a.shape[2:], 2)}, got shape {tuple(start.shape)}")
-    return Frame(a.shape[2], a.shape[3])
+    _check_start(start, (a.shape[0], *size_of(a), 2))
+    return Frame(*size_of(a))
 
 
-def _check_pictures(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Two pictures (3, h, w) in [0, 1] as batches of one, b at a's size."""
-    for name, x in (("a", a), ("b", b)):
-        if x.ndim != 3 or x.shape[0] != 3:
-            hint = "; drop the alpha channel" if x.ndim == 3 and x.shape[0] == 4 else ""
-            raise ShapeError(f"{name}: expected a picture (3, h, w), got shape {tuple(x.shape)}{hint}")
-        if x.is_floating_point() and not (x.amin() >= -0.01 and x.amax() <= 1.01):
-            low, high = float(x.amin()), float(x.amax())
-            raise InputError(f"{name}: expected numbers in [0, 1], got {low:g} to {high:g}")
-    a, b = a[None], b[None]
-    if size_of(a) != size_of(b) and min(b.shape[2:]) >= LEAST and b.is_floating_point():
-        b = functional.interpolate(b, size_of(a), mode="bilinear", align_corners=False, antialias=True)
-    return a, b
+def _check_kind(x: Tensor, name: str) -> None:
+    if min(size_of(x)) < LEAST:
+        raise ShapeError(f"{name}: expected at least {LEAST} × {LEAST} px, got {x.shape[-2]} × {x.shape[-1]}")
+    if not x.is_floating_point():
+        raise InputError(f"{name}: expected floats in [0, 1], got {x.dtype}; divide by 255")
+
+
+def _check_start(start: Tensor | None, shape: tuple[int, ...]) -> None:
+    if start is not None and start.shape != shape:
+        raise ShapeError(f"start: expected a flow {shape}, got shape {tuple(start.shape)}")
+
+
+def _check_picture(x: Tensor, name: str) -> None:
+    """One picture (3, h, w) in [0, 1], or an error that says what is wrong; a little beyond is rounding."""
+    if x.ndim != 3 or x.shape[0] != 3:
+        hint = "; drop the alpha channel" if x.ndim == 3 and x.shape[0] == 4 else ""
+        raise ShapeError(f"{name}: expected a picture (3, h, w), got shape {tuple(x.shape)}{hint}")
+    _check_kind(x, name)
+    low, high = float(x.amin()), float(x.amax())
+    if not (low >= -0.01 and high <= 1.01):
+        raise InputError(f"{name}: expected numbers in [0, 1], got {low:g} to {high:g}")
