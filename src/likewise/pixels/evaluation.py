@@ -48,7 +48,8 @@ def evaluate(
     With dense truth: "aepe", "acc@1", "acc@3", "acc@5" and "fl"; where it is known what b does not show, "aepe visible"
     and "aepe occluded". With points: "sparse@1" … With `matching` (True: `pixels.match` guided by the model; or a
     function of a and b that gives Matches) "matches", and with a homography "mma@1" … and the same of stage 1 alone,
-    "corner error" and "corners@5"; with cameras "rotation" and "translation" in degrees and "auc@5" ….
+    "corners@5"; with cameras "median rotation" and "median translation" in degrees, shares of both right to 10° under
+    "pose", and "auc@5" ….
 
     Figures are means over pairs, each of the same weight; "fl" is over all known pixels, as KITTI has it. Pairs whose
     files cannot be read are left out and named under "skipped". `size` is the shortest (or longest) side of each
@@ -108,7 +109,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found | (_pose_figures(np.array(poses)) if poses else {})
 
 
-_RAW = ("pixels", "outliers", "true rotation")
+_RAW = ("pixels", "outliers", "rotation", "translation", "true rotation")
 """What a pair's row holds for the sums over pairs."""
 
 
@@ -180,6 +181,8 @@ def _pose_figures(poses: Floats) -> dict[str, Any]:
     rotation, translation, true = poses.T
     areas = metrics.auc(np.maximum(rotation, translation))
     return {
+        "median rotation": float(np.median(rotation)),
+        "median translation": float(np.median(translation)),
         "pose": metrics.pose_accuracy(rotation, translation, true),
         **{f"auc@{d:g}": v for d, v in areas.items()},
     }

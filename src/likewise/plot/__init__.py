@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from likewise.plot.charts import bars, curves, heatmap
 from likewise.plot.covers import Pair, cover_map, coverage
+from likewise.plot.flows import alignment, checkerboard, disc, matches, wheel
 from likewise.plot.frontiers import frontier
 from likewise.plot.orders import crossings, untangle
 from likewise.plot.pictures import THUMBNAIL_PIXELS, Picture, grid
@@ -25,18 +26,23 @@ __all__ = [
     "Pair",
     "Picture",
     "Thumbnails",
+    "alignment",
     "bars",
+    "checkerboard",
     "cover_map",
     "coverage",
     "crossings",
     "curves",
+    "disc",
     "frontier",
     "grid",
     "heatmap",
     "histogram",
+    "matches",
     "plan",
     "ranking",
     "save",
     "spectrum",
     "untangle",
+    "wheel",
 ]

@@ -1,0 +1,174 @@
+"""Pictures of flow: the colours by hand and beside flow_vis, what is laid where, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+
+from likewise import plot
+from likewise.errors import InputError, ShapeError
+from likewise.plot import flows
+from likewise.types import Flow, Matches
+from worlds import scenes
+
+FIELDS = arrays.arrays(np.float64, (5, 6, 2), elements=st.floats(-100, 100))
+
+
+def colour(x: float, y: float, largest: float = 1.0) -> list[int]:
+    return [int(c) for c in plot.wheel([[[x, y]]], largest=largest)[0, 0]]
+
+
+# ---------------------------------------------------------------------------------------------------------- the colours
+
+
+def test_colours_by_hand() -> None:
+    assert colour(0, 0) == [255, 255, 255]
+    assert colour(1, 0) == [255, 0, 0]  # right is red
+    red, green, blue = colour(0, 1)  # down is yellow
+    assert min(red, green) > 200 > 60 > blue
+    red, green, blue = colour(-1, 0)  # left is cyan to blue
+    assert red == 0
+    assert min(green, blue) > 150
+    red, green, blue = colour(0, -1)  # up is violet
+    assert blue == 255
+    assert red > green
+    assert colour(0.5, 0) == [255, 127, 127]
+    assert colour(2, 0) == [191, 0, 0]  # longer than the largest
+
+
+def test_the_wheel_has_55_hues_that_turn_once() -> None:
+    hues = flows._hues()
+    assert hues.shape == (55, 3)
+    np.testing.assert_array_equal(hues[0], [1, 0, 0])
+    np.testing.assert_array_equal(hues[[15, 21, 25, 36, 49]], [[1, 1, 0], [0, 1, 0], [0, 1, 1], [0, 0, 1], [1, 0, 1]])
+    assert (np.abs(np.diff(np.vstack([hues, hues[:1]]), axis=0)) > 0).sum(axis=1).max() == 1  # one channel at a time
+
+
+@given(FIELDS)
+def test_colours_are_those_of_flow_vis(vectors: NDArray[np.float64]) -> None:
+    theirs = pytest.importorskip("flow_vis", reason="pip install flow_vis")
+    largest = np.hypot(vectors[..., 0], vectors[..., 1]).max() + 1e-5
+    np.testing.assert_array_equal(plot.wheel(vectors, largest=largest), theirs.flow_to_color(vectors))
+
+
+def test_unknown_vectors_are_black_and_do_not_set_the_scale() -> None:
+    vectors = np.array([[[2.0, 0.0], [1e6, 0.0]]])
+    flow = Flow(vectors, np.array([[True, False]]))
+    np.testing.assert_array_equal(plot.wheel(flow)[0], [[255, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(plot.wheel([[[2.0, 0.0], [np.nan, 0.0]]])[0], [[255, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(plot.wheel(torch.zeros(1, 2, 2, requires_grad=True)), np.full((1, 2, 3), 255))
+
+
+def test_runaways_do_not_bleach_the_rest() -> None:
+    vectors = np.full((20, 20, 2), (3.0, 0.0))
+    vectors[0, 0] = (1e5, 0.0)
+    assert flows.longest(vectors) == pytest.approx(3)
+    np.testing.assert_array_equal(plot.wheel(vectors)[5, 5], [255, 0, 0])
+
+
+def test_the_disc_is_the_key() -> None:
+    key = plot.disc(101)
+    assert key.shape == (101, 101, 3)
+    assert key[50, 50].min() > 245
+    assert key[0, 0].tolist() == [255, 255, 255]
+    assert key[50, 98, 0] == 255
+    assert key[50, 98, 1] < 20
+
+
+def test_wrong_flows_have_no_colours() -> None:
+    with pytest.raises(ShapeError, match=r"flow: expected \(h, w, 2\), got shape \(2, 2\)"):
+        plot.wheel(np.zeros((2, 2)))
+    with pytest.raises(InputError, match="largest: expected a length in pixels > 0"):
+        plot.wheel(np.zeros((2, 2, 2)), largest=0)
+    with pytest.raises(InputError, match="side: expected at least 8 pixels"):
+        plot.disc(4)
+
+
+# ----------------------------------------------------------------------------------------------------------- alignments
+
+
+def test_b_is_laid_onto_a() -> None:
+    a = scenes.texture(0)
+    b = scenes.moved(a, 3, -2)
+    laid = flows.laid(b, np.full((48, 64, 2), (3.0, -2.0)))
+    np.testing.assert_array_equal(laid[2:, :-3], a[2:, :-3])
+    assert (laid[:2] == flows.NOWHERE).all()
+    assert (laid[:, -3:] == flows.NOWHERE).all()
+
+
+def test_a_checkerboard_has_both() -> None:
+    a, b = np.zeros((4, 8, 3), np.uint8), np.full((4, 8, 3), 9, np.uint8)
+    np.testing.assert_array_equal(
+        plot.checkerboard(a, b, 4)[..., 0], np.array([[0, 0, 9, 9] * 2] * 2 + [[9, 9, 0, 0] * 2] * 2)
+    )
+    with pytest.raises(InputError, match="tiles: expected a whole number ≥ 2"):
+        plot.checkerboard(a, b, 1)
+    with pytest.raises(ShapeError, match="b: expected the shape of a"):
+        plot.checkerboard(a, b[:2], 4)
+
+
+def test_an_alignment_has_six_panels(tmp_path: Path) -> None:
+    a = scenes.texture(0)
+    fig = plot.alignment(a, scenes.texture(1, 30, 90), np.ones((48, 64, 2)), np.full((48, 64), 0.5), title="a $ title")
+    assert len(fig.axes) == 6
+    names = [t.get_text() for t in fig.texts]
+    assert names[:6] == ["a $ title", "a", "b", "b laid onto a", "a and b in turn", "flow"]
+    assert fig.axes[4].child_axes[0].get_title() == "1.41 px"
+    plot.save(fig, tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 10_000
+    tensors = plot.alignment(torch.rand(3, 48, 64), torch.rand(3, 48, 64), torch.zeros(48, 64, 2))
+    assert len(tensors.axes) == 5
+
+
+def test_large_pictures_are_drawn_small() -> None:
+    fig = plot.alignment(np.zeros((30, 2000, 3), np.uint8), np.zeros((30, 2000, 3), np.uint8), np.zeros((30, 2000, 2)))
+    assert max(max(ax.get_images()[0].get_size()) for ax in fig.axes) == flows.SHOWN_PIXELS
+
+
+def test_alignments_that_cannot_be_drawn() -> None:
+    a = scenes.texture(0)
+    with pytest.raises(ShapeError, match=r"flow: expected a vector a pixel of a, \(48, 64\), got \(2, 2\)"):
+        plot.alignment(a, a, np.zeros((2, 2, 2)))
+    with pytest.raises(ShapeError, match=r"confidence: expected \(48, 64\)"):
+        plot.alignment(a, a, np.zeros((48, 64, 2)), np.zeros((2, 2)))
+    with pytest.raises(ShapeError, match="b: expected"):
+        plot.alignment(a, np.zeros((2, 2, 2, 2)), np.zeros((48, 64, 2)))
+
+
+# ------------------------------------------------------------------------------------------------------------- matches
+
+
+def test_matches_are_drawn_by_stage() -> None:
+    a = scenes.texture(0)
+    points = np.random.default_rng(0).uniform(0, 47, (30, 2))
+    found = Matches(points, points, np.where(np.arange(30) < 21, 1, 2))
+    fig = plot.matches(a, a, found, title="x")
+    lines = fig.axes[0].collections[::2]
+    assert [len(c.get_segments()) for c in lines] == [21, 9]  # type: ignore[attr-defined]
+    assert [t.get_text() for t in fig.texts] == ["x", "■ 21 near the flow", "■ 9 elsewhere"]
+    first = lines[0].get_segments()[0]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(first[1] - first[0], [64 + 0.02 * 64, 0])
+
+
+def test_of_many_matches_some_are_drawn_and_all_are_counted() -> None:
+    a = scenes.texture(0)
+    points = np.random.default_rng(0).uniform(0, 47, (300, 2))
+    fig, again = (plot.matches(a, a, Matches(points, points), most=50) for _ in range(2))
+    segments = [np.array(f.axes[0].collections[0].get_segments()) for f in (fig, again)]  # type: ignore[attr-defined]
+    assert len(segments[0]) == 50
+    np.testing.assert_array_equal(*segments)
+    assert [t.get_text() for t in fig.texts] == ["■ 300 near the flow", "■ 0 elsewhere", "50 of 300 drawn"]
+
+
+def test_no_matches_are_a_picture_too_and_wrong_ones_are_refused() -> None:
+    a = scenes.texture(0)
+    assert len(plot.matches(a, a, Matches([], [])).axes) == 1
+    with pytest.raises(InputError, match="matches: points of b lie outside of its 48 × 64 pixels; draw what"):
+        plot.matches(a, a, Matches([[1, 1]], [[300, 1]]))
