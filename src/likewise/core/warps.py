@@ -6,6 +6,7 @@ A warp T takes a picture B to B′ = T(B). `backward` takes points of B′ to B,
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -59,6 +60,10 @@ class Warp:
         points = self.backward(grid(*(size or (h, w)), like=self.like)[None])
         return sample(B, points), inside(points, h, w)
 
+    def part(self, rows: slice) -> Warp:
+        """Some of the maps."""
+        raise NotImplementedError
+
     def then(self, second: Warp) -> Chain:
         """This warp first, `second` on what it made."""
         return Chain(self, second)
@@ -92,6 +97,10 @@ class Affine(Warp):
         """A⁻¹ (x − c)."""
         there = _affine(self.inverted, points)
         return there, self.backward(there)
+
+    def part(self, rows: slice) -> Affine:
+        """Some of the maps."""
+        return Affine(self.matrix[rows])
 
 
 class ThinPlate(Warp):
@@ -131,6 +140,12 @@ class ThinPlate(Warp):
         starts, ends = self._parts(self._start(points)), self._parts(_columns(points))
         pairs = [self._newton(at, x) for at, x in zip(starts, ends, strict=True)]
         return _rows([at for at, _ in pairs], points), _rows([again for _, again in pairs], points)
+
+    def part(self, rows: slice) -> ThinPlate:
+        """Some of the maps."""
+        few = copy.copy(self)
+        few.bend, few.plane = self.bend[rows], self.plane[rows]
+        return few
 
     def slope(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2 2"]:
         """∂D/∂p at points of B′; row: component of D, column: coordinate."""
@@ -209,6 +224,10 @@ class Chain(Warp):
         """T₂(T₁(x))."""
         there, between = self.second.found(self.first.found(points)[0])
         return there, self.first.backward(between)
+
+    def part(self, rows: slice) -> Chain:
+        """Some of the maps."""
+        return Chain(self.first.part(rows), self.second.part(rows))
 
 
 def random_affine(

@@ -15,17 +15,21 @@ STAGES = ("warm", "refine", "joint")
 class Config(Fitting):
     """The recipe of `likewise.pixels.train`; its defaults are for one CPU and a folder of photos."""
 
+    network: Literal["cells", "tiny", "light", "small", "large"] = knob(
+        "cells", "the aligner's own network on cells, or a RAFT of this size"
+    )
     warm: int = knob(1200, "steps of contrast between cells; the encoder and its projection learn", low=0)
     refine: int = knob(800, "steps of BiT; the recurrence learns, the encoder stays", low=0)
     joint: int = knob(1200, "steps of SED, BiT and cycle together", low=0)
     height: int = knob(144, "height of training pictures in pixels", low=64)
     width: int = knob(192, "width of training pictures in pixels", low=64)
     pairs: int = knob(8, "photos, each with its bent self, in a batch", low=1)
+    share: float = knob(0.5, "share of them that the recurrence learns from", above=0, high=1)
     small: float = knob(0.75, "size of pictures in the warm stage, relative to the later ones", low=0.3, high=1)
-    scenes: int = knob(4, "pairs with a fundamental matrix in a batch of the joint stage", low=0)
+    scenes: int = knob(2, "pairs with a fundamental matrix in a batch of the joint stage", low=0)
     dim: int = knob(96, "dimensions of a cell's feature", low=8)
-    hidden: int = knob(64, "width of the recurrence", low=8)
-    iters: int = knob(4, "steps of the recurrence in training", low=1)
+    hidden: int = knob(48, "width of the recurrence", low=8)
+    iters: int = knob(3, "steps of the recurrence in training", low=1)
     bend: float = knob(1.2, "strength of the bends T: 1 turns by up to 30°, scales by up to 1.4", low=0)
     light: float = knob(1.0, "strength of the change of light between B and B′; 0: none", low=0)
     night: float = knob(0.3, "share of the pictures that fall dark", low=0, high=1)
@@ -44,6 +48,7 @@ class Config(Fitting):
     head_lr: float = knob(1e-3, "learning rate of its projection", low=0)
     refine_lr: float = knob(1e-3, "learning rate of the recurrence", low=0)
     validation: float = knob(0.1, "share of the photos kept for validation", above=0, high=0.9)
+    keep: Literal["best", "last"] = knob("best", "weights that are given back: best on validation, or the last")
     seed: int = knob(0, "seed of every draw", low=0)
 
     @property

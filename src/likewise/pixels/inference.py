@@ -108,9 +108,7 @@ def _plausible(H: np.ndarray[Any, Any], found: Aligned) -> bool:
     return bool(0.02 * h * w <= area <= 50 * h * w)
 
 
-def similarity(
-    turn: float, size: float, a: tuple[int, int], b: tuple[int, int]
-) -> Float[Tensor, "3 3"]:
+def similarity(turn: float, size: float, a: tuple[int, int], b: tuple[int, int]) -> Float[Tensor, "3 3"]:
     """The map of a's points to b's that turns by degrees and scales about the centres of both."""
     c, s = size * math.cos(math.radians(turn)), size * math.sin(math.radians(turn))
     ax, ay, bx, by = (a[1] - 1) / 2, (a[0] - 1) / 2, (b[1] - 1) / 2, (b[0] - 1) / 2

@@ -135,10 +135,10 @@ def align(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2
         for H in searched(network, a, b, manner.iters):
             found, score = _better(found, score, look_through(network, a, b, H, manner.iters), "turned and scaled")
     for _ in range(1, manner.passes):
-        H, _ = agreed(found)
-        if H is None:
+        flat, _ = agreed(found)
+        if flat is None:
             break
-        found, score = _better(found, score, look_through(network, a, b, H, manner.iters), "bent by a homography")
+        found, score = _better(found, score, look_through(network, a, b, flat, manner.iters), "bent by a homography")
     if manner.polish:
         found = polished(found, a, b)
     return snapped(found, share=manner.snap) if manner.snap <= 1 else found
@@ -207,6 +207,7 @@ def _checked(x: Tensor, where: str) -> Tensor:
         x = x.expand(3, -1, -1)
     if x.ndim != 3 or x.shape[0] != 3:
         raise ShapeError(f"{where}: expected a tensor (3, h, w), got {tuple(x.shape)}")
-    if not x.is_floating_point() or not bool(torch.isfinite(x).all()) or float(x.min()) < 0 or float(x.max()) > 1:
-        raise InputError(f"{where}: expected finite floats in [0, 1], got {x.dtype}, {float(x.min()):g} to {float(x.max()):g}")
+    low, high = float(x.min()), float(x.max())
+    if not x.is_floating_point() or not (low >= 0 and high <= 1):
+        raise InputError(f"{where}: expected finite floats in [0, 1], got {x.dtype}, {low:g} to {high:g}")
     return x.float()

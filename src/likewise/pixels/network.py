@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -35,7 +34,7 @@ class Direction:
 class Network(nn.Module):
     """Two pictures to their flows, both ways, with shared weights."""
 
-    def __init__(self, dim: int = 96, hidden: int = 64) -> None:
+    def __init__(self, dim: int = 96, hidden: int = 48) -> None:
         super().__init__()
         self.dim, self.hidden = dim, hidden
         self.encoder = Encoder(dim)
@@ -112,7 +111,7 @@ def at_pixels(flow: Float[Tensor, "b h w 2"], h: int, w: int) -> Float[Tensor, "
         ((torch.arange(k, dtype=flow.dtype, device=flow.device) - CENTRE) / STRIDE).clamp(0, c - 1)
         for k, c in ((h, n), (w, m))
     )
-    return cast(Tensor, _along(_along(x, rows, 2), columns, 3)).movedim(1, -1)
+    return _along(_along(x, rows, 2), columns, 3).movedim(1, -1)
 
 
 def _along(x: Tensor, at: Tensor, dim: int) -> Tensor:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,10 @@ class Bent:
     b: Tensor
     bent: Tensor
     warp: Warp
+
+    def to(self, device: str) -> Bent:
+        """The pictures on another device."""
+        return Bent(self.b.to(device), self.bent.to(device), self.warp)
 
 
 class Photos:
@@ -68,10 +73,20 @@ class Photos:
         return torch.from_numpy(np.stack([_piece(self.pictures[i], size, rng) for i in chosen])).movedim(-1, 1) / 255.0
 
     def bent(
-        self, n: int, size: tuple[int, int], seed: Sequence[int], *, strength: float = 1.0, light: float = 1.0,
-        night: float = 0.3,
-    ) -> Bent:  # fmt: skip
-        """n pairs, a function of the seed alone; `strength` scales the bends, `light` the change of lighting."""
+        self,
+        n: int,
+        size: tuple[int, int],
+        seed: Sequence[int],
+        *,
+        strength: float = 1.0,
+        light: float = 1.0,
+        night: float = 0.25,
+        part: slice = slice(None),
+    ) -> Bent:
+        """n pairs, or a part of them; `strength` scales the bends, `light` the change of lighting.
+
+        A pair is a function of the seed and of its number among the n, whatever the part.
+        """
         rng = np.random.default_rng(list(seed))
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         h, w = size
@@ -79,13 +94,13 @@ class Photos:
         pieces = self.pieces(n, (h + 2 * border[0], w + 2 * border[1]), rng)
         warp = random_warp(n, h, w, generator=generator, **_knobs(strength))
         frame = pieces[:, :, border[0] : border[0] + h, border[1] : border[1] + w]
-        points = warp.backward(grid(h, w).expand(n, h, w, 2)) + torch.tensor([border[1], border[0]])
+        points = warp.backward(grid(h, w)[None]) + torch.tensor([border[1], border[0]])
         bent = sample(pieces, points, padding="border")
-        lit = [relit(x, generator, strength=light, night=night) for x in (frame, bent)]
-        return Bent(lit[0], lit[1], warp)
+        lit = [relit(x, generator, strength=light, night=night)[part] for x in (frame, bent)]
+        return Bent(lit[0], lit[1], warp.part(part))
 
 
-def _knobs(strength: float) -> dict[str, float]:
+def _knobs(strength: float) -> dict[str, Any]:
     return {
         "rotation": 30.0 * strength,
         "scale": 1.4**strength,
@@ -105,7 +120,9 @@ def _shrunk(picture: UInt8[np.ndarray, "h w 3"], shortest: int) -> UInt8[np.ndar
     return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA))
 
 
-def _piece(picture: UInt8[np.ndarray, "h w 3"], size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+def _piece(
+    picture: UInt8[np.ndarray, "h w 3"], size: tuple[int, int], rng: np.random.Generator
+) -> UInt8[np.ndarray, "h2 w2 3"]:
     """A piece with the frame's proportions, between the frame's own size and all that the photo gives."""
     import cv2
 

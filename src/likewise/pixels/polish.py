@@ -27,11 +27,11 @@ def _corrected(flow: Float[Tensor, "h w 2"], a: Tensor, b: Tensor) -> Float[Tens
     """f(x) → f(x + c(x)) + c(x), with c the residual flow from a to b bent onto a, where c is small and comes home."""
     import cv2
 
+    made: Any = cv2
     size = (int(a.shape[-2]), int(a.shape[-1]))
     bent = sample(b[None], (grid(*size) + flow)[None], padding="border")[0]
-    search = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    search = made.DISOpticalFlow_create(made.DISOPTICAL_FLOW_PRESET_MEDIUM)
     search.setFinestScale(0)
-    search.setCoarsestScale(2) if hasattr(search, "setCoarsestScale") else None
     one, two = _grey(a), _grey(bent)
     there = torch.from_numpy(search.calc(one, two, None))
     back = torch.from_numpy(search.calc(two, one, None))

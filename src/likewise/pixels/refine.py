@@ -40,7 +40,7 @@ class Volume:
         for i, (level, size) in enumerate(zip(self.levels, self.sizes, strict=True)):
             at = (goals.reshape(b, h * w, 2) + 0.5) / 2**i - 0.5
             planes.append(window(level, at, size, radius))
-        return torch.cat(planes, -1).transpose(1, 2).reshape(b, -1, h, w)
+        return torch.cat(planes, -1).view(b, h, w, -1).movedim(-1, 1)  # channels-last as it stands
 
 
 def window(level: Float[Tensor, "b n m"], at: Float[Tensor, "b n 2"], size: tuple[int, int], radius: int) -> Tensor:
@@ -62,34 +62,37 @@ def window(level: Float[Tensor, "b n m"], at: Float[Tensor, "b n 2"], size: tupl
 class Refine(nn.Module):
     """Steps of the flow, in cells; hidden state and context are made of the encoder's features."""
 
-    def __init__(self, dim: int, hidden: int = 64, *, radius: int = RADIUS, levels: int = LEVELS) -> None:
+    def __init__(self, dim: int, hidden: int = 48, *, radius: int = RADIUS, levels: int = LEVELS) -> None:
         super().__init__()
         self.hidden, self.radius, self.levels = hidden, radius, levels
         planes = levels * (2 * radius + 1) ** 2
         self.context = nn.Conv2d(dim, 2 * hidden, 1)
+        self.given = nn.Conv2d(hidden, 3 * hidden, 3, padding=1)
         self.look = nn.Sequential(nn.Conv2d(planes, hidden, 1), nn.ReLU(inplace=True))
         self.moved = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(inplace=True))
         self.join = nn.Sequential(nn.Conv2d(hidden + 16, hidden, 3, padding=1), nn.ReLU(inplace=True))
-        self.gates = nn.Conv2d(3 * hidden, 2 * hidden, 3, padding=1)
-        self.new = nn.Conv2d(3 * hidden, hidden, 3, padding=1)
+        self.gates = nn.Conv2d(2 * hidden, 2 * hidden, 3, padding=1, bias=False)
+        self.new = nn.Conv2d(2 * hidden, hidden, 3, padding=1, bias=False)
         self.head = nn.Sequential(
             nn.Conv2d(hidden, hidden, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(hidden, 2, 3, padding=1)
         )
         last = cast(nn.Conv2d, self.head[2])
         nn.init.zeros_(last.weight)
         nn.init.zeros_(cast(Tensor, last.bias))
+        nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def begin(self, fa: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden state and context of a picture's cells."""
+        """The hidden state of a picture's cells, and what its context adds to the gates in every step."""
         hidden, context = self.context(fa).chunk(2, 1)
-        return torch.tanh(hidden), torch.relu(context)
+        return torch.tanh(hidden), self.given(torch.relu(context))
 
-    def step(self, hidden: Tensor, context: Tensor, seen: Tensor, flow: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, hidden: Tensor, given: Tensor, seen: Tensor, flow: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the unit, and how the flow moves (b, 2, h, w), in cells."""
-        steep = flow - functional.avg_pool2d(flow, 7, 1, 3, count_include_pad=False)  # its place says little, its form much
-        motion = self.join(torch.cat([self.look(seen), self.moved(torch.cat([steep, sure], 1))], 1))
-        z, r = torch.sigmoid(self.gates(torch.cat([hidden, context, motion], 1))).chunk(2, 1)
-        new = torch.tanh(self.new(torch.cat([r * hidden, context, motion], 1)))
+        form = flow - functional.avg_pool2d(flow, 7, 1, 3, count_include_pad=False)  # where it goes says little
+        motion = self.join(torch.cat([self.look(seen), self.moved(torch.cat([form, sure], 1))], 1))
+        n = self.hidden
+        z, r = torch.sigmoid(self.gates(torch.cat([hidden, motion], 1)) + given[:, : 2 * n]).chunk(2, 1)
+        new = torch.tanh(self.new(torch.cat([r * hidden, motion], 1)) + given[:, 2 * n :])
         hidden = torch.lerp(hidden, new, z)
         return hidden, self.head(hidden)
 
@@ -97,15 +100,14 @@ class Refine(nn.Module):
         self, fa: Tensor, volume: Volume, start: Float[Tensor, "b h w 2"], sure: Float[Tensor, "b h w"], iters: int
     ) -> list[Float[Tensor, "b h w 2"]]:
         """The flow after each step, in cells; gradients do not flow from step to step through the places looked at."""
-        hidden, context = self.begin(fa)
+        hidden, given = self.begin(fa)
         flow = start.detach()
         base = grid(int(start.shape[1]), int(start.shape[2]), like=start)
         found: list[Tensor] = []
         for _ in range(iters):
             flow = flow.detach()
             seen = volume.around(base + flow, self.radius)
-            hidden, step = self.step(hidden, context, seen, flow.movedim(-1, 1), sure[:, None])
+            hidden, step = self.step(hidden, given, seen, flow.movedim(-1, 1), sure[:, None])
             flow = flow + step.movedim(1, -1)
             found.append(flow)
         return found
-

@@ -1,23 +1,22 @@
 """Training on photos: contrast between cells, then BiT, then SED, BiT and cycle together.
 
-The encoder learns from the contrast alone, the recurrence from the paper's losses on correlations that it cannot
-change: an encoder that is trained through an untrained recurrence is spoilt. Losses are taken at the encoder's cells.
+The aligner's encoder learns from the contrast alone, its recurrence from the paper's losses on correlations that it
+cannot change: an encoder that is trained through an untrained recurrence is spoilt.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from likewise.backbones.network import seeded
-from likewise.core.geometry import grid
 from likewise.engine import checkpoint
 from likewise.engine.fit import Fitted, Loop
 from likewise.engine.runs import Run
@@ -25,11 +24,12 @@ from likewise.engine.world import World
 from likewise.errors import InputError
 from likewise.pixels import life
 from likewise.pixels.config import Config
-from likewise.pixels.contrast import cell_truth, contrast
-from likewise.pixels.encoder import CENTRE, STRIDE
-from likewise.pixels.network import Direction, Network
+from likewise.pixels.learners import CellLearner, Learner, RaftLearner
+from likewise.pixels.model import Aligner
+from likewise.pixels.network import Network
 from likewise.pixels.photos import Bent, Photos
-from likewise.pixels.start import log_dual, similarities
+from likewise.pixels.raft import RAFT
+from likewise.pixels.views import Scenes, scenes_of
 
 MODEL = "model.safetensors"
 """The file of a run directory that holds the trained model."""
@@ -37,28 +37,53 @@ MODEL = "model.safetensors"
 BEGIN = 24
 """Photos from which the principal axes of the features are found."""
 
+EXAMINED = 4
+"""Batches of eight bent photos that an evaluation looks at."""
 
-@dataclasses.dataclass(frozen=True)
-class Views:
-    """Pairs of pictures (n, 3, h, w) of one scene each, with the fundamental matrices (n, 3, 3) between them."""
-
-    a: Tensor
-    b: Tensor
-    F: Tensor
+Check = Callable[[nn.Module], Mapping[str, float]]
+"""A further evaluation: figures by name, of which the first, smaller being better, chooses the weights."""
 
 
-Scenes = Callable[[int, tuple[int, int], Sequence[int]], Views]
-"""(how many, size, seed) → pairs of views; rendered scenes, or the pairs of a structure from motion."""
+def train(
+    photos: Photos | str | os.PathLike[str],
+    config: Config | None = None,
+    *,
+    scenes: Scenes | str | os.PathLike[str] | None = "rendered",
+    out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    start: Aligner | RAFT | None = None,
+    check: Check | None = None,
+    device: str = "cpu",
+) -> Aligner | RAFT:
+    """A network trained on a folder of photos; photos that are set aside choose among its weights.
+
+    `scenes` are the pairs with fundamental matrices of the joint stage: "rendered" makes places with the photos as
+    textures, a folder is one that `likewise pixels sfm` wrote, a function gives its own. With `out`, a run directory is
+    written; `resume=True` goes on with it. `start` goes on from a trained model. Under torchrun every process calls
+    this, and each gives back the same network.
+    """
+    chosen = config or Config()
+    pictures = photos if isinstance(photos, Photos) else Photos.folder(photos)
+    world = World.current()
+    run = _run(out, pictures, chosen, resume, world)
+    problem = Training(
+        pictures, scenes_of(scenes, pictures), chosen, world=world, start=start, check=check, device=device
+    )
+    return problem.fitted(run, resume=resume)
 
 
-class Check(Protocol):
-    """An evaluation of a network: figures by name, smaller is better for the first."""
-
-    def __call__(self, network: Network) -> Mapping[str, float]: ...
+def _run(out: str | os.PathLike[str] | None, photos: Photos, config: Config, resume: bool, world: World) -> Run | None:
+    if out is None:
+        return None
+    said = dataclasses.asdict(config) | {"photos": len(photos), "processes": world.size}
+    if world.first:
+        Run.create(Path(out), said, seed=config.seed, resume=resume)
+    world.wait()
+    return Run.create(Path(out), said, seed=config.seed, resume=True)
 
 
 class Training:
-    """Network and batches of one training: the `Problem` of `engine.fit`."""
+    """Network, losses and batches of one training: the `Problem` of `engine.fit`."""
 
     def __init__(
         self,
@@ -67,41 +92,64 @@ class Training:
         config: Config,
         *,
         world: World | None = None,
+        start: Aligner | RAFT | None = None,
         check: Check | None = None,
-        network: Network | None = None,
+        device: str = "cpu",
     ) -> None:
-        if config.joint and config.sed and scenes is None:
-            raise InputError("scenes: the joint stage needs pairs with a fundamental matrix; give some, or sed=0")
-        self.config, self.world = config, world or World.current()
+        if config.joint and (config.sed or config.cycle) and config.scenes and scenes is None:
+            raise InputError("scenes: the joint stage needs pairs with a fundamental matrix; give some, or scenes=0")
+        self.config, self.world, self.device = config, world or World.current(), device
         self.photos, self.aside = photos.split(config.validation, config.seed)
         self.scenes, self.check = scenes, check
-        self.network = network or begun(config, self.photos)
+        self.learner = _learner(config, self.photos, start, device)
+        self.network = self.learner.network
         self.objective: nn.Module = nn.Module()
         self.settings = dataclasses.replace(config, steps=config.steps or config.total)
+
+    def fitted(self, run: Run | None, *, resume: bool) -> Aligner | RAFT:
+        """Train to the end; the model with the weights that were best on what is set aside, or the last."""
+        best: dict[str, Tensor] = {}
+
+        def note() -> None:
+            best.update({k: v.detach().clone() for k, v in self.network.state_dict().items()})
+
+        loop = Loop(self, self.settings, run=run, resume=resume, world=self.world, keep_best=note)
+        fitted = loop.run()
+        with loop.weights():
+            if self.config.keep == "best" and best:
+                self.network.load_state_dict(best)
+            for value in self.network.state_dict().values():
+                self.world.same(value)
+            made = self.model(fitted)
+        if run is not None and self.world.first:
+            checkpoint.save(made, run.path / MODEL)
+            run.finish(steps=fitted.step, best_step=fitted.best_step, **_last(fitted))
+        return made
+
+    def model(self, fitted: Fitted | None = None) -> Aligner | RAFT:
+        """The network as it stands, ready for photos."""
+        import copy
+
+        network: Any = copy.deepcopy(self.network).requires_grad_(False).eval()
+        if isinstance(network, RAFT):
+            return network
+        recipe = dataclasses.asdict(self.config) | {"photos": len(self.photos)}
+        return Aligner(network, name="trained aligner", recipe=recipe, figures=_last(fitted) if fitted else {})
 
     # ------------------------------------------------------------------------------------------------ a Problem
 
     def groups(self) -> list[dict[str, Any]]:
-        """Encoder, projection and temperature, recurrence, each with its rate."""
-        c, n = self.config, self.network
-        n.requires_grad_(True)
-        heads = list(n.encoder.project.parameters())
-        rest = [p for name, p in n.encoder.named_parameters() if not name.startswith("project")]
-        return [
-            {"params": rest, "lr": c.lr, "weight_decay": c.weight_decay},
-            {"params": heads, "lr": c.head_lr, "weight_decay": c.weight_decay},
-            {"params": [n.log_tau], "lr": c.head_lr},
-            {"params": list(n.refine.parameters()), "lr": c.refine_lr, "weight_decay": c.weight_decay},
-        ]
+        """The learner's parameter groups."""
+        return self.learner.groups(self.config)
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Any]]:
-        """The loss of a step's stage, over this process's share of the batch."""
+        """The loss of a step's stage over this process's share of the batch; gradients are summed over processes."""
         stage = self.config.stage(step)
         bent = self._bent(step, stage)
-        if stage == "warm":
-            total = self._contrast(bent)
-            return self._share(total), {"contrast": total.detach()}
-        return self._flows(step, bent, joint=stage == "joint")
+        missed = self.learner.contrast(bent) if stage == "warm" else None
+        parts = self._parts(step, bent, stage) if missed is None else {"contrast": missed}
+        total = torch.stack([*parts.values()]).sum() / self.world.size
+        return total, {name: value.detach() for name, value in parts.items()}
 
     def after(self, step: int) -> None:
         """Nothing follows a step."""
@@ -112,103 +160,85 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self) -> Mapping[str, float]:
-        """End-point errors on bent photos that are never learned from, of the first flow and of the last."""
-        c = self.config
+        """End-point errors in pixels on bent photos that are never learned from, of the first flow and of the last."""
+        c = dataclasses.replace(self.config, share=1.0)
         first, last = [], []
-        for k in range(4):
-            bent = self.aside.bent(8, c.size, (c.seed, 2, k), strength=c.bend, light=c.light, night=c.night)
-            there = self.network(*self.network.features(bent.b, bent.bent), iters=c.iters)[0]
-            truth = cell_truth(bent.warp, *there.last.shape[1:3])
-            first.append(_error(there.start.flow, truth))
-            last.append(_error(there.last, truth))
-        found = {"bent_start": float(np.mean(first)), "bent": float(np.mean(last))}
+        for k in range(EXAMINED):
+            bent = self._on_device(self.aside.bent(8, c.size, (c.seed, 2, k), **self._manner()))
+            ways, truth, _ = self.learner.bent(bent, c, learning=False)
+            last.append(self._error(ways.there[-1], truth))
+            first += [] if ways.start is None else [self._error(ways.start, truth)]
+        found = {"bent": float(np.mean(last))} | ({"bent_start": float(np.mean(first))} if first else {})
         more = dict(self.check(self.network)) if self.check else {}
         return {"score": -next(iter(more.values()), found["bent"]), **found, **more}
 
     # ----------------------------------------------------------------------------------------------------- losses
 
+    def _manner(self) -> dict[str, Any]:
+        return {"strength": self.config.bend, "light": self.config.light, "night": self.config.night}
+
     def _bent(self, step: int, stage: str) -> Bent:
+        """This process's share of the step's photos; a photo's draw depends on its number in the batch alone."""
         c = self.config
-        size = tuple(4 * round(c.small * n / 4) for n in c.size) if stage == "warm" else c.size
+        h, w = (max(64, 4 * round(c.small * n / 4)) for n in c.size) if stage == "warm" else c.size
         part = self.world.part(c.pairs)
-        whole = self.photos.bent(
-            part.stop - part.start, (size[0], size[1]), (c.seed, 1, step, part.start),
-            strength=c.bend, light=c.light, night=c.night,
-        )  # fmt: skip
-        return whole
+        return self._on_device(self.photos.bent(c.pairs, (h, w), (c.seed, 1, step), part=part, **self._manner()))
 
-    def _share(self, total: Tensor) -> Tensor:
-        """A process's part of the mean over the batch: gradients are summed over processes."""
-        return total / self.world.size
+    def _on_device(self, bent: Bent) -> Bent:
+        return bent if self.device == "cpu" else bent.to(self.device)
 
-    def _contrast(self, bent: Bent) -> Tensor:
-        n = self.network
-        fa, fb = n.features(bent.b, bent.bent)
-        truth = cell_truth(bent.warp, int(fa.shape[-2]), int(fa.shape[-1]))
-        return contrast(log_dual(similarities(fa, fb, n.log_tau.exp())), truth)
-
-    def _flows(self, step: int, bent: Bent, *, joint: bool) -> tuple[Tensor, Mapping[str, Any]]:
-        """BiT, and in the joint stage SED, cycle and contrast beside it."""
-        c = self.config
-        parts: dict[str, Tensor] = {}
-        learning = joint and c.contrast > 0
-        with torch.set_grad_enabled(learning):
-            fa, fb = self.network.features(bent.b, bent.bent)
-            truth = cell_truth(bent.warp, int(fa.shape[-2]), int(fa.shape[-1]))
-            if learning:
-                parts["contrast"] = c.contrast * contrast(
-                    log_dual(similarities(fa, fb, self.network.log_tau.exp())), truth
-                )
+    def _parts(self, step: int, bent: Bent, stage: str) -> dict[str, Tensor]:
+        """BiT; in the joint stage also SED, cycle and contrast."""
+        c, s = self.config, self.learner.stride
+        joint = stage == "joint"
+        ways, truth, missed = self.learner.bent(bent, c, learning=joint and c.contrast > 0)
+        parts: dict[str, Tensor] = {} if missed is None else {"contrast": c.contrast * missed}
         if c.bit:
-            there, back = self._both(fa, fb)
             losses = [
-                STRIDE * life.bit_loss(f, g, truth, one_way=c.one_way, scale=c.bit_scale / STRIDE)
-                for f, g in zip(there.flows, back.flows, strict=True)
+                s * life.bit_loss(f, g, truth, one_way=c.one_way, scale=c.bit_scale / s)
+                for f, g in zip(ways.there, ways.back, strict=True)
             ]
             parts["bit"] = c.bit * life.sequence(losses, c.gamma)
-        if joint and self.scenes is not None and (c.sed or c.cycle):
-            parts |= self._epipolar(step)
-        total = sum(parts.values(), fa.new_zeros(()))
-        return self._share(total), {name: value.detach() for name, value in parts.items()}
+        if joint and self.scenes is not None and c.scenes and (c.sed or c.cycle):
+            parts |= self._epipolar(step, self.scenes)
+        return parts
 
-    def _epipolar(self, step: int) -> dict[str, Tensor]:
-        """SED and cycle on pairs of views [LIFE Eq. 1, 2]."""
-        c = self.config
+    def _epipolar(self, step: int, scenes: Scenes) -> dict[str, Tensor]:
+        """SED and cycle on pairs of views, the means of both directions [LIFE Eq. 1, 2]."""
+        c, s = self.config, self.learner.stride
+        views = scenes(c.scenes, c.size, (c.seed, 3, step))
         part = self.world.part(c.scenes)
-        assert_scenes = self.scenes
-        if assert_scenes is None:
-            return {}
-        views = assert_scenes(part.stop - part.start, c.size, (c.seed, 3, step, part.start))
-        with torch.no_grad():
-            fa, fb = self.network.features(views.a, views.b)
-        there, back = self._both(fa, fb)
-        F = of_cells(views.F).to(fa.dtype)
+        a, b = (x[part].to(self.device) for x in (views.a, views.b))
+        F = self.learner.epipolar(views.F[part].to(self.device)).to(a.dtype)
+        ways = self.learner.views(a, b, c.iters)
+        pairs = list(zip(ways.there, ways.back, strict=True))
         found: dict[str, Tensor] = {}
         if c.sed:
-            ways = zip(there.flows, back.flows, strict=True)
-            losses = [
-                STRIDE * 0.5 * (life.sed_loss(f, F, scale=c.sed_scale / STRIDE) + life.sed_loss(g, F.mT, scale=c.sed_scale / STRIDE))
-                for f, g in ways
-            ]  # fmt: skip
-            found["sed"] = c.sed * life.sequence(losses, c.gamma)
+            scale = c.sed_scale / s
+            losses = [life.sed_loss(f, F, scale=scale) + life.sed_loss(g, F.mT, scale=scale) for f, g in pairs]
+            found["sed"] = 0.5 * s * c.sed * life.sequence(losses, c.gamma)
         if c.cycle:
-            knobs: dict[str, Any] = {"mode": c.cycle_mode, "alpha": c.alpha / STRIDE, "beta": c.beta}
-            ways = zip(there.flows, back.flows, strict=True)
-            losses = [
-                STRIDE * 0.5 * (life.cycle_loss(f, g, **knobs) + life.cycle_loss(g, f, **knobs)) for f, g in ways
-            ]
-            found["cycle"] = c.cycle * life.sequence(losses, c.gamma)
+            knobs: dict[str, Any] = {"mode": c.cycle_mode, "alpha": c.alpha / s, "beta": c.beta}
+            losses = [life.cycle_loss(f, g, **knobs) + life.cycle_loss(g, f, **knobs) for f, g in pairs]
+            found["cycle"] = 0.5 * s * c.cycle * life.sequence(losses, c.gamma)
         return found
 
-    def _both(self, fa: Tensor, fb: Tensor) -> tuple[Direction, Direction]:
-        """Both directions as one batch; no gradient reaches the features."""
-        n, b = self.network, len(fa)
-        fa, fb = fa.detach(), fb.detach()
-        with torch.no_grad():
-            first = n.starts(fa, fb)
-        start = type(first[0])(*(torch.cat([getattr(s, k) for s in first]) for k in ("flow", "confidence")))
-        flows = n.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), start, self.config.iters).flows
-        return Direction(first[0], [f[:b] for f in flows]), Direction(first[1], [f[b:] for f in flows])
+    def _error(self, flow: Tensor, truth: life.Truth) -> float:
+        """Mean end-point error in pixels where the truth is known."""
+        d = torch.linalg.vector_norm(flow - truth.there, dim=-1)
+        return self.learner.stride * float(life.masked_mean(d, truth.there_valid))
+
+
+def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, device: str) -> Learner:
+    import copy
+
+    if isinstance(start, Aligner):
+        return CellLearner(copy.deepcopy(start.network).to(device))
+    if isinstance(start, RAFT):
+        return RaftLearner(copy.deepcopy(start).to(device))
+    if config.network != "cells":
+        return RaftLearner(RAFT(config.network, seed=config.seed, device=device))
+    return CellLearner(begun(config, photos).to(device))
 
 
 def begun(config: Config, photos: Photos) -> Network:
@@ -216,18 +246,11 @@ def begun(config: Config, photos: Photos) -> Network:
     with seeded(config.seed):
         network = Network(config.dim, config.hidden)
     network.encoder.begin()
-    pieces = photos.pieces(BEGIN, config.size, np.random.default_rng([config.seed, 0]))
-    network.encoder.principal(pieces)
+    network.encoder.principal(photos.pieces(BEGIN, config.size, np.random.default_rng([config.seed, 0])))
     return network
 
 
-def of_cells(F: Tensor) -> Tensor:
-    """Sᵀ F S: the fundamental matrix between cells, which stand at pixels 4 i + 1."""
-    S = torch.tensor([[STRIDE, 0, CENTRE], [0, STRIDE, CENTRE], [0, 0, 1]], dtype=F.dtype)
-    return S.T @ F @ S
-
-
-def _error(flow: Tensor, truth: life.Truth) -> float:
-    """Mean end-point error in pixels where the truth is known."""
-    d = torch.linalg.vector_norm(flow - truth.there, dim=-1)
-    return STRIDE * float(life.masked_mean(d, truth.there_valid))
+def _last(fitted: Fitted) -> dict[str, float]:
+    """The figures of the best evaluation, or of the last where none is best."""
+    rows = [h for h in fitted.history if h["step"] == fitted.best_step] or fitted.history[-1:]
+    return {k: v for k, v in rows[0].items() if k not in ("step", "score")} if rows else {}
