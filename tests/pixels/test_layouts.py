@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from likewise import io
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
-from likewise.pixels import layouts, metrics, truths
+from likewise.pixels import layouts, metrics, reconstructions, truths
 from likewise.pixels.data import FlowDataset, FlowPair, fitted, rendered
 from likewise.pixels.objectarrays import object_arrays, rebuilt
 from likewise.types import Flow
@@ -233,6 +233,29 @@ def test_colmaps_model(tmp_path: Path, binary: bool) -> None:
         relative = world.poses[j] @ np.linalg.inv(world.poses[i])
         assert metrics.pose_error(full.R, full.t, relative[:3, :3], relative[:3, 3]) == pytest.approx((0, 0), abs=1e-5)
     assert len(layouts.read(tmp_path, least=1, most=2)) == 2
+
+
+def test_a_model_is_what_pycolmap_reads_and_writes(tmp_path: Path) -> None:
+    """Theirs made of our text; ours made of their binary: poses, cameras, points, and what two pictures share."""
+    pycolmap = pytest.importorskip("pycolmap", reason="pip install 'likewise[sfm]'")
+    root = scenes.colmap(tmp_path, scenes.world())
+    theirs = pycolmap.Reconstruction()
+    theirs.read_text(root / "sparse")
+    (root / "binary").mkdir()
+    theirs.write_binary(root / "binary")
+    text, binary = (reconstructions.views_of(root / f) for f in ("sparse", "binary"))
+    images = {image.name: image for image in theirs.images.values()}
+    for one, two in zip(text, binary, strict=True):
+        pose = images[one.name].cam_from_world().matrix()
+        for view in (one, two):
+            np.testing.assert_allclose(np.column_stack([view.R, view.t]), pose, atol=1e-12)
+        np.testing.assert_array_equal(one.ids, two.ids)
+        np.testing.assert_allclose(one.points, two.points)
+    ours = reconstructions.cameras_of(root / "binary")
+    (camera,) = theirs.cameras.values()
+    expected = camera.calibration_matrix() - np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+    np.testing.assert_allclose(ours[camera.camera_id].K, expected)
+    assert ours[camera.camera_id].size == (camera.height, camera.width)
 
 
 def _numbers(name: str) -> tuple[int, int]:

@@ -176,6 +176,16 @@ def _text(folder: Path, given: World, model: str) -> None:
         points, ids = _table(given, k)
         lines.append(" ".join(f"{float(x)!r} {float(y)!r} {i}" for (x, y), i in zip(points, ids, strict=True)))
     (folder / "images.txt").write_text("\n".join(lines) + "\n")
+    tracks: dict[int, list[str]] = {}
+    for k in range(len(given.poses)):
+        for place, number in enumerate(_table(given, k)[1]):
+            tracks.setdefault(number, []).append(f"{k + 1} {place}")
+    rows = [
+        f"{i} {' '.join(repr(float(x)) for x in given.points[i - 7])} 0 0 0 0 {' '.join(track)}"
+        for i, track in tracks.items()
+        if i >= 0
+    ]
+    (folder / "points3D.txt").write_text("\n".join(rows) + "\n")
 
 
 def _binary(folder: Path, given: World, model: str) -> None:
