@@ -50,6 +50,18 @@ def test_a_flo_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(flow.vectors, [[[1, -2], [0, 0]], [[0, 0], [3, -4]]])
 
 
+@pytest.mark.parametrize("component", [1.1e9, -1e10, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_beyond_the_limit_is_unknown(tmp_path: Path, component: float, place: int) -> None:
+    numbers = [0.0, 0.0, 1e9, -1e9]
+    numbers[place] = component
+    (tmp_path / "x.flo").write_bytes(b"PIEH" + struct.pack("<ii4f", 2, 1, *numbers))
+    flow = read_flow(tmp_path / "x.flo")
+    assert flow.valid is not None
+    np.testing.assert_array_equal(flow.valid, [[False, True]])
+    np.testing.assert_array_equal(flow.vectors, [[[0, 0], [1e9, -1e9]]])
+
+
 @settings(max_examples=30)
 @given(flow=flows(NORMAL))
 def test_a_flo_keeps_every_bit(tmp_path_factory: pytest.TempPathFactory, flow: Flow) -> None:
