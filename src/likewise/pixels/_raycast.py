@@ -38,7 +38,7 @@ from likewise.pixels.scenes import (
 from likewise.pixels.textures import reflectance
 
 CURVE = reflectance()
-STEPS = 96
+STEPS = 400
 """The most steps along a ray that may meet a height field."""
 NEAR = 1e-3
 """Hits nearer than this, in depth, are not seen."""
@@ -46,15 +46,15 @@ SLACK = 1e-6
 """A point counts as seen if nothing is nearer than this share of the way to it."""
 LIFT = 2e-3
 """How far, in metres, a shadow ray starts above its surface."""
-NIGH = 0.02
-"""Within this height over a height field, in metres, Newton's steps are tried."""
+NIGH = 2e-3
+"""Within this height over a height field, in metres, Newton's steps are tried: too near for a bump to be skipped."""
 HIGHLIGHT = 24.0
 """The exponent of the highlights."""
 SOFT = 0.15
 """How wide the soft edge of a lamp's cone is, in cosine."""
 SHOULDER = 0.7
 """Light above this is compressed towards 1."""
-AROUND = ((0.0, -0.38), (0.33, 0.19), (-0.33, 0.19))
+AROUND = ((0.36, -0.3), (-0.36, 0.3))
 """Where the further rays of a pixel on an edge go."""
 
 
@@ -424,7 +424,7 @@ def _towards(lights, k, X, Y, Z):
 def view(camera, height_, width, solids, tables, texels, levels, lights, smooth):
     """(radiance (h, w, 3), depth (h, w), solid (h, w)) of one camera.
 
-    Three rays more through each pixel whose neighbour shows another face or other shadows, if `smooth`.
+    Two rays more through each pixel whose neighbour shows another face or other shadows, if `smooth`.
     """
     radiance = np.empty((height_, width, 3), np.float32)
     depth = np.empty((height_, width))
@@ -442,12 +442,12 @@ def view(camera, height_, width, solids, tables, texels, levels, lights, smooth)
             if not _edge(marks, y, x):
                 continue
             for c in range(3):
-                radiance[y, x, c] *= 0.25
-            for k in range(3):
+                radiance[y, x, c] /= 3.0
+            for k in range(2):
                 u, v = x + AROUND[k][0], y + AROUND[k][1]
                 _shade(u, v, camera, solids, tables, texels, levels, lights, out)
                 for c in range(3):
-                    radiance[y, x, c] += 0.25 * out[c]
+                    radiance[y, x, c] += out[c] / 3.0
     return radiance, depth, solid
 
 
@@ -501,8 +501,8 @@ def carried(a, b, depth, solids, tables):
 
 
 @_jit
-def toned(radiance, gain, vignette, grain, noise, table):
-    """A picture from linear light: gain, vignette, a soft shoulder above SHOULDER, noise, and a tone curve by table.
+def toned(radiance, gain, veil, vignette, grain, noise, table):
+    """A picture from linear light: gain, veil, vignette, a soft shoulder above SHOULDER, noise, and a tone curve by table.
 
     The table holds the curve over the square root of light, which is where the dark has its detail.
     """
@@ -515,7 +515,7 @@ def toned(radiance, gain, vignette, grain, noise, table):
             u = 2.0 * x / max(columns - 1, 1) - 1.0
             shade = 1.0 - 0.5 * vignette * (u * u + v * v)
             for c in range(3):
-                light = radiance[y, x, c] * gain[c] * shade
+                light = (radiance[y, x, c] * gain[c] + veil) * shade
                 if light > SHOULDER:
                     light = 1.0 - rest * math.exp((SHOULDER - light) / rest)
                 if grain > 0.0:

@@ -23,7 +23,8 @@ Array = np.ndarray[Any, Any]
 @dataclass(frozen=True)
 class Light:
     """lamps (m, 12): kind, place or direction, axis of the cone, cosine of its edge, colour, reach; ambient (9,): from
-    above, from below, of the backdrop; then what the camera does: the mean it exposes for, tone curve, colour cast.
+    above, from below, of the backdrop; then what the camera does: the mean it exposes for, tone curve, colour cast,
+    veil of stray light.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Light:
     target: float
     gamma: float
     cast: Float[np.ndarray, "3"]
+    veil: float
     vignette: float
     blur: float
     grain: float
@@ -56,7 +58,7 @@ def mixed(a: Light, b: Light, share: float) -> Light:
     lamps = np.concatenate([_dimmed(a.lamps, 1 - share), _dimmed(b.lamps, share)])
     between = {
         n: (1 - share) * getattr(a, n) + share * getattr(b, n)
-        for n in ("ambient", "target", "gamma", "cast", "vignette", "blur", "grain")
+        for n in ("ambient", "target", "gamma", "cast", "veil", "vignette", "blur", "grain")
     }
     return Light(f"{a.kind} to {b.kind}", lamps, **between)
 
@@ -73,9 +75,10 @@ def _dimmed(lamps: Array, share: float) -> Array:
 def _camera(rng: np.random.Generator, low: float, high: float, grain: tuple[float, float]) -> dict[str, Any]:
     """What a camera draws for itself: exposure, tone curve, white balance, vignette, softness, noise."""
     return {
-        "target": rng.uniform(low, high) * (rng.uniform(0.35, 0.7) if rng.random() < 0.25 else 1.0),
-        "gamma": math.exp(rng.normal(0, 0.42)),
+        "target": rng.uniform(low, high) * (rng.uniform(0.3, 0.8) if rng.random() < 0.4 and low > 0.2 else 1.0),
+        "gamma": float(np.clip(math.exp(rng.normal(0, 0.5)), 0.5, 1.7)),
         "cast": np.exp(rng.normal(0, 0.07, 3)),
+        "veil": rng.uniform(0.3, 1.5) if rng.random() < 0.25 else 0.0,
         "vignette": rng.uniform(0, 0.35),
         "blur": rng.uniform(0, 0.55),
         "grain": math.exp(rng.uniform(*np.log(grain))),
@@ -192,7 +195,7 @@ def exposure(radiance: Float[np.ndarray, "h w 3"], light: Light) -> float:
 def developed(
     radiance: Float[np.ndarray, "h w 3"], light: Light, factor: float, rng: np.random.Generator
 ) -> Float[np.ndarray, "h w 3"]:
-    """A picture in [0, 1] as float32: blur, exposure, cast, vignette, shoulder, noise, tone curve."""
+    """A picture in [0, 1] as float32: blur, exposure, cast, veil, vignette, shoulder, noise, tone curve."""
     import cv2
 
     from likewise.pixels import _raycast
@@ -200,6 +203,8 @@ def developed(
     if light.blur > 0.2:
         radiance = cv2.GaussianBlur(radiance, (0, 0), light.blur, borderType=cv2.BORDER_REPLICATE)
     noise = rng.standard_normal(radiance.shape, dtype=np.float32) if light.grain > 0 else np.zeros_like(radiance)
+    veil = light.veil * light.target**2.2
+    gain = factor * light.cast / (1 + light.veil)
     curve = np.linspace(0, 1, 1024) ** (2 * light.gamma / 2.2)
-    picture: Array = _raycast.toned(radiance, factor * light.cast, light.vignette, 0.5 * light.grain, noise, curve)
+    picture: Array = _raycast.toned(radiance, gain, veil, light.vignette, 0.5 * light.grain, noise, curve)
     return picture
