@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from likewise import distributions as distributions
     from likewise import images as images
+    from likewise import pixels as pixels
     from likewise import sets as sets
     from likewise.engine.checkpoint import load as load
     from likewise.engine.checkpoint import save as save
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "distributions": "likewise.distributions",
     "images": "likewise.images",
+    "pixels": "likewise.pixels",
     "sets": "likewise.sets",
     "read": "likewise.io:read",
     "save": "likewise.engine.checkpoint:save",

@@ -67,6 +67,10 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     lazy={
+        "pixels": (
+            "likewise.cli.pixels:pixels",
+            "Where did this point go? Align two photos, match, train, reconstruct.",
+        ),
         "images": ("likewise.cli.images:images", "Which images are like this one? Train, evaluate, index, search."),
         "sets": ("likewise.cli.sets:sets", "How alike are two bags of features? Albums, videos, tracklets."),
         "distributions": (

@@ -44,6 +44,8 @@ _DTYPES = {
 }
 _CLASSES: dict[str, str] = {
     "images.Embedder": "likewise.images.model:Embedder",
+    "pixels.Aligner": "likewise.pixels.model:Aligner",
+    "pixels.RAFT": "likewise.pixels.raft:RAFT",
     "sets.WassersteinLMNN": "likewise.sets.model:WassersteinLMNN",
     "sets.Pipeline": "likewise.sets.pipeline:Pipeline",
 }

@@ -1,0 +1,91 @@
+"""`likewise pixels compare`: two photos aligned, in a line, a picture, and the files that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from likewise.cli.pixels_model import model_at, target, with_model, working
+from likewise.cli.terminal import labels_of, remark, result
+
+if TYPE_CHECKING:
+    from likewise.pixels.compare import PixelComparison
+
+DRAWN = (".png", ".svg", ".pdf", ".jpg")
+PHOTO = (".png", ".jpg", ".webp", ".tif")
+FLOWS = (".flo", ".png")
+
+
+@click.command()
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@with_model
+@click.option(
+    "--out", default="alignment.png", show_default=True, type=click.Path(), help="where to draw what was done"
+)
+@click.option("--flow", type=click.Path(), help="write the flow a→b: f.flo (Middlebury) or f.png (KITTI)")
+@click.option("--warp", type=click.Path(), help="write b brought onto a (.png, .jpg, .webp, .tif)")
+@click.option("--wheel", type=click.Path(), help="write the flow in the colours of Middlebury's wheel")
+@click.option("--confidence", type=click.Path(), help="write the confidence of each pixel, black 0 to white 1")
+@click.option("--json", "as_json", is_flag=True, help="print the comparison as JSON")
+def compare(
+    a: str,
+    b: str,
+    model: str | None,
+    out: str,
+    flow: str | None,
+    warp: str | None,
+    wheel: str | None,
+    confidence: str | None,
+    as_json: bool,
+) -> None:
+    """Align two photos of one place, by day and by night, from other spots: where did every pixel of A go in B?
+
+    Says the cycle error (how far pixels miss their place after going to B and back, in the mean), the share of pixels
+    that come home, and what was done. Draws A, B, B laid onto A, a checkerboard of both, the flow and its confidence.
+    """
+    from likewise.pixels.compare import compare as compared
+
+    files = {
+        "picture": target(out, "out", DRAWN),
+        "flow": target(flow, "flow", FLOWS),
+        "warp": target(warp, "warp", PHOTO),
+        "wheel": target(wheel, "wheel", PHOTO),
+        "confidence": target(confidence, "confidence", PHOTO),
+    }
+    with working("aligning"):
+        found = compared(a, b, model=model_at(model))
+        write(found, files)
+    written = {name: str(path) for name, path in files.items() if path is not None}
+    result(words(found), found.to_dict() | {"files": written}, as_json)
+    remark(f"see {', '.join(written.values())}")
+
+
+def words(found: PixelComparison) -> str:
+    """The one line."""
+    one, two = labels_of(*found.names)
+    done = ", ".join(dict.fromkeys(found.notes)) or "one look"
+    return (
+        f"cycle error {found.distance:.2f} px; {found.home:.0%} of {one} comes home from {two} ({done}; {found.model})"
+    )
+
+
+def write(found: PixelComparison, files: Mapping[str, Path | None]) -> None:
+    """The files that were asked for."""
+    from likewise import plot
+    from likewise.flowfiles import write_flow
+    from likewise.io import write_image
+
+    if (path := files.get("picture")) is not None:
+        found.plot(path)
+    if (path := files.get("flow")) is not None:
+        write_flow(path, found.flow)
+    if (path := files.get("warp")) is not None:
+        write_image(path, found.warp())
+    if (path := files.get("wheel")) is not None:
+        write_image(path, plot.wheel(found.flow))
+    if (path := files.get("confidence")) is not None:
+        write_image(path, found.confidence)
