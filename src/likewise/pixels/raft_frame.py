@@ -75,6 +75,7 @@ def grid(like: Tensor) -> Tensor:
 
 
 def size_of(image: Tensor) -> tuple[int, int]:
+    """(h, w) of pictures (…, h, w)."""
     return image.shape[-2], image.shape[-1]
 
 
