@@ -113,13 +113,13 @@ def test_at_the_epipole_value_and_gradient_are_finite(dtype: torch.dtype) -> Non
     F = g.fundamental(K, K, torch.eye(3, dtype=dtype), torch.tensor([0.0, 0, 1], dtype=dtype))
     e = torch.tensor([8.0, 6.0], dtype=dtype)
     assert g.lines(F, e).abs().max() < 1e-6
-    for start, end in ((e, e + 2), (e, e), (e + 2, e), (e + 1e-4, e + 2)):
+    for start, end in ((e, e + 2), (e, e), (e + 2, e), (e + 1e-4, e + torch.tensor([2, 0]))):
         x, y = start.clone().requires_grad_(), end.clone().requires_grad_()
         d = life.sed(x, y, F)
         d.backward()
         assert torch.isfinite(d)
-        assert torch.isfinite(x.grad).all()
-        assert torch.isfinite(y.grad).all()
+        assert x.grad.norm() < 1e3  # ‖y − e‖ / (ε ‖e‖), not ‖y − e‖ / ‖x − e‖, which has no bound
+        assert y.grad.norm() < 1e3
     flow = torch.zeros(1, 12, 16, 2, dtype=dtype, requires_grad=True)
     life.sed_loss(flow + 0.5, F[None]).backward()
     assert flow.grad.norm(dim=-1).max() < 10 / (12 * 16)
