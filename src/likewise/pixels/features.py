@@ -91,8 +91,9 @@ def detect(image: Picture, features: str | Features | Detector = "sift", most: i
     """The features of a picture, the `most` strongest of them, strongest first.
 
     `features` is a name: "sift" (RootSIFT: descriptors √(d / Σd), whose Euclidean distance is Hellinger's; without a
-    flow it finds more matches, and more right ones, than plain SIFT), "sift-l2" (plain), "orb", "akaze" (where this OpenCV has it), or one that kornia has: "disk", "aliked",
-    "xfeat", "keynet"; or a function of the picture (R2D2 or SuperPoint of one's own); or Features, taken as they are.
+    flow it finds more matches, and more right ones, than plain SIFT), "sift-l2" (plain), "orb", "akaze" (where this
+    OpenCV has it), or one that kornia has: "disk", "aliked", "xfeat", "keynet"; or a function of the picture (R2D2 or
+    SuperPoint of one's own); or Features, taken as they are.
     """
     if isinstance(features, Features):
         return features

@@ -1,0 +1,260 @@
+"""Features: where blobs are found, what is kept, what is refused; kornia's through its own untrained networks."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial import cKDTree
+
+from likewise.errors import InputError, LikewiseError, MissingExtra, ShapeError
+from likewise.pixels import features
+from likewise.pixels.features import Features, detect, root
+from likewise.pixels.pictures import grey, picture
+
+
+def blob(x: float, y: float, sigma: float, size: tuple[int, int] = (128, 128)) -> np.ndarray:
+    rows, columns = np.mgrid[: size[0], : size[1]]
+    hill = np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * sigma**2))
+    return np.rint(30 + 200 * hill).astype(np.uint8)
+
+
+def texture(seed: int = 0, size: tuple[int, int] = (240, 320), blur: float = 2.5) -> np.ndarray:
+    from scipy.ndimage import gaussian_filter
+
+    noise = gaussian_filter(np.random.default_rng(seed).normal(size=size), blur)
+    return np.rint(255 * (noise - noise.min()) / np.ptp(noise)).astype(np.uint8)
+
+
+# ------------------------------------------------------------------------------------------------------------- places
+
+
+@pytest.mark.parametrize("sigma", [2.0, 5.0, 9.0])
+def test_sift_finds_a_blob_where_it_is(sigma: float) -> None:
+    rng = np.random.default_rng(int(sigma))
+    off = []
+    for _ in range(6):
+        x, y = rng.uniform(60, 68, 2)
+        off.append(detect(blob(x, y, sigma)).points[0] - (x, y))
+    assert np.abs(np.mean(off, axis=0)).max() < 0.05  # OpenCV's default is off by 0.25
+    assert np.abs(off).max() < 0.2
+
+
+def mirrored_bias(name: str, levels: bool) -> dict[float, float]:
+    """Half of what a picture's features and its mirror image's disagree by: 0 if centres are at integers."""
+    shown = texture(3)
+    one, two = detect(shown, name), detect(np.ascontiguousarray(shown[:, ::-1]), name)
+    back = np.column_stack([shown.shape[1] - 1 - two.points[:, 0], two.points[:, 1]])
+    found = {}
+    for scale in np.unique(one.scale) if levels else [None]:
+        a = one.points if scale is None else one.points[one.scale == scale]
+        b = back if scale is None else back[two.scale == scale]
+        if min(len(a), len(b)) < 20:
+            continue
+        apart, which = cKDTree(b).query(a)
+        near = apart < 3
+        found[scale] = float(np.median((a - b[which])[near, 0])) / 2
+    return found
+
+
+@pytest.mark.parametrize(("name", "levels"), [("sift", False), ("orb", True)])
+def test_a_mirror_image_has_mirrored_features(name: str, levels: bool) -> None:
+    found = mirrored_bias(name, levels)
+    assert len(found) >= (4 if levels else 1)
+    assert max(abs(v) for v in found.values()) < 0.06, found
+
+
+def test_without_the_correction_orb_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features, "_orb_points", lambda points, levels, size: points)
+    assert max(abs(v) for v in mirrored_bias("orb", True).values()) > 0.3
+
+
+def test_akaze_where_opencv_has_it() -> None:
+    import cv2
+
+    if not hasattr(cv2, "AKAZE_create") and not hasattr(getattr(cv2, "xfeatures2d", None), "AKAZE_create"):
+        with pytest.raises(LikewiseError, match="has no AKAZE; pip install"):
+            detect(texture(), "akaze")
+        pytest.skip(f"OpenCV {cv2.__version__} has no AKAZE")
+    found = detect(texture(), "akaze")
+    assert found.binary
+    assert found.descriptors.shape[1] == 61
+    assert len(found) > 50
+    assert max(abs(v) for v in mirrored_bias("akaze", False).values()) < 0.06
+
+
+# -------------------------------------------------------------------------------------------------------- descriptors
+
+
+def test_root_sift_by_hand() -> None:
+    rows = np.array([[1.0, 3.0], [0.0, 0.0]], dtype=np.float32)
+    assert np.allclose(root(rows), [[0.5, np.sqrt(0.75)], [0, 0]])
+
+
+def test_sift_descriptors_are_roots_of_the_plain_ones() -> None:
+    one, plain = detect(texture()), detect(texture(), "sift-l2")
+    assert np.array_equal(one.points, plain.points)
+    assert np.allclose(one.descriptors, np.sqrt(plain.descriptors / plain.descriptors.sum(axis=1, keepdims=True)))
+    assert np.allclose(np.linalg.norm(one.descriptors, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sift", "orb"])
+def test_the_strongest_are_kept_in_order(name: str) -> None:
+    all_of_them, few = detect(texture(), name, most=4000), detect(texture(), name, most=50)
+    assert len(few) == 50
+    assert (np.diff(few.scores) <= 0).all()
+    if name == "sift":  # ORB shares its number out among the levels
+        assert np.array_equal(few.points, all_of_them.points[:50])
+    again = detect(texture(), name, most=50)
+    assert np.array_equal(few.points, again.points)
+    assert np.array_equal(few.descriptors, again.descriptors)
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize("name", ["sift", "orb"])
+@pytest.mark.parametrize("size", [(1, 1), (5, 9), (40, 40), (200, 200)])
+def test_blank_and_tiny_pictures_have_none(name: str, size: tuple[int, int]) -> None:
+    found = detect(np.full((*size, 3), 128, np.uint8), name)
+    assert len(found) == 0
+    assert found.points.shape == (0, 2)
+    assert found.descriptors.ndim == 2
+
+
+def test_the_same_picture_in_any_form_gives_the_same_features() -> None:
+    shown = texture(size=(96, 128))
+    alpha = np.dstack([shown, shown, shown, np.full_like(shown, 255)])
+    forms = [shown[..., None], np.dstack([shown] * 3), alpha, shown.astype(np.uint16) * 257, shown / 255.0]
+    forms += [torch.from_numpy(shown)[None].expand(3, -1, -1) / 255.0, torch.from_numpy(shown)]
+    expected = detect(shown)
+    for form in forms:
+        assert np.array_equal(detect(form).points, expected.points)
+
+
+def test_grey_is_luma_and_transparency_lies_over_white() -> None:
+    assert grey(picture(np.array([[[255, 0, 0]]], np.uint8)))[0, 0] == 76
+    assert float(picture(np.array([[[0, 0, 0, 51]]], np.uint8))[0, 0, 0]) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("image", "error"),
+    [
+        (np.zeros((2, 3, 5)), ShapeError),
+        (np.zeros((0, 3)), ShapeError),
+        (np.full((9, 9), 2.0), InputError),
+        (np.full((9, 9), np.nan), InputError),
+        (np.zeros((9, 9), np.int64), InputError),
+        (torch.zeros(1, 3, 9, 9), ShapeError),
+        ("nowhere.jpg", LikewiseError),
+        (7, InputError),
+    ],
+)
+def test_what_is_no_picture_is_refused(image: object, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        picture(image)
+
+
+def test_names_and_numbers_that_are_wrong_are_named() -> None:
+    with pytest.raises(InputError, match="features: expected sift"):
+        detect(texture(), "surf")
+    with pytest.raises(InputError, match="give a function that runs it"):
+        detect(texture(), "superpoint")
+    with pytest.raises(InputError, match="most: expected"):
+        detect(texture(), most=0)
+    with pytest.raises(ShapeError, match="descriptors: expected"):
+        Features(np.zeros((3, 2)), np.zeros((2, 8)))
+    with pytest.raises(InputError, match="NaN"):
+        Features([[np.nan, 0]], [[1.0]])
+    with pytest.raises(InputError, match="bytes"):
+        Features([[0, 0]], [[1.0]], binary=True)
+
+
+def test_own_functions_and_arrays() -> None:
+    given = ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]], [0.1, 0.9])
+    found = detect(texture(), lambda image: given if image.shape == (3, 240, 320) else None, most=1)
+    assert found.points.tolist() == [[3.0, 4.0]]
+    assert not found.binary
+    kept = Features(given[0], given[1])
+    assert detect(texture(), kept, most=1) is kept
+    with pytest.raises(InputError, match="expected Features"):
+        detect(texture(), lambda image: 3)
+    assert "2 numbers" in repr(kept)
+
+
+# ------------------------------------------------------------------------------------------------------------- kornia
+
+
+class Disk(torch.nn.Module):
+    """What kornia's DISK looks like from outside: a list of objects with three tensors."""
+
+    def forward(self, images: torch.Tensor, n: int, pad_if_not_divisible: bool) -> list[SimpleNamespace]:
+        assert images.shape == (1, 3, 240, 320)
+        assert pad_if_not_divisible
+        keys = torch.tensor([[1.0, 2.0], [30.0, 4.0]])
+        scores = torch.tensor([0.5, 2.0])
+        return [SimpleNamespace(keypoints=keys, descriptors=torch.eye(2), detection_scores=scores)]
+
+
+def stub(**members: object) -> ModuleType:
+    module = ModuleType("kornia.feature")
+    for name, value in members.items():
+        setattr(module, name, value)
+    return module
+
+
+def with_kornia(monkeypatch: pytest.MonkeyPatch, module: ModuleType | None) -> None:
+    parent = ModuleType("kornia")
+    if module is not None:
+        parent.feature = module  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "kornia", parent if module is not None else None)
+    monkeypatch.setitem(sys.modules, "kornia.feature", module)
+    monkeypatch.setattr(features, "_NETWORKS", {})
+
+
+def test_a_kornia_network_is_loaded_once_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = []
+    loader = SimpleNamespace(from_pretrained=lambda name: loads.append(name) or Disk())
+    with_kornia(monkeypatch, stub(DISK=loader))
+    for _ in range(2):
+        found = detect(texture(), "disk")
+    assert loads == ["depth"]
+    assert found.points.tolist() == [[30.0, 4.0], [1.0, 2.0]]
+    assert found.scores.tolist() == [2.0, 0.5]
+
+
+def test_without_kornia_or_its_weights_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_kornia(monkeypatch, None)
+    with pytest.raises(MissingExtra, match="kornia is not installed"):
+        detect(texture(), "disk")
+
+    def offline(name: str) -> None:
+        raise OSError("no route to host")
+
+    with_kornia(monkeypatch, stub(DISK=SimpleNamespace(from_pretrained=offline)))
+    with pytest.raises(LikewiseError, match=r"weights of disk cannot be loaded \(no route to host\)"):
+        detect(texture(), "disk")
+    with pytest.raises(LikewiseError, match="this kornia has no aliked"):
+        detect(texture(), "aliked")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["disk", "aliked", "xfeat"])
+def test_real_kornia_networks_fit_the_adapters(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Untrained: no weights can be fetched in a test; shapes, order and places are those of the real classes."""
+    kornia = pytest.importorskip("kornia.feature", reason="kornia is not installed")
+    torch.manual_seed(0)
+    build = {"disk": "DISK", "aliked": "ALIKED", "xfeat": "XFeat"}[name]
+    if not hasattr(kornia, build):
+        pytest.skip(f"this kornia has no {build}")
+    monkeypatch.setattr(features, "_NETWORKS", {name: getattr(kornia, build)().eval()})
+    found = detect(texture(size=(128, 160)), name, most=100)
+    assert not found.binary
+    assert found.points.shape == (len(found), 2)
+    assert len(found) <= 100
+    assert (np.diff(found.scores) <= 0).all()
+    assert len(found) == 0 or (found.points.min() >= 0 and found.points[:, 0].max() < 160)

@@ -1,0 +1,464 @@
+"""Guided matching: hand cases, a naive loop over features, a rendered place, files, and nothing to match."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.pixels.test_features import texture
+
+from likewise.core.geometry import homography_flow
+from likewise.errors import FileError, InputError, ShapeError
+from likewise.pixels import metrics, nearest
+from likewise.pixels.features import Features, detect
+from likewise.pixels.matching import Matches, match, raw
+from likewise.types import Flow
+
+BLANK = torch.zeros(3, 100, 120)
+
+
+class Moved:
+    """A model that knows the homography: the flow both ways, on the grid of each picture."""
+
+    def __init__(self, H: np.ndarray) -> None:
+        self.H = torch.tensor(H, dtype=torch.float64)
+
+    def both(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return homography_flow(self.H, *a.shape[-2:]), homography_flow(torch.linalg.inv(self.H), *b.shape[-2:])
+
+
+STILL = Moved(np.eye(3))
+
+
+# -------------------------------------------------------------------------------------------------- an oracle in loops
+
+
+def oracle(
+    pa: np.ndarray, da: np.ndarray, pb: np.ndarray, db: np.ndarray, *, radius: float, search: str, ratio: float | None
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Both stages for a flow of 0, feature by feature; of equal distances the first wins."""
+
+    def closest(row: np.ndarray, rows: np.ndarray, among: list[int]) -> int:
+        return min(among, key=lambda k: (((row - rows[k]) ** 2).sum(), k)) if among else -1
+
+    def passes(row: np.ndarray, rows: np.ndarray, among: list[int]) -> bool:
+        d = sorted(((row - rows[k]) ** 2).sum() for k in among)
+        return ratio is None or len(d) < 2 or d[0] < ratio**2 * d[1]
+
+    near = np.linalg.norm(pa[:, None] - pb[None], axis=2) <= radius
+    there = [closest(da[i], db, np.flatnonzero(near[i]).tolist()) for i in range(len(da))]
+    back = [closest(db[j], da, np.flatnonzero(near[:, j]).tolist()) for j in range(len(db))]
+    first = [(i, j) for i, j in enumerate(there) if j >= 0 and back[j] == i]
+    free_a = [i for i in range(len(da)) if i not in {p[0] for p in first}]
+    free_b = [j for j in range(len(db)) if j not in {p[1] for p in first}]
+    pool_a, pool_b = (free_a, free_b) if search == "left" else (list(range(len(da))), list(range(len(db))))
+    second = []
+    for i in free_a:
+        j = closest(da[i], db, pool_b)
+        if j in free_b and closest(db[j], da, pool_a) == i and passes(da[i], db, pool_b) and passes(db[j], da, pool_a):
+            second.append((i, j))
+    return first, second
+
+
+def pairs_of(found: Matches, pa: np.ndarray, pb: np.ndarray, stage: int) -> list[tuple[int, int]]:
+    some = found.of_stage(stage)
+    at = [
+        [int(np.flatnonzero((points == q).all(axis=1))[0]) for q in side]
+        for points, side in ((pa, some.a), (pb, some.b))
+    ]
+    return sorted(zip(*at, strict=True))
+
+
+@st.composite
+def places_and_rows(draw: st.DrawFn) -> tuple[np.ndarray, ...]:
+    """Features at distinct places with descriptors of small whole numbers, so that ties are many and sums exact."""
+    rng = np.random.default_rng(draw(st.integers(0, 100_000)))
+    made: list[np.ndarray] = []
+    for _ in range(2):
+        n = draw(st.integers(1, 25))
+        places = rng.permutation(120 * 100)[:n]
+        made += [np.column_stack([places % 120, places // 120]).astype(float), rng.integers(0, 3, (n, 3)).astype(float)]
+    return tuple(made)
+
+
+@given(places_and_rows(), st.sampled_from([3.0, 15.0, 40.0, 500.0]), st.sampled_from(["all", "left"]),
+       st.sampled_from([None, 0.8]))  # fmt: skip
+def test_both_stages_as_a_loop_finds_them(world, radius, search, ratio) -> None:
+    pa, da, pb, db = world
+    found = match(BLANK, BLANK, features=world, model=STILL, radius=radius, search=search, ratio=ratio)
+    first, second = oracle(pa, da, pb, db, radius=radius, search=search, ratio=ratio)
+    assert pairs_of(found, pa, pb, 1) == first
+    assert pairs_of(found, pa, pb, 2) == sorted(second)
+
+
+@given(places_and_rows(), st.sampled_from(["all", "left"]))
+def test_matches_are_one_to_one_and_the_same_from_b_to_a(world, search) -> None:
+    there = match(BLANK, BLANK, features=world, model=STILL, radius=20, search=search, ratio=0.9)
+    back = match(BLANK, BLANK, features=world[2:] + world[:2], model=STILL, radius=20, search=search, ratio=0.9)
+    for points in (there.a, there.b):
+        assert len(np.unique(points, axis=0)) == len(points)
+    for stage in (1, 2):
+        one, two = there.of_stage(stage), back.of_stage(stage)
+        assert sorted(map(tuple, np.hstack([one.a, one.b]))) == sorted(map(tuple, np.hstack([two.b, two.a])))
+
+
+@given(places_and_rows(), st.sampled_from([None, 0.7]))
+def test_raw_is_stage_two_with_nothing_near(world, ratio) -> None:
+    far = (np.full((100, 120, 2), 1e4), np.full((100, 120, 2), 1e4))
+    one, two = raw(BLANK, BLANK, features=world, ratio=ratio), match(
+        BLANK, BLANK, features=world, flows=far, ratio=ratio
+    )  # fmt: skip
+    assert np.array_equal(one.a, two.a)
+    assert np.array_equal(one.b, two.b)
+    assert (one.stage == 2).all()
+
+
+@pytest.mark.parametrize("radius", [1.0, 8.0, 60.0, 300.0])
+def test_near_features_alike_by_lists_by_matrices_and_by_loop(radius: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    x, y = (rng.integers(0, 4, (150, 6)).astype(np.float32) for _ in range(2))
+    places, points = rng.uniform(0, 200, (150, 2)), rng.uniform(0, 200, (150, 2))
+    places[7] = np.nan
+    expected = np.full(150, -1)
+    for i in range(150):
+        among = np.flatnonzero(np.linalg.norm(points - places[i], axis=1) <= radius)
+        if len(among):
+            expected[i] = among[((x[i] - y[among]) ** 2).sum(axis=1).argmin()]
+    for share in (0.0, 2.0):  # all matrices, all lists
+        monkeypatch.setattr(nearest, "DENSE", share)
+        monkeypatch.setattr(nearest, "PAIRS", 64)
+        assert np.array_equal(nearest.guided(x, places, y, points, radius), expected)
+
+
+def test_mutual_nearest_agrees_with_opencv() -> None:
+    import cv2
+
+    one, two = detect(texture(1, (120, 160))), detect(texture(1, (120, 160), blur=2.6))
+    i, j = nearest.mutual(*nearest.comparable(one, two))
+    peer = cv2.BFMatcher(cv2.NORM_L2, crossCheck=True).match(one.descriptors, two.descriptors)
+    assert len(i) > 20
+    assert {(m.queryIdx, m.trainIdx) for m in peer} == set(zip(i.tolist(), j.tolist(), strict=True))
+
+
+def test_binary_descriptors_go_by_hamming() -> None:
+    import cv2
+
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 256, (40, 32)).astype(np.uint8) for _ in range(2)]
+    one, two = (Features(rng.uniform(0, 99, (40, 2)), r) for r in rows)
+    x, y = nearest.comparable(one, two)
+    bits = np.unpackbits(rows[0][3] ^ rows[1][5]).sum()
+    assert ((x[3] - y[5]) ** 2).sum() == 4 * bits
+    assert nearest.similarity(x[3:4], y[5:6])[0] == pytest.approx(1 - 2 * bits / 256)
+    i, j = nearest.mutual(x, y)
+    peer = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(*rows)
+    distances = {(m.queryIdx, m.trainIdx): m.distance for m in peer}
+    found = [int(((x[p] - y[q]) ** 2).sum() / 4) for p, q in zip(i, j, strict=True)]
+    assert len(i)
+    assert sum(
+        distances.get((p, q)) == d for (p, q), d in zip(zip(i, j, strict=True), found, strict=True)
+    ) >= 0.8 * len(i)
+
+
+# --------------------------------------------------------------------------------------------------------- hand cases
+
+
+def hand(**knobs: object) -> Matches:
+    """Two features of a at x = 10 and 50; in b their look-alikes are swapped, the places are not."""
+    pa, pb = [[10.0, 10.0], [50.0, 10.0]], [[11.0, 10.0], [51.0, 10.0]]
+    da, db = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
+    return match(BLANK, BLANK, features=(pa, da, pb, db), model=STILL, **knobs)  # type: ignore[arg-type]
+
+
+def test_the_flow_outweighs_the_look_inside_the_radius() -> None:
+    near = hand(radius=5)
+    assert near.stage.tolist() == [1, 1]
+    assert near.b[:, 0].tolist() == [11.0, 51.0]
+    assert near.score.tolist() == [0, 0]
+    far = hand(radius=0.5)
+    assert far.stage.tolist() == [2, 2]
+    assert far.b[:, 0].tolist() == [51.0, 11.0]
+    assert far.score.tolist() == [1, 1]
+    assert hand(radius=1.0).stage.tolist() == [1, 1]  # the radius itself is inside
+
+
+def test_both_readings_of_stage_two() -> None:
+    """The left-over feature of a looks most like one that is taken: "all" drops it, "left" takes the next."""
+    pa, da = [[10.0, 10.0], [90.0, 50.0]], [[4.0, 0.0], [4.0, 1.0]]
+    pb, db = [[10.0, 10.0], [20.0, 90.0]], [[4.0, 1.0], [0.0, 0.0]]
+    strict = match(BLANK, BLANK, features=(pa, da, pb, db), model=STILL, search="all")
+    loose = match(BLANK, BLANK, features=(pa, da, pb, db), model=STILL, search="left")
+    assert strict.stage.tolist() == [1]
+    assert loose.stage.tolist() == [1, 2]
+    assert loose.b[1].tolist() == [20.0, 90.0]
+
+
+def test_the_radius_grows_where_the_flow_was_found_on_a_smaller_picture() -> None:
+    pa, pb, rows = [[40.0, 40.0]], [[49.0, 40.0]], [[1.0]]
+    given: dict = {"features": (pa, rows, pb, rows), "radius": 5.0}
+    assert match(BLANK, BLANK, model=STILL, **given).stage.tolist() == [2]
+    assert match(BLANK, BLANK, model=STILL, flow_size=60, **given).stage.tolist() == [1]  # 5 px at half the size
+    worker = Moved(np.eye(3))
+    worker.work = 60  # type: ignore[attr-defined]
+    assert match(BLANK, BLANK, model=worker, **given).stage.tolist() == [1]
+    assert match(BLANK, BLANK, model=worker, flow_size=120, **given).stage.tolist() == [2]
+    coarse = (np.zeros((50, 60, 2)), np.zeros((50, 60, 2)))
+    assert match(BLANK, BLANK, flows=coarse, **given).stage.tolist() == [1]
+
+
+def test_flows_on_coarser_grids_are_read_by_the_half_pixel_rule() -> None:
+    """b is a at 3/2 of its size; on grids of 20 × 24 and 30 × 36 the flow is (p + ½) 3/2 − ½ − p."""
+    y, x = np.mgrid[:20, :24].astype(float)
+    ab = np.stack([(x + 0.5) * 1.5 - 0.5 - x, (y + 0.5) * 1.5 - 0.5 - y], axis=2)
+    y, x = np.mgrid[:30, :36].astype(float)
+    ba = np.stack([(x + 0.5) / 1.5 - 0.5 - x, (y + 0.5) / 1.5 - 0.5 - y], axis=2)
+    point = np.array([[30.0, 62.0]])
+    there = (point + 0.5) * 1.5 - 0.5
+    rows = [[1.0]]
+    found = match(
+        torch.zeros(3, 100, 120), torch.zeros(3, 150, 180), features=(point, rows, there, rows),
+        flows=(ab, ba), radius=0.01,
+    )  # fmt: skip
+    assert found.stage.tolist() == [1]
+    assert found.sizes == ((100, 120), (150, 180))
+
+
+def test_where_the_flow_is_not_known_stage_one_is_silent() -> None:
+    known = np.ones((100, 120), dtype=bool)
+    known[:, 45:] = False
+    still = Flow(np.zeros((100, 120, 2)), known)
+    points = [[10.0, 10.0], [50.0, 10.0]]
+    rows = [[1.0, 0.0], [0.0, 1.0]]
+    found = match(BLANK, BLANK, features=(points, rows, points, rows), flows=(still, still))
+    assert found.stage.tolist() == [1, 2]
+    broken = np.zeros((100, 120, 2))
+    broken[:, 45:] = np.nan
+    assert match(BLANK, BLANK, features=(points, rows, points, rows), flows=(broken, broken)).stage.tolist() == [1, 2]
+
+
+# -------------------------------------------------------------------------------------------------------------- worlds
+
+
+@pytest.fixture(scope="module")
+def turned() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A texture, the same through a homography, and the homography."""
+    import cv2
+
+    shown = texture(5, (200, 260), blur=1.5)
+    H = np.array([[0.9, -0.25, 40.0], [0.2, 0.8, 10.0], [2e-4, -1e-4, 1.0]])
+    return shown, cv2.warpPerspective(shown, H, (260, 200)), H
+
+
+@pytest.mark.parametrize("name", ["sift", "orb"])
+def test_guided_matches_are_more_and_better_than_raw_ones(turned, name: str) -> None:
+    a, b, H = turned
+    plain, guided = raw(a, b, features=name), match(a, b, features=name, model=Moved(H))
+    assert len(guided) >= len(plain)
+    right = [int((metrics.match_errors(m, H) <= 3).sum()) for m in (plain, guided)]
+    assert right[1] > right[0]
+    assert metrics.mma(guided, H, stage=1)[5] > 0.9
+    assert metrics.corner_error(guided.homography(), H, a.shape) < 1.0
+
+
+@pytest.mark.slow
+def test_a_rendered_place_gives_back_its_cameras() -> None:
+    from scipy.spatial import cKDTree
+
+    from likewise.pixels.render import Renderer
+
+    walls = [np.dstack([texture(s, (128, 128), blur=1.0)] * 3) for s in range(4)]
+    pair = Renderer(walls, (240, 320), lighting=0.3, sensor=0.3).pair(3)
+    y, x = np.mgrid[:240, :320]
+    start = np.stack([x, y], axis=2).astype(np.float64)
+    seen = pair.visible.numpy()
+    goals = (start + pair.flow.numpy())[seen]
+    _, which = cKDTree(goals).query(start.reshape(-1, 2))  # the flow b→a: back to the pixel that comes nearest
+    back = (start[seen][which] - goals[which]).reshape(240, 320, 2)
+    found = match(pair.a, pair.b, flows=(pair.flow, back), radius=3)
+    first = found.stage1()
+    assert len(first) > 100
+    assert metrics.sparse_accuracy(pair.flow, first.a, first.b)[3] > 0.9
+    pose = found.pose(pair.Ka, pair.Kb)
+    rotation, translation = metrics.pose_error(pose.R, pose.t, pair.R, pair.t)
+    assert rotation < 1
+    assert translation < 10
+    F = found.fundamental()
+    assert np.median(metrics_errors(F.matrix, pair)) < 1.0
+
+
+def metrics_errors(F: np.ndarray, pair) -> np.ndarray:
+    """How far true matches of a rendered pair lie from the epipolar lines of F, in pixels."""
+    from likewise.pixels.robust import epipolar_errors
+
+    y, x = np.nonzero(pair.visible.numpy())
+    a = np.column_stack([x, y]).astype(np.float64)
+    return epipolar_errors(F, a, a + pair.flow.numpy()[y, x])
+
+
+def test_the_same_call_gives_the_same_bytes(turned) -> None:
+    a, b, H = turned
+    one, two = (match(a, b, model=Moved(H)) for _ in range(2))
+    assert all(np.array_equal(getattr(one, n), getattr(two, n)) for n in ("a", "b", "stage", "score"))
+
+
+def test_a_model_with_flow_alone_will_do(turned) -> None:
+    a, b, H = turned
+
+    class OneWay:
+        def flow(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            there, back = Moved(H).both(x, y)
+            return there if np.array_equal(x[0].numpy(), (a / np.float32(255)).astype(np.float32)) else back
+
+    one, two = match(a, b, model=OneWay()), match(a, b, model=Moved(H))
+    assert np.array_equal(one.b, two.b)
+
+
+def test_4096_features_take_less_than_half_a_second_of_cpu() -> None:
+    import time
+
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(4096, 128)).astype(np.float32) for _ in range(2)]
+    points = [rng.uniform(0, 480, (4096, 2)) for _ in range(2)]
+    given = (points[0], rows[0], points[1], rows[1])
+    still = np.zeros((480, 480, 2))
+    shown = torch.zeros(3, 480, 480)
+    match(shown, shown, features=given, flows=(still, still))
+    best = np.inf
+    for _ in range(3):
+        started = time.process_time()
+        match(shown, shown, features=given, flows=(still, still))
+        best = min(best, time.process_time() - started)
+    assert best < 0.5
+
+
+# ------------------------------------------------------------------------------------------------- nothing to match
+
+
+def test_blank_tiny_and_odd_pictures_say_why_there_is_nothing() -> None:
+    shown = texture(size=(90, 120))
+    for a, b, who in (
+        (np.zeros((80, 80), np.uint8), shown, "in a:"),
+        (shown, np.zeros((3, 5, 4), np.uint8), "in b:"),
+        (torch.ones(3, 20, 30), np.full((70, 70), 9, np.uint16), "in a and b:"),
+    ):
+        for found in (raw(a, b), match(a, b, model=STILL)):
+            assert len(found) == 0
+            assert who in found.reason
+            assert "blank" in found.reason
+            assert "none" in repr(found)
+            assert found.to_dict()["reason"] == found.reason
+            assert "4 matches at least" in found.homography().reason
+            assert found.pose(np.eye(3), np.eye(3)).R is None
+
+
+def test_different_sizes_and_depths_match() -> None:
+    a, b = texture(2, (120, 160)), texture(2, (120, 160))[:100, 10:]
+    H = np.array([[1.0, 0, -10], [0, 1, 0], [0, 0, 1]])
+    found = match(a.astype(np.uint16) * 257, np.dstack([b] * 3 + [np.full_like(b, 255)]), model=Moved(H))
+    assert found.sizes == ((120, 160), (100, 150))
+    assert metrics.mma(found, H)[1] > 0.9
+    assert not found.reason
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"radius": 0}, "radius: expected"),
+        ({"search": "some"}, "search: expected 'all' or 'left'"),
+        ({"ratio": 1.5}, "ratio: expected"),
+        ({"features": (1, 2, 3)}, "features: expected a name"),
+        ({"features": "surf"}, "features: expected sift"),
+        ({"model": 3}, "model: expected something with .both"),
+        ({"flows": (np.zeros((4, 4, 3)), np.zeros((4, 4, 2)))}, "flow a→b: expected"),
+    ],
+)
+def test_wrong_arguments_are_named(knobs: dict, words: str) -> None:
+    shown = texture(size=(90, 120))
+    with pytest.raises(InputError, match=words):
+        match(shown, shown, **({"model": STILL} | knobs))
+
+
+def test_features_that_cannot_be_compared_are_refused() -> None:
+    one, two = Features([[1.0, 1.0]], [[1.0, 2.0]]), Features([[1.0, 1.0]], [[1.0, 2.0, 3.0]])
+    with pytest.raises(InputError, match="cannot be compared"):
+        raw(BLANK, BLANK, features=(one, two))
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def some(n: int = 12, sizes: tuple | None = ((100, 120), (90, 110))) -> Matches:
+    rng = np.random.default_rng(0)
+    stage = rng.integers(1, 3, n)
+    return Matches(rng.uniform(0, 90, (n, 2)), rng.uniform(0, 90, (n, 2)), stage, rng.random(n), sizes=sizes)
+
+
+def test_parts_and_summary() -> None:
+    found = some()
+    first = found.stage1()
+    assert isinstance(first, Matches)
+    assert (first.stage == 1).all()
+    assert first.sizes == found.sizes
+    none = found.take(np.zeros(12, dtype=bool))
+    assert len(none) == 0
+    assert none.reason
+    assert found.to_dict()["matches"] == 12
+    assert found.to_dict()["sizes"] == [[100, 120], [90, 110]]
+
+
+@pytest.mark.parametrize("kept", [some(), some(0), some(3, None)])
+def test_arrays_there_and_back(kept: Matches, tmp_path) -> None:
+    back = Matches.open(kept.save(tmp_path / "m.npz"))
+    assert all(np.array_equal(getattr(kept, n), getattr(back, n)) for n in ("a", "b", "stage", "score"))
+    assert back.sizes == kept.sizes
+    assert back.reason == kept.reason
+
+
+def test_what_is_no_file_of_matches_is_refused(tmp_path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.zeros((1, 2)))
+    with pytest.raises(FileError, match="lacks b, score, stage"):
+        Matches.open(tmp_path / "x.npz")
+    with pytest.raises(InputError, match="path: expected"):
+        some().save(tmp_path / "m.csv")
+
+
+def test_colmap_lists_count_pixels_from_a_half(tmp_path) -> None:
+    found = Matches([[0.0, 2.0], [0.0, 2.0]], [[5.0, 6.0], [7.0, 8.0]])
+    found.save(tmp_path / "m.txt", names=("one.jpg", "two.jpg"))
+    assert (tmp_path / "m.txt").read_text() == "one.jpg two.jpg\n0 0\n0 1\n\n"
+    lines = (tmp_path / "one.jpg.txt").read_text().splitlines()
+    assert lines[0] == "1 128"
+    assert lines[1].startswith("0.5000 2.5000 1 0 0")
+    assert len(lines[1].split()) == 4 + 128
+    assert (tmp_path / "two.jpg.txt").read_text().startswith("2 128\n5.5000 6.5000 ")
+    with pytest.raises(InputError, match="names: expected relative"):
+        found.save(tmp_path / "m.txt", names=("../one.jpg", "two.jpg"))
+    with pytest.raises(InputError, match="two different"):
+        found.save(tmp_path / "m.txt", names=("one.jpg", "one.jpg"))
+
+
+def test_colmap_database_holds_the_matches(tmp_path) -> None:
+    pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra sfm)")
+    from likewise.pixels.matchfiles import write_database
+
+    one, two = some(), some(5)
+    path = write_database(tmp_path / "m.db", [("a.jpg", "b.jpg", one), ("a.jpg", "c.jpg", two)])
+    db = pycolmap.Database.open(path)
+    ids = {i.name: i.image_id for i in db.read_all_images()}
+    assert set(ids) == {"a.jpg", "b.jpg", "c.jpg"}
+    points = {n: db.read_keypoints(i)[:, :2] for n, i in ids.items()}
+    for name, kept in (("b.jpg", one), ("c.jpg", two)):
+        i, j = db.read_matches(ids["a.jpg"], ids[name]).T
+        assert np.allclose(points["a.jpg"][i], kept.a + 0.5, atol=1e-4)
+        assert np.allclose(points[name][j], kept.b + 0.5, atol=1e-4)
+    db.close()
+    with pytest.raises(InputError, match="needs the size of a"):
+        some(3, None).save(tmp_path / "n.db", names=("a.jpg", "b.jpg"))
+
+
+def test_shape_of_flow_is_named() -> None:
+    with pytest.raises(ShapeError, match="flow b→a"):
+        match(BLANK, BLANK, features=([[1.0, 1.0]], [[1.0]], [[1.0, 1.0]], [[1.0]]), flows=(
+            np.zeros((4, 4, 2)), np.zeros((4, 2))))  # fmt: skip

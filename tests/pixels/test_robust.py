@@ -1,0 +1,215 @@
+"""Homography, F, E and pose: exact worlds with outliers, OpenCV as a peer, and what cannot be told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.transform import Rotation
+
+from likewise.errors import InputError, ShapeError
+from likewise.pixels import metrics, robust
+
+Ka = np.array([[500.0, 0, 320], [0, 500, 240], [0, 0, 1]])
+Kb = np.array([[600.0, 0, 300], [0, 610, 250], [0, 0, 1]])
+H = np.array([[1.1, 0.1, 5], [-0.05, 0.9, 20], [1e-4, 2e-4, 1]])
+
+
+def world(n: int = 200, wrong: float = 0.4, noise: float = 0.3, seed: int = 0, turn: float = 0.2):
+    """Matches of points in space seen by two cameras, some of them wrong; the pose, and which are wrong."""
+    rng = np.random.default_rng(seed)
+    R, t = Rotation.from_rotvec([0.05, turn, -0.1]).as_matrix(), np.array([1.0, 0.1, 0.2])
+    X = rng.uniform([-2, -2, 4], [2, 2, 10], (n, 3))
+    a, b = seen(Ka, X), seen(Kb, X @ R.T + t) + rng.normal(0, noise, (n, 2))
+    bad = rng.random(n) < wrong
+    b[bad] = rng.uniform(0, 600, (int(bad.sum()), 2))
+    return a, b, R, t / np.linalg.norm(t), bad
+
+
+def seen(K: np.ndarray, X: np.ndarray) -> np.ndarray:
+    x = X @ K.T
+    return x[:, :2] / x[:, 2:]
+
+
+def plane(n: int = 200, wrong: float = 0.4, noise: float = 0.3, seed: int = 1):
+    rng = np.random.default_rng(seed)
+    a = rng.uniform(0, 600, (n, 2))
+    b = metrics.project(H, a) + rng.normal(0, noise, (n, 2))
+    bad = rng.random(n) < wrong
+    b[bad] = rng.uniform(0, 600, (int(bad.sum()), 2))
+    return a, b, bad
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+def test_homography_among_outliers() -> None:
+    a, b, bad = plane()
+    found = robust.homography(a, b)
+    assert metrics.corner_error(found.matrix, H, (600, 600)) < 0.5
+    assert found.n == found.inliers.sum() == (~bad).sum()
+    assert not (found.inliers & bad).any()
+    assert np.asarray(found)[2, 2] == 1.0
+
+
+def test_homography_of_exact_matches_is_exact() -> None:
+    a, b, _ = plane(wrong=0, noise=0)
+    assert metrics.corner_error(robust.homography(a, b), H, (600, 600)) < 1e-2
+
+
+def test_fundamental_among_outliers() -> None:
+    a, b, R, t, bad = world()
+    found = robust.fundamental(a, b)
+    truth = np.linalg.inv(Kb).T @ np.cross(np.eye(3), -t) @ R @ np.linalg.inv(Ka)
+    clean = world(noise=0, wrong=0, seed=5)
+    assert np.median(robust.epipolar_errors(truth, clean[0], clean[1])) < 1e-9
+    assert np.median(robust.epipolar_errors(found.matrix, clean[0], clean[1])) < 0.3
+    assert np.linalg.norm(found.matrix) == pytest.approx(1)
+    assert np.linalg.svd(found.matrix)[1][2] < 1e-12
+    assert (found.inliers & bad).sum() <= 3
+    assert (found.inliers & ~bad).sum() >= 0.95 * (~bad).sum()
+
+
+def test_pose_among_outliers() -> None:
+    a, b, R, t, bad = world()
+    found = robust.pose(a, b, Ka, Kb)
+    rotation, translation = metrics.pose_error(found.R, found.t, R, t, signed=True)
+    assert rotation < 0.3
+    assert translation < 0.6
+    assert np.linalg.norm(found.t) == pytest.approx(1)
+    assert np.linalg.det(found.R) == pytest.approx(1)
+    assert (found.inliers & ~bad).sum() >= 0.95 * (~bad).sum()
+
+
+def test_pose_of_exact_matches_is_exact() -> None:
+    a, b, R, t, _ = world(wrong=0, noise=0)
+    found = robust.pose(a, b, Ka, Kb)
+    assert max(metrics.pose_error(found.R, found.t, R, t, signed=True)) < 1e-4
+    assert found.n == len(a)
+
+
+def test_the_polish_earns_its_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds = [world(seed=s) for s in range(4)]
+
+    def errors() -> float:
+        poses = [robust.pose(w[0], w[1], Ka, Kb) for w in worlds]
+        return float(np.mean([metrics.pose_error(p.R, p.t, *w[2:4])[1] for p, w in zip(poses, worlds, strict=True)]))
+
+    polished = errors()
+    monkeypatch.setattr(robust, "_polished", lambda start, at, n, *rest: np.zeros(n))
+    assert polished < 0.7 * errors()
+
+
+def test_pose_agrees_with_opencv() -> None:
+    import cv2
+
+    a, b, *_ = world(wrong=0)
+    found = robust.pose(a, b, Ka, Kb)
+    x, y = robust.rays(Ka, a)[:, :2].copy(), robust.rays(Kb, b)[:, :2].copy()
+    _, R, t, _ = cv2.recoverPose(found.E, x, y, np.eye(3))
+    assert np.allclose(found.R, R, atol=1e-6)
+    assert np.allclose(found.t, t[:, 0], atol=1e-6)
+
+
+@given(st.integers(0, 10_000))
+def test_the_four_readings_of_e_hold_the_pose(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    R, t = Rotation.random(random_state=seed).as_matrix(), rng.normal(size=3)
+    t /= np.linalg.norm(t)
+    readings = robust.decomposed(np.cross(np.eye(3), -t) @ R)
+    assert min(np.abs(r - R).max() + np.abs(s - t).max() for r, s in readings) < 1e-6
+    X = rng.uniform(-1, 1, (20, 3)) + np.array([0, 0, 5])
+    Y = X @ R.T + t
+    ahead = robust.in_front(R, t, X / X[:, 2:], Y / Y[:, 2:])
+    assert np.array_equal(ahead, Y[:, 2] > 0)
+
+
+def test_epipolar_errors_by_hand_and_by_loop() -> None:
+    F = np.array([[0, 0, 0], [0, 0, -1.0], [0, 1.0, 0]])  # cameras side by side: y stays
+    a, b = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[7.0, 2.0], [9.0, 6.5]])
+    assert robust.epipolar_errors(F, a, b).tolist() == [0.0, 2.5]
+    assert np.allclose(np.abs(robust.sampson_errors(F, a, b)), [0.0, 2.5 / np.sqrt(2)])
+    F = np.random.default_rng(0).normal(size=(3, 3))
+    for k, error in enumerate(robust.epipolar_errors(F, a, b)):
+        x, y = np.append(a[k], 1), np.append(b[k], 1)
+        one, two = abs(y @ F @ x) / np.hypot(*(F @ x)[:2]), abs(y @ F @ x) / np.hypot(*(F.T @ y)[:2])
+        assert error == pytest.approx(max(one, two))
+
+
+def test_the_same_matches_give_the_same_answer_whatever_the_global_seed() -> None:
+    import cv2
+
+    a, b, *_ = world()
+    answers = []
+    for seed in (1, 2):
+        cv2.setRNGSeed(seed)
+        answers.append([robust.homography(a, b).matrix, robust.fundamental(a, b).matrix, robust.pose(a, b, Ka, Kb).R])
+    for one, two in zip(*answers, strict=True):
+        assert np.array_equal(one, two)
+
+
+# --------------------------------------------------------------------------------------------------- nothing to tell
+
+
+@pytest.mark.parametrize("n", range(9))
+def test_too_few_matches_say_so(n: int) -> None:
+    a, b, *_ = world(wrong=0, noise=0)
+    for kind, least, found in (
+        ("homography", 4, robust.homography(*(metrics_plane(n)))),
+        ("fundamental", 8, robust.fundamental(a[:n], b[:n])),
+        ("essential", 5, robust.essential(a[:n], b[:n], Ka, Kb)),
+    ):
+        assert (found.matrix is not None) == (n >= least), kind
+        assert found.inliers.shape == (n,)
+        if n < least:
+            assert found.reason == f"{least} matches at least are needed, got {n}"
+            assert f"no {kind}" in repr(found)
+    empty = robust.pose(a[:4], b[:4], Ka, Kb)
+    assert empty.R is None
+    assert empty.t is None
+    assert "5 matches" in empty.reason
+    assert empty[:2] == (None, None)
+
+
+def metrics_plane(n: int) -> tuple[np.ndarray, np.ndarray]:
+    a, b, _ = plane(wrong=0, noise=0)
+    return a[:n], b[:n]
+
+
+def test_degenerate_matches_are_told_not_raised() -> None:
+    line = np.column_stack([np.arange(20.0), 2 * np.arange(20.0)])
+    rng = np.random.default_rng(0)
+    for a, b, why in (
+        (line, rng.uniform(0, 9, (20, 2)), "one line"),
+        (rng.uniform(0, 9, (20, 2)), line, "one line"),
+        (np.zeros((20, 2)), line, "distinct"),
+        (np.repeat(rng.uniform(0, 9, (2, 2)), 10, axis=0), rng.uniform(0, 9, (20, 2)), "distinct"),
+    ):
+        for found in (robust.homography(a, b), robust.fundamental(a, b), robust.pose(a, b, Ka, Kb)):
+            assert why in found.reason
+            assert found.n == 0
+    with pytest.raises(InputError, match="there is none"):
+        np.asarray(robust.homography(line, line))
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 200), st.integers(0, 40))
+def test_nonsense_never_raises(seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = np.rint(rng.uniform(0, 9, (n, 2))), np.rint(rng.uniform(0, 9, (n, 2)))
+    for found in (robust.homography(a, b), robust.fundamental(a, b), robust.essential(a, b, Ka, Kb)):
+        assert (found.matrix is None) == bool(found.reason)
+        assert found.matrix is None or np.isfinite(found.matrix).all()
+
+
+def test_wrong_arguments_are_named() -> None:
+    a, b, *_ = world()
+    with pytest.raises(ShapeError, match="a, b: expected points"):
+        robust.homography(a, b[:-1])
+    with pytest.raises(InputError, match="px: expected"):
+        robust.fundamental(a, b, px=0)
+    with pytest.raises(ShapeError, match="Ka: expected"):
+        robust.pose(a, b, np.eye(2), Kb)
+    with pytest.raises(InputError, match="Kb: expected"):
+        robust.pose(a, b, Ka, -Kb)
