@@ -45,15 +45,18 @@ def model_at(path: str | None) -> Any:
 
 
 @contextmanager
-def working(words: str) -> Iterator[None]:
-    """Something turns on stderr while a step of unknown length is done; nothing where that is no terminal."""
+def working(words: str) -> Iterator[Callable[[str], None]]:
+    """Something turns on stderr while a step of unknown length is done; nothing where that is no terminal.
+
+    Yields what changes the words.
+    """
     if not sys.stderr.isatty():
-        yield
+        yield lambda _: None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(words):
-        yield
+    with Console(stderr=True).status(words) as status:
+        yield status.update
 
 
 def target(path: str | None, option: str, suffixes: tuple[str, ...]) -> Path | None:
