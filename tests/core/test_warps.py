@@ -209,6 +209,15 @@ def test_a_chain_is_one_after_the_other() -> None:
         first.then(g.random_affine(3, 40, 50, generator=source()))
 
 
+@pytest.mark.parametrize("draw", [g.random_affine, g.random_thin_plate, g.random_warp])
+def test_some_of_the_maps_are_those_maps(draw: object) -> None:
+    warp = draw(4, 20, 30, generator=source(1), like=double)  # type: ignore[operator]
+    few, points = warp.part(slice(1, 3)), field(1, 20, 30)
+    assert (len(few), len(warp)) == (2, 4)
+    assert torch.allclose(few.backward(points), warp.backward(points)[1:3])
+    assert torch.allclose(few.forward(points)[0], warp.forward(points)[0][1:3], atol=2e-3)
+
+
 def test_gradients_of_points() -> None:
     warp = g.random_warp(2, 30, 40, generator=source(), like=double)
     points = (25 * torch.rand(2, 5, 2, generator=source(1)).double() + 2).requires_grad_()
