@@ -58,17 +58,18 @@ AROUND = ((0.36, -0.3), (-0.36, 0.3))
 """Where the further rays of a pixel on an edge go."""
 
 
-def _jit(function: Any) -> Any:
+def _jit(function: Any, **options: bool) -> Any:
     """njit without the GIL, its machine code kept in the user's cache folder; no reassociation: same bytes."""
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(cache_folder() / "numba")
     try:
-        return njit(cache=True, nogil=True, error_model="numpy", boundscheck=False)(function)
+        return njit(cache=True, nogil=True, error_model="numpy", boundscheck=False, **options)(function)
     finally:
         numba.config.CACHE_DIR = before
 
 
-_part = njit(nogil=True, error_model="numpy", boundscheck=False, forceinline=True)
-"""A part that is written into its callers: a call costs as much as what it does."""
+def _part(function: Any) -> Any:
+    """A part that is written into its callers: a call would cost as much as what it does."""
+    return _jit(function, forceinline=True)
 
 
 # --------------------------------------------------------------------------------------------------------- one shape
@@ -502,7 +503,7 @@ def carried(a, b, depth, solids, tables):
 
 @_jit
 def toned(radiance, gain, veil, vignette, grain, noise, table):
-    """A picture from linear light: gain, veil, vignette, a soft shoulder above SHOULDER, noise, and a tone curve by table.
+    """A picture from linear light: gain, veil, vignette, a shoulder above SHOULDER, noise, and a tone curve by table.
 
     The table holds the curve over the square root of light, which is where the dark has its detail.
     """

@@ -124,13 +124,15 @@ class Renderer:
         """The pair of a seed."""
         import torch
 
+        from likewise.core.geometry import fundamental
+
         scene, a, b = setting(seed, self.size, self.motion)
         views = self._pictures(seed, scene, (a, b))
         flow, _, hidden = _carried(a, b, scene, views[0][1])
-        R, t = a.to(b)
-        pictures = (torch.from_numpy(np.ascontiguousarray(v[0].transpose(2, 0, 1))) for v in views)
-        truths = (torch.from_numpy(np.ascontiguousarray(x)) for x in (flow, hidden, fundamental(a, b), a.K, b.K, R, t))
-        return Pair(*pictures, *truths)
+        pictures = [torch.from_numpy(np.ascontiguousarray(v[0].transpose(2, 0, 1))) for v in views]
+        Ka, Kb, R, t = (torch.from_numpy(np.ascontiguousarray(m)) for m in (a.K, b.K, *a.to(b)))
+        F = fundamental(Ka, Kb, R, t)
+        return Pair(pictures[0], pictures[1], torch.from_numpy(flow), torch.from_numpy(hidden), F, Ka, Kb, R, t)
 
     def batch(self, seeds: Sequence[int]) -> Pair:
         """The pairs of some seeds in one, with a leading dimension."""
@@ -223,14 +225,6 @@ def lights_of(seed: int, indoors: bool, share: float) -> tuple[Light, Light]:
 
 
 # --------------------------------------------------------------------------------------------------------- what is true
-
-
-def fundamental(a: Camera, b: Camera) -> Float[np.ndarray, "3 3"]:
-    """F = Kb⁻ᵀ [t]ₓ R Ka⁻¹ of unit Frobenius norm: [y, 1] F [x, 1]ᵀ = 0 for x in a, y in b."""
-    R, t = a.to(b)
-    cross = np.array([[0.0, -t[2], t[1]], [t[2], 0.0, -t[0]], [-t[1], t[0], 0.0]])
-    F = np.linalg.inv(b.K).T @ cross @ R @ np.linalg.inv(a.K)
-    return np.asarray(F / np.linalg.norm(F))
 
 
 def _carried(a: Camera, b: Camera, scene: Scene, depth: Array) -> tuple[Array, Array, Array]:

@@ -237,13 +237,13 @@ def _bricks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
 
 def _tiles(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
     """Cells around random seeds (flagstones), each of its own colour, with dark joints."""
+    from scipy.spatial import KDTree
+
     n = int(rng.integers(20, 70))
-    points, (y, x) = rng.random((n, 2)), np.mgrid[:side, :side] / side
-    distance = np.hypot(x[..., None] - points[:, 0], y[..., None] - points[:, 1])
-    nearest = np.partition(distance, 1, axis=-1)
-    joint = (nearest[..., 1] - nearest[..., 0]) < 0.015
+    distance, nearest = KDTree(rng.random((n, 2))).query(np.moveaxis(np.mgrid[:side, :side] / side, 0, -1), k=2)
+    joint = distance[..., 1] - distance[..., 0] < 0.015
     tone = _colours(rng, 3)[rng.integers(0, 3, n)] * rng.uniform(0.7, 1.2, (n, 1))
-    return _rough(rng, np.where(joint[..., None], 0.1, tone[distance.argmin(-1)]), 0.2)
+    return _rough(rng, np.where(joint[..., None], 0.1, tone[nearest[..., 0]]), 0.2)
 
 
 def _checks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
