@@ -8,6 +8,7 @@ how many pixels come home; a step that gains nothing is undone.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -17,17 +18,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from likewise.core.geometry import carried, grid, inside, sample, transform
+from likewise.core.geometry import carried, grid, inside, sample, scaling, transform
 from likewise.pixels.life import cycle
 from likewise.pixels.network import Network, at_pixels
+from likewise.pixels.start import starts
 
 HOME = 3.0
 """Pixels, at the resolution worked at, within which a pixel that went there and back has come home."""
 
-TURNS = (0, 45, 90, 135, 180, 225, 270, 315)
-SIZES = (0.6, 1.0, 1.67)
 SEARCHED = 192
-"""Longest side at which turns and sizes are tried."""
+"""Longest side at which candidates are tried."""
 
 
 @dataclass(frozen=True)
@@ -108,36 +108,57 @@ def _plausible(H: np.ndarray[Any, Any], found: Aligned) -> bool:
     return bool(0.02 * h * w <= area <= 50 * h * w)
 
 
-def similarity(turn: float, size: float, a: tuple[int, int], b: tuple[int, int]) -> Float[Tensor, "3 3"]:
-    """The map of a's points to b's that turns by degrees and scales about the centres of both."""
-    c, s = size * math.cos(math.radians(turn)), size * math.sin(math.radians(turn))
-    ax, ay, bx, by = (a[1] - 1) / 2, (a[0] - 1) / 2, (b[1] - 1) / 2, (b[0] - 1) / 2
-    return torch.tensor([[c, -s, bx - c * ax + s * ay], [s, c, by - s * ax - c * ay], [0.0, 0.0, 1.0]])
+def turned(turn: float, size: float, tilt: float = 1.0, along: float = 0.0) -> Float[Tensor, "2 2"]:
+    """size · R(turn) · R(along) diag(√tilt, 1/√tilt) R(−along), angles in degrees: turned, scaled, seen aslant."""
+    t, a = math.radians(turn), math.radians(along)
+    squeeze = torch.diag(torch.tensor([math.sqrt(tilt), 1 / math.sqrt(tilt)]))
+    return size * _rotation(t) @ _rotation(a) @ squeeze @ _rotation(-a)
+
+
+def _rotation(angle: float) -> Float[Tensor, "2 2"]:
+    c, s = math.cos(angle), math.sin(angle)
+    return torch.tensor([[c, -s], [s, c]])
+
+
+def about_centres(A: Float[Tensor, "2 2"], a: tuple[int, int], b: tuple[int, int]) -> Float[Tensor, "3 3"]:
+    """The map of a's points to b's that is A and takes centre to centre."""
+    ca, cb = (torch.tensor([(n[1] - 1) / 2, (n[0] - 1) / 2]) for n in (a, b))
+    H = torch.eye(3)
+    H[:2, :2], H[:2, 2] = A, cb - A @ ca
+    return H
+
+
+SIMILAR = [turned(t, z) for t, z in product((0, 45, 90, 135, 180, 225, 270, 315), (0.6, 1.0, 1.67))]
+"""Turns and sizes that are tried first."""
+ASLANT = [turned(t, 1.0, tilt, along) for t, tilt, along in product((-45, 0, 45), (2.2,), range(0, 180, 30))]
+"""Slanted views that are tried where none of those will do."""
 
 
 @torch.no_grad()
 def searched(
-    network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int, *, best: int = 2
+    network: Network,
+    a: Float[Tensor, "3 h w"],
+    b: Float[Tensor, "3 h2 w2"],
+    candidates: Sequence[Tensor],
+    *,
+    best: int = 2,
 ) -> list[Tensor]:
-    """The similarities a → b under which most cells find their like, of 24 turns and sizes, tried on small pictures."""
-    from likewise.pixels.start import starts
-
+    """The maps a → b, of the candidates, under which most cells find their like; tried on small pictures."""
     small = [shrunk(x, SEARCHED) for x in (a, b)]
     sizes = [(int(x.shape[-2]), int(x.shape[-1])) for x in small]
     fa = network.encoder(small[0][None])
     base = grid(*sizes[0])
     scores = []
-    for turn, size in product(TURNS, SIZES):
-        H = similarity(turn, size, sizes[0], sizes[1])
-        points = transform(H, base)
+    for k, A in enumerate(candidates):
+        points = transform(about_centres(A, sizes[0], sizes[1]), base)
         seen = inside(points, *sizes[1]).float().mean()
         bent = sample(small[1][None], points[None], padding="border")
         there, _ = starts(fa, network.encoder(bent), network.log_tau.exp(), smooth=False)
-        scores.append((float(there.confidence.mean() * seen.sqrt()), turn, size))
+        scores.append((float(there.confidence.mean() * seen.sqrt()), k))
     full = [(int(x.shape[-2]), int(x.shape[-1])) for x in (a, b)]
-    up = [torch.diag(torch.tensor([f[1] / s[1], f[0] / s[0], 1.0])) for f, s in zip(full, sizes, strict=True)]
-    chosen = sorted(scores, reverse=True)[:best]
-    return [up[1] @ similarity(t, z, sizes[0], sizes[1]) @ torch.linalg.inv(up[0]) for _, t, z in chosen]
+    up = [scaling(s, f).float() for s, f in zip(sizes, full, strict=True)]
+    chosen = [about_centres(candidates[k], sizes[0], sizes[1]) for _, k in sorted(scores, reverse=True)[:best]]
+    return [up[1] @ H @ torch.linalg.inv(up[0]) for H in chosen]
 
 
 def shrunk(x: Float[Tensor, "3 h w"], longest: int) -> Float[Tensor, "3 h2 w2"]:

@@ -16,9 +16,10 @@ from torch import Tensor
 from likewise import io
 from likewise.core.geometry import resize_flow
 from likewise.errors import InputError, ShapeError
-from likewise.pixels.inference import Aligned, agreed, look, look_through, resized, searched, snapped
+from likewise.pixels.inference import ASLANT, SIMILAR, Aligned, agreed, look, look_through, resized, searched, snapped
 from likewise.pixels.network import Network
 from likewise.pixels.polish import polished
+from likewise.pixels.tiling import detailed
 
 Picture = Any
 """A tensor (3, h, w) in [0, 1], an array (h, w, 3) or (h, w), a Pillow image, or the path of a file."""
@@ -38,15 +39,17 @@ class Manner:
     iters: int = 6
     """Steps of the recurrence."""
     search: Literal["auto", "always", "never"] = "auto"
-    """Try 24 turns and sizes of b: where few pixels come home, always, or never."""
+    """Try 24 turns and sizes of b, then 18 slants: where few pixels come home, always, or never."""
     enough: float = 0.5
     """The share of pixels coming home from which on nothing is searched."""
-    passes: int = 2
+    passes: int = 3
     """Looks at the pair; from the second on, b is bent onto a by what the last look agreed on."""
     polish: bool = True
     """A last correction of fractions of a pixel on the grey of a and of b bent onto it."""
     snap: float = 0.9
     """The share of agreement from which on a single homography stands for the whole flow; above 1: never."""
+    detail: int = 0
+    """Longest side up to which flows of larger pictures are corrected tile by tile; 0: they are only enlarged."""
 
 
 class Aligner:
@@ -91,6 +94,8 @@ class Aligner:
         one, two = picture(a, "a"), picture(b, "b")
         m = self.manner if iters is None else replace(self.manner, iters=iters)
         found = align(self.network, worked(one, m), worked(two, m), m)
+        if m.detail > m.work and "one plane" not in found.notes:
+            found = detailed(self.network, one, two, found, m.detail)
         sizes = [(int(x.shape[-2]), int(x.shape[-1])) for x in (one, two)]
         return enlarged(found, sizes[0], sizes[1])
 
@@ -128,20 +133,33 @@ def default() -> Aligner:
 
 
 def align(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], manner: Manner) -> Aligned:
-    """Look; turn and scale b if little comes home; bend b onto a and look again; polish."""
+    """Look; turn, scale and slant b if little comes home; bend b onto a and look again; polish."""
     found = look(network, a, b, manner.iters)
     score = found.home()
-    if manner.search == "always" or (manner.search == "auto" and score < manner.enough):
-        for H in searched(network, a, b, manner.iters):
-            found, score = _better(found, score, look_through(network, a, b, H, manner.iters), "turned and scaled")
-    for _ in range(1, manner.passes):
-        flat, _ = agreed(found)
-        if flat is None:
+    for candidates, note in ((SIMILAR, "turned and scaled"), (ASLANT, "seen aslant")):
+        if manner.search == "never" or (manner.search == "auto" and score >= manner.enough):
             break
-        found, score = _better(found, score, look_through(network, a, b, flat, manner.iters), "bent by a homography")
+        for H in searched(network, a, b, candidates):
+            tried = _again(network, a, b, look_through(network, a, b, H, manner.iters), manner)
+            found, score = _better(found, score, tried, note)
+    found = _again(network, a, b, found, manner)
     if manner.polish:
         found = polished(found, a, b)
     return snapped(found, share=manner.snap) if manner.snap <= 1 else found
+
+
+def _again(network: Network, a: Tensor, b: Tensor, found: Aligned, manner: Manner) -> Aligned:
+    """Further looks, each with b bent onto a by the homography that the last agreed on, as long as more comes home."""
+    score = found.home()
+    for _ in range(1, manner.passes):
+        H, _ = agreed(found)
+        if H is None:
+            break
+        before = score
+        found, score = _better(found, score, look_through(network, a, b, H, manner.iters), "bent by a homography")
+        if score <= before + 0.01:
+            break
+    return found
 
 
 def _better(old: Aligned, score: float, new: Aligned, note: str) -> tuple[Aligned, float]:

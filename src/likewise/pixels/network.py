@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from likewise.core.geometry import grid
 from likewise.pixels.encoder import CENTRE, STRIDE, Encoder
-from likewise.pixels.refine import Refine, Volume
+from likewise.pixels.refine import Nearby, Refine, Volume
 from likewise.pixels.start import Start, starts
 
 MOST_CELLS = 5_000
@@ -66,7 +66,8 @@ class Network(nn.Module):
         """One direction from features and a first flow."""
         if iters == 0:
             return Direction(start, [])
-        volume = Volume(fa, fb, self.refine.levels)
+        seen = Volume if torch.is_grad_enabled() or fa.device.type != "cpu" else Nearby
+        volume = seen(fa, fb, self.refine.levels)
         return Direction(start, self.refine(fa, volume, start.flow, start.confidence, iters))
 
 

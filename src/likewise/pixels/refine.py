@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from likewise.core.geometry import grid
+from likewise.pixels import lookup
 
 RADIUS = 3
 LEVELS = 3
@@ -41,6 +42,31 @@ class Volume:
             at = (goals.reshape(b, h * w, 2) + 0.5) / 2**i - 0.5
             planes.append(window(level, at, size, radius))
         return torch.cat(planes, -1).view(b, h, w, -1).movedim(-1, 1)  # channels-last as it stands
+
+
+class Nearby:
+    """The same windows, computed from the features when they are asked for: for inference, in little memory."""
+
+    def __init__(self, fa: Float[Tensor, "b d h w"], fb: Float[Tensor, "b d h2 w2"], levels: int = LEVELS) -> None:
+        self.shape = fa.shape
+        self.rows = fa.movedim(1, -1).flatten(0, 2).contiguous().numpy()
+        self.maps = []
+        for i in range(levels):
+            if i:
+                fb = functional.avg_pool2d(fb, 2, ceil_mode=True, count_include_pad=False)
+            self.maps.append(fb.movedim(1, -1).contiguous().numpy())
+
+    def around(self, goals: Float[Tensor, "b h w 2"], radius: int = RADIUS) -> Float[Tensor, "b planes h w"]:
+        """Similarities in windows around the cells' goals, given in cells of the second picture."""
+        b, _, h, w = self.shape
+        side = 2 * radius + 1
+        planes = goals.new_empty(b * h * w, len(self.maps), side, side)
+        for i, features in enumerate(self.maps):
+            at = ((goals + 0.5) / 2**i - 0.5).reshape(-1, 2).contiguous().numpy()
+            found = goals.new_empty(b * h * w, side * side)
+            lookup.on_demand(self.rows, [features], at, radius, found.numpy())
+            planes[:, i] = found.view(-1, side, side).mT  # there, x is the slower one
+        return planes.view(b, h, w, -1).movedim(-1, 1)
 
 
 def window(level: Float[Tensor, "b n m"], at: Float[Tensor, "b n 2"], size: tuple[int, int], radius: int) -> Tensor:
@@ -97,7 +123,7 @@ class Refine(nn.Module):
         return hidden, self.head(hidden)
 
     def forward(
-        self, fa: Tensor, volume: Volume, start: Float[Tensor, "b h w 2"], sure: Float[Tensor, "b h w"], iters: int
+        self, fa: Tensor, volume: Volume | Nearby, start: Float[Tensor, "b h w 2"], sure: Float[Tensor, "b h w"], iters: int
     ) -> list[Float[Tensor, "b h w 2"]]:
         """The flow after each step, in cells; gradients do not flow from step to step through the places looked at."""
         hidden, given = self.begin(fa)

@@ -190,15 +190,15 @@ class Training:
     def _parts(self, step: int, bent: Bent, stage: str) -> dict[str, Tensor]:
         """BiT; in the joint stage also SED, cycle and contrast."""
         c, s = self.config, self.learner.stride
-        joint = stage == "joint"
-        ways, truth, missed = self.learner.bent(bent, c, learning=joint and c.contrast > 0)
-        parts: dict[str, Tensor] = {} if missed is None else {"contrast": c.contrast * missed}
-        if c.bit:
+        joint, parts = stage == "joint", dict[str, Tensor]()
+        if c.bit or (joint and c.contrast):
+            ways, truth, missed = self.learner.bent(bent, c, learning=joint and c.contrast > 0)
             losses = [
                 s * life.bit_loss(f, g, truth, one_way=c.one_way, scale=c.bit_scale / s)
                 for f, g in zip(ways.there, ways.back, strict=True)
             ]
             parts["bit"] = c.bit * life.sequence(losses, c.gamma)
+            parts |= {} if missed is None else {"contrast": c.contrast * missed}
         if joint and self.scenes is not None and c.scenes and (c.sed or c.cycle):
             parts |= self._epipolar(step, self.scenes)
         return parts
