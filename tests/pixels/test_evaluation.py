@@ -238,6 +238,13 @@ def test_sizes_may_differ(shifted: FlowPair) -> None:
     assert evaluate(baselines.SiftHomography(), dataset, size=None)["aepe"] < 1
 
 
+def test_a_flow_to_a_picture_of_another_size_keeps_the_half_pixel() -> None:
+    """Where nothing moves, the centre of a's first pixel is the middle of b's first 2 × 3."""
+    flow = baselines._restored(np.zeros((4, 5, 2), np.float32), (8, 15), torch.zeros(3, 4, 5))
+    assert flow[0, 0].tolist() == [1.0, 0.5]
+    assert flow[3, 4].tolist() == [13.0 - 4, 6.5 - 3]
+
+
 def test_presets_are_checked() -> None:
     with pytest.raises(InputError, match="preset: expected ultrafast, fast, medium, got 'slow'"):
         baselines.DIS(preset="slow")  # type: ignore[arg-type]

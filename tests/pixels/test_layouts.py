@@ -99,6 +99,18 @@ def test_generated_homographies_draw_the_second_picture_and_the_truth_follows(tm
     assert not torch.equal(dataset[0].load(64).b, dataset[1].load(64).b)
 
 
+def test_b_is_drawn_after_the_pairs_own_homography() -> None:
+    """G H, not H G: a point of a goes to b by H, and with b's picture by G."""
+    own, G = np.array([[1.0, 0, 4], [0, 1, 0], [0, 0, 1]]), np.array([[0.5, 0, 0], [0, 0.5, 0], [0, 0, 1]])
+    sample = FlowPair(scenes.texture(0), scenes.texture(1), homography=own, seen_through=G).load()
+    np.testing.assert_allclose(sample.homography, G @ own)
+    assert sample.flow is not None
+    assert sample.flow.valid is not None
+    np.testing.assert_allclose(sample.flow.vectors[10, 20], [12 - 20, 5 - 10])
+    np.testing.assert_array_equal(sample.flow.valid[0], np.arange(64) + 4 <= 63)
+    np.testing.assert_allclose(sample.b[:, 5, 12], scenes.texture(1)[10, 24] / 255, atol=1e-5)
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(20, 300), st.integers(20, 300))
 def test_a_random_homography_moves_the_corners_as_it_says(seed: int, h: int, w: int) -> None:
