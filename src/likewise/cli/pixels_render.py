@@ -25,7 +25,7 @@ SHOWN = 12
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(0), help="of the first pair; the next has one more"
 )
-@click.option("--textures", type=click.Path(), help="a folder of photos to paint with; by default scikit-image's")
+@click.option("--textures", type=click.Path(), help="a folder of photos to paint with; by default made-up patterns")
 @click.option("--motion", default=1.0, show_default=True, help="how far the camera moves, turns and zooms, 0.01 to 4")
 @click.option("--lighting", default=1.0, show_default=True, help="0: one light for both, 1: two that are drawn apart")
 @click.option("--sensor", default=1.0, show_default=True, help="strength of noise, blur and vignette, 0 to 4")
@@ -44,7 +44,8 @@ def render(
     """Render pairs of pictures of random places under two lights, with exact flow, occlusion and cameras.
 
     Each pair is a folder: a.png, b.png, flow.flo (a→b), occluded.png (white where something stands before the pixel in
-    b) and F.json (F, and the cameras Ka, Kb, R, t). sheet.png shows the first of them. Pairs that are there are kept.
+    b) and F.json (F, and the cameras Ka, Kb, R, t). sheet.png shows the first of them: a, b, flow, occlusion. Pairs
+    that are there are kept.
     """
     from likewise.engine.runs import Run, progress
     from likewise.pixels import textures as sources
@@ -96,13 +97,20 @@ def write(pair: Pair, place: Path, seed: int) -> None:
     write_json(place / "F.json", {"seed": seed, **cameras})
 
 
-def _sheet(places: list[Path], path: Path) -> Path:
-    """A row a pair: a, b, the flow in colours, what b does not show."""
+def _sheet(places: list[Path], path: Path, gap: int = 6) -> Path:
+    """A row a pair: a, b, the flow a→b in colours, what b does not show."""
+    import numpy as np
+
     from likewise import plot
     from likewise.flowfiles import read_flow
+    from likewise.io import read_array, write_image
 
-    rows = [[p / "a.png", p / "b.png", plot.wheel(read_flow(p / "flow.flo")), p / "occluded.png"] for p in places]
-    words = ["a", "b", "flow a→b", "hidden in b"]
-    blank = ["", "", "", ""]
-    captions = [words if i == len(rows) - 1 else blank for i in range(len(rows))]
-    return plot.save(plot.grid(rows, [p.name for p in places], captions=captions, edge=1.6), path)
+    rows = []
+    for p in places:
+        shown = [read_array(p / "a.png"), read_array(p / "b.png"), plot.wheel(read_flow(p / "flow.flo"))]
+        frame = ((gap, 0), (gap, 0), (0, 0))
+        rows.append(
+            np.hstack([np.pad(x, frame, constant_values=255) for x in (*shown, read_array(p / "occluded.png"))])
+        )
+    whole = np.pad(np.vstack(rows), ((0, gap), (0, gap), (0, 0)), constant_values=255)
+    return write_image(path, whole)

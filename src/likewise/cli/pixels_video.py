@@ -54,7 +54,7 @@ def video(
     """Where does every pixel of a frame go in the next one? A flow file a frame, and its colours.
 
     Writes OUT/flow/000000.flo … and OUT/wheel/000000.png …, all in the colours of one scale. Finished frames are kept:
-    the same command goes on after a stop.
+    the same command goes on after a stop. No turns of a frame are tried, as they are between two photos.
     """
     from likewise.engine.runs import Run
 
@@ -62,7 +62,7 @@ def video(
     if largest is not None and not (math.isfinite(largest) and largest > 0):
         raise InputError(f"largest: expected a length in pixels > 0, got {largest:g}")
     check_writable(folder)
-    network = model_at(model)
+    network = unsearched(model_at(model))
     name = str(getattr(network, "name", type(network).__name__))
     Run.create(folder, _asked(file, name, model, every, size, form), resume=True)
     with working("decoding") as say:
@@ -83,6 +83,17 @@ def _asked(file: str, name: str, model: str | None, every: int, size: int | None
     """What a flow depends on; a folder is gone on with only under the same."""
     return {"file": str(Path(file).absolute()), "model": name if model is None else str(Path(model).absolute()),
             "every": every, "size": size, "format": form}  # fmt: skip
+
+
+def unsearched(network: Any) -> Any:
+    """An aligner that tries no turns of the second picture: consecutive frames lie alike. Others as they are."""
+    from dataclasses import replace
+
+    from likewise.pixels.model import Aligner
+
+    if not isinstance(network, Aligner):
+        return network
+    return Aligner(network.network, replace(network.manner, search="never"), name=network.name)
 
 
 # ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -187,7 +198,8 @@ def _mp4(path: Path, frames: Iterable[Picture], rate: int) -> None:
     with av.open(str(path), "w", format="mp4") as container:
         stream: Any = container.add_stream(codec, rate=Fraction(rate))
         stream.pix_fmt = "yuv420p"
-        for frame in frames:
-            stream.height, stream.width = frame.shape[:2]
+        for number, frame in enumerate(frames):
+            if number == 0:
+                stream.height, stream.width = frame.shape[:2]
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
