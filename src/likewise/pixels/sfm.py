@@ -29,6 +29,14 @@ from likewise.pixels.views import Pairs
 
 Report: TypeAlias = Callable[[str], None]
 STEPS = ("photos", "features", "matches", "model", "undistorted", "pairs")
+FOCAL = 1.2
+"""The focal length of a camera of which nothing is known, over the longest side, as COLMAP guesses it."""
+WAYS = ("sideways", "ahead", "ahead, cameras fixed")
+"""How mapping is tried, in this order; the last only where EXIF tells focal lengths."""
+STRAY = 0.5
+"""A coefficient of radial distortion beyond this is no lens."""
+ENOUGH = 0.8
+"""The share of photos with which a model is taken without trying another way."""
 LEAST = 3
 """Fewer registered photos than this are no reconstruction."""
 
@@ -182,7 +190,8 @@ class _Job:
         run = getattr(self.pycolmap, f"match_{self.settings.matcher}")
         run(self.database, matching_options=knobs, verification_options=checks, device=self.pycolmap.Device.cpu)
         with opened(self.pycolmap, self.database) as db:
-            verified = int(db.num_verified_image_pairs())
+            _, inliers = db.read_two_view_geometry_num_inliers()
+        verified = sum(int(n) >= int(checks.min_num_inliers) for n in inliers)
         if not verified:
             raise LikewiseError("photos: no two photos show enough of the same; take more, from nearer spots")
         return {"line": f"{verified} pairs of photos verified", "verified": verified}
@@ -190,30 +199,58 @@ class _Job:
     # ── model ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _model(self) -> dict[str, Any]:
-        """Incremental mapping; of several models the one with most photos."""
-        self.pycolmap.set_random_seed(self.settings.seed)
-        knobs = self.pycolmap.IncrementalPipelineOptions()
-        knobs.num_threads, knobs.random_seed, knobs.min_model_size = self.threads, self.settings.seed, LEAST
-        sparse = fresh(self.work / "sparse")
-        models = self.pycolmap.incremental_mapping(self.database, self.work / "photos", sparse, knobs)
+        """Incremental mapping, tried in ways that suit different walks until most photos are placed.
+
+        COLMAP's own way starts from two photos that see each other's content from the side. A walk straight ahead has
+        none, and leaves the focal length nearly free: then such starts are allowed, and EXIF's cameras held fixed.
+        """
         total = len(self.results["photos"]["photos"])
-        best = max(models.values(), key=lambda m: m.num_reg_images(), default=None)
-        if best is None or best.num_reg_images() < LEAST:
-            count = 0 if best is None else best.num_reg_images()
-            raise LikewiseError(
-                f"photos: {count} of {total} photos could be placed, {LEAST} needed; "
-                f"{self.results['matches']['verified']} pairs show the same, with a median of "
-                f"{int(np.median(self.results['features']['counts']))} features a photo: take more photos from more "
-                f"spots, with more overlap"
-            )
+        focals = {p["name"]: p["focal"] for p in self.results["photos"]["photos"]}
+        best, rank, tried = None, (False, 0, 0), list[str]()
+        for way in WAYS if any(focals.values()) else WAYS[:-1]:
+            found = self._mapped(way)
+            if found is None:
+                tried.append(f"{way}: none placed")
+                continue
+            own = (believable(found, focals), int(found.num_reg_images()), int(found.num_points3D()))
+            tried.append(f"{way}: {own[1]} placed{'' if own[0] else ', cameras beyond belief'}")
+            best, rank = (found, own) if own > rank else (best, rank)
+            if rank[0] and rank[1] >= ENOUGH * total:
+                break
+        if best is None or rank[1] < LEAST:
+            raise LikewiseError(self._why_little(rank[1], total))
         best.write(fresh(self.work / "chosen"))
         registered = sorted(best.image(i).name for i in best.reg_image_ids())
         return {
             "line": f"{len(registered)} of {total} photos placed, {best.num_points3D()} points",
+            "tried": tried,
             "registered": registered,
             "points": int(best.num_points3D()),
             "reprojection": float(best.compute_mean_reprojection_error()),
+            "cameras": [[float(v) for v in c.params] for c in best.cameras.values()],
         }
+
+    def _mapped(self, way: str) -> Any:
+        """The model with most photos that COLMAP makes in one way, or None."""
+        self.pycolmap.set_random_seed(self.settings.seed)
+        knobs = self.pycolmap.IncrementalPipelineOptions()
+        knobs.num_threads, knobs.random_seed, knobs.min_model_size = self.threads, self.settings.seed, LEAST
+        if way != "sideways":
+            knobs.mapper.init_max_forward_motion, knobs.mapper.init_min_tri_angle = 1.0, 4.0
+        if way == "ahead, cameras fixed":
+            knobs.ba_refine_focal_length = knobs.ba_refine_extra_params = False
+            knobs.mapper.abs_pose_refine_focal_length = knobs.mapper.abs_pose_refine_extra_params = False
+        sparse = fresh(self.work / "sparse")
+        models = self.pycolmap.incremental_mapping(self.database, self.work / "photos", sparse, knobs)
+        return max(models.values(), key=lambda m: m.num_reg_images(), default=None)
+
+    def _why_little(self, count: int, total: int) -> str:
+        features = int(np.median(self.results["features"]["counts"]))
+        return (
+            f"photos: {count} of {total} photos could be placed, {LEAST} needed; {self.results['matches']['verified']} "
+            f"pairs show the same, with a median of {features} features a photo: take more photos from more spots, "
+            f"with more overlap"
+        )
 
     def _undistorted(self) -> dict[str, Any]:
         """images/ and model/: the photos as a camera without distortion would have taken them, and their model."""
@@ -266,6 +303,18 @@ def _camera(photos: list[dict[str, Any]]) -> tuple[float | None, tuple[int, int]
         raise InputError(f"camera: 'single' needs photos of one size, got {len(sizes)}; take 'auto'")
     focal = next((float(p["focal"]) for p in photos if p["focal"] is not None), None)
     return focal, sizes.pop(), [p["name"] for p in photos]
+
+
+def believable(model: Any, focals: dict[str, float | None]) -> bool:
+    """Whether no camera of a model strays: f within 20 % of what EXIF told, where it did, and little distortion."""
+    for number in model.reg_image_ids():
+        photo = model.image(number)
+        f, _, _, k = photo.camera.params
+        share = f / max(photo.camera.width, photo.camera.height)
+        told = focals.get(photo.name)
+        if abs(k) > STRAY or not 0.3 < share < 10 or (told is not None and abs(share / told - 1) > 0.2):
+            return False
+    return True
 
 
 def shrunk(array: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:

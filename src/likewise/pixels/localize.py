@@ -1,0 +1,281 @@
+"""Where was this photo taken? A map made from photos by structure from motion, and queries placed in it.
+
+A query is matched to the photos of the map that are most like it, by flow-guided matches; each match to a point that
+the map knows in space is a 2-D–3-D correspondence; the pose follows by P3P in a robust search (pycolmap).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likewise import io
+from likewise.engine import runs
+from likewise.errors import FileError, InputError, MissingExtra, ShapeError
+from likewise.pixels import exif, metrics, robust, sfm
+from likewise.pixels.features import MOST, Detector, Features, detect
+from likewise.pixels.matching import RADIUS, Matches, match, raw
+from likewise.pixels.pictures import Picture, picture
+from likewise.pixels.surveys import HALF, Photo, Survey
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+Floats: TypeAlias = NDArray[np.float64]
+
+LIFT = 2.0
+"""A matched point of a map's photo takes over the point in space of the SfM keypoint this near, in pixels."""
+SHORT = 1024
+"""The features a photo by which the shortlist is made where no embedder is given."""
+LEAST = 6
+"""Fewer correspondences than this give no pose."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Located:
+    """A query's pose: X_camera = R X + t in the map's frame and units, or None and the reason.
+
+    `points` (n, 2) of the query and `places` (n, 3) of the map that were matched, which of them agree (`inliers`), the
+    photos of the map that they come from, and the camera K (3, 3) that was used or found.
+    """
+
+    R: Floats | None
+    t: Floats | None
+    points: Floats
+    places: Floats
+    inliers: NDArray[np.bool_]
+    photos: tuple[str, ...]
+    K: Floats
+    reason: str = ""
+
+    @property
+    def centre(self) -> Floats | None:
+        """Where the camera stood, −Rᵀ t."""
+        return None if self.R is None or self.t is None else np.asarray(-self.R.T @ self.t)
+
+    @property
+    def n(self) -> int:
+        """How many correspondences agree."""
+        return int(self.inliers.sum())
+
+    def error(self, R: Any, t: Any) -> tuple[float, float]:
+        """Distance of the centre from the true one, in the map's units, and degrees between the rotations."""
+        return metrics.camera_error(self.R, self.t, R, t)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The pose as plain Python values."""
+        known = {"R": self.R, "t": self.t, "centre": self.centre, "K": self.K}
+        lists = {name: None if v is None else v.tolist() for name, v in known.items()}
+        return {
+            **lists,
+            "inliers": self.n,
+            "matches": len(self.points),
+            "photos": list(self.photos),
+            "reason": self.reason,
+        }
+
+    def __repr__(self) -> str:
+        if self.R is None:
+            return f"Located(not placed: {self.reason})"
+        return f"Located({self.n} of {len(self.points)} matches agree, to {len(self.photos)} photos)"
+
+
+class Map:
+    """Photos whose poses are known, and points in space that they show: `Map.build` makes one, `Map.open` opens one."""
+
+    def __init__(self, folder: Path, survey: Survey, metres: float | None = None) -> None:
+        self.folder, self.survey, self.metres = folder, survey, metres
+        self._pictures: dict[str, Any] = {}
+        self._features: dict[tuple[str, Any, int], Features] = {}
+
+    @classmethod
+    def build(cls, photos: str | os.PathLike[str], out: str | os.PathLike[str], **knobs: Any) -> Map:
+        """A map of the photos in a folder, by `sfm.reconstruct` with its knobs; one that is finished is opened."""
+        sfm.reconstruct(photos, out, **knobs)
+        return cls.open(out)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Map:
+        """The map in a folder that `build` or `sfm.reconstruct` made."""
+        folder = Path(path)
+        if not (folder / "model").is_dir():
+            raise FileError(f"{folder}: not a map; make one with Map.build(photos, {str(folder)!r})")
+        survey = Survey.read(_pycolmap(), folder / "model")
+        if not survey.photos or not len(survey.points):
+            raise FileError(f"{folder}: its model holds no photo or no point")
+        told = (
+            runs.read_json(folder / "summary.json").get("metres a unit") if (folder / "summary.json").exists() else None
+        )
+        return cls(folder, survey, float(told["scale"]) if told else None)
+
+    def __len__(self) -> int:
+        return len(self.survey.photos)
+
+    def __repr__(self) -> str:
+        unit = "" if self.metres is None else f", {self.metres:.3g} m a unit by GPS"
+        return f"Map({len(self)} photos, {len(self.survey.points)} points{unit})"
+
+    # ── placing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def localize(
+        self,
+        query: Picture,
+        *,
+        model: Any = None,
+        guided: bool = True,
+        retrieve: int = 5,
+        describe: Callable[[Any], Any] | None = None,
+        features: str | Detector = "sift",
+        radius: float = RADIUS,
+        most: int = MOST,
+        K: Any = None,
+        px: float = 8.0,
+        seed: int = 0,
+    ) -> Located:
+        """The pose of a query photo in the map.
+
+        The `retrieve` photos of the map that are most like it are matched: by the rows of `describe` (a function of a
+        picture, or anything with .embed), or else by the number of mutual nearest features. `model` guides the matches
+        (None: `likewise.pixels.default()`); guided=False leaves the flow out. K (3, 3) is the query's camera; without
+        it f comes from EXIF (a path) or is found along with the pose. `px` is the reprojection error of an inlier.
+        """
+        if retrieve < 1:
+            raise InputError(f"retrieve: expected a whole number ≥ 1, got {retrieve!r}")
+        shown = picture(query, where="query")
+        camera = _camera(query, shown, K)
+        own = detect(shown, features, most)
+        points, places, used = [np.empty((0, 2))], [np.empty((0, 3))], []
+        for photo in self._shortlist(shown, own, features, retrieve, describe):
+            found = self._matched(shown, own, photo, features, most, guided, model, radius)
+            at, shows = lift(found.b, photo, LIFT)
+            points.append(found.a[at])
+            places.append(self.survey.points[shows])
+            used += [photo.name] if len(at) else []
+        both = np.unique(np.hstack([np.concatenate(points), np.concatenate(places)]), axis=0)
+        located = placed(both[:, :2], both[:, 2:], camera, px=px, seed=seed)
+        return replace(located, photos=tuple(used))
+
+    def _matched(
+        self, shown: Any, own: Features, photo: Photo, features: Any, most: int, guided: bool, model: Any, radius: float
+    ) -> Matches:
+        """Matches of the query and one photo of the map."""
+        other, given = self.picture(photo.name), (own, self._described(photo, features, most))
+        if not guided:
+            return raw(shown, other, features=given)
+        return match(shown, other, features=given, model=model, radius=radius)
+
+    # ── shortlist ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _shortlist(
+        self, shown: Any, own: Features, features: Any, retrieve: int, describe: Callable[[Any], Any] | None
+    ) -> list[Photo]:
+        photos = self.survey.photos
+        if retrieve >= len(photos):
+            return list(photos)
+        if describe is not None:
+            row = _row(describe, shown)
+            likeness = [float(row @ _row(describe, self.picture(p.name))) for p in photos]
+        else:
+            few = own.strongest(SHORT)
+            likeness = [
+                len(raw(shown, shown, features=(few, self._described(p, features, SHORT)), ratio=0.9)) for p in photos
+            ]
+        order = np.argsort(-np.array(likeness, dtype=np.float64), kind="stable")[:retrieve]
+        return [photos[i] for i in order]
+
+    def _described(self, photo: Photo, features: Any, most: int) -> Features:
+        key = (photo.name, features if isinstance(features, str) else id(features), most)
+        if key not in self._features:
+            self._features[key] = detect(self.picture(photo.name), features, most)
+        return self._features[key]
+
+    def picture(self, name: str) -> Float[Tensor, "3 h w"]:
+        """A photo of the map."""
+        if name not in self._pictures:
+            self._pictures[name] = io.read(self.folder / "images" / name)
+        kept: Tensor = self._pictures[name]
+        return kept
+
+
+# ---------------------------------------------------------------------------------------------------------------- pose
+
+
+@dataclass(frozen=True)
+class _Camera:
+    """K (3, 3) of a picture of size (h, w), and whether it is known or only a start."""
+
+    K: Floats
+    size: tuple[int, int]
+    known: bool
+
+    def of(self, pycolmap: Any) -> Any:
+        """COLMAP's, with the first pixel at (½, ½)."""
+        (fx, fy), (x, y) = np.diag(self.K)[:2], self.K[:2, 2] + HALF
+        params = [fx, fy, x, y] if self.known else [(fx + fy) / 2, x, y]
+        kind = "PINHOLE" if self.known else "SIMPLE_PINHOLE"
+        return pycolmap.Camera(model=kind, width=self.size[1], height=self.size[0], params=params)
+
+
+def _camera(query: Picture, shown: Any, K: Any) -> _Camera:
+    """The query's camera: as given, or with the focal length of its EXIF, or with a guess."""
+    h, w = int(shown.shape[-2]), int(shown.shape[-1])
+    if K is not None:
+        return _Camera(robust.camera("K", K), (h, w), True)
+    told = exif.shot(query).focal if isinstance(query, str | os.PathLike) else None
+    f = (sfm.FOCAL if told is None else told) * max(h, w)
+    return _Camera(np.array([[f, 0, (w - 1) / 2], [0, f, (h - 1) / 2], [0, 0, 1]]), (h, w), False)
+
+
+def lift(points: Floats, photo: Photo, radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which of these points of a photo lie within `radius` px of one that it shows of the map, and which that is."""
+    from scipy.spatial import cKDTree
+
+    if not len(points) or not len(photo.points):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    apart, which = cKDTree(photo.points).query(points, distance_upper_bound=radius)
+    at = np.flatnonzero(np.isfinite(apart))
+    return at, photo.shows[which[at]]
+
+
+def placed(points: Floats, places: Floats, camera: _Camera, *, px: float = 8.0, seed: int = 0) -> Located:
+    """The pose under which most places (n, 3) of the map appear within px of their points (n, 2), refined."""
+    nothing = Located(None, None, points, places, np.zeros(len(points), dtype=bool), (), camera.K)
+    if len(points) < LEAST:
+        return replace(nothing, reason=f"{len(points)} features match points of the map, {LEAST} needed")
+    pycolmap = _pycolmap()
+    lens = camera.of(pycolmap)
+    search, polish = pycolmap.AbsolutePoseEstimationOptions(), pycolmap.AbsolutePoseRefinementOptions()
+    search.estimate_focal_length = polish.refine_focal_length = not camera.known
+    search.ransac.max_error, search.ransac.random_seed = px, seed
+    found = pycolmap.estimate_and_refine_absolute_pose(points + HALF, places, lens, search, polish)
+    if found is None or int(found["num_inliers"]) < LEAST:
+        return replace(nothing, reason=f"no pose agrees with {LEAST} of {len(points)} matches to {px:g} px")
+    K = np.array(lens.calibration_matrix(), dtype=np.float64)
+    K[:2, 2] -= HALF
+    pose, inliers = found["cam_from_world"], np.asarray(found["inlier_mask"], dtype=bool)
+    R, t = np.array(pose.rotation.matrix(), dtype=np.float64), np.array(pose.translation, dtype=np.float64)
+    return Located(R, t, points, places, inliers, (), K)
+
+
+def _row(describe: Any, shown: Any) -> Floats:
+    """The unit row of a picture under a function of it, or under something with .embed."""
+    row = describe.embed([shown])[0] if hasattr(describe, "embed") else describe(shown)
+    plain = np.asarray(row.detach().cpu().numpy() if hasattr(row, "detach") else row, dtype=np.float64).ravel()
+    if not plain.size or not np.isfinite(plain).all():
+        raise ShapeError(f"describe: expected a finite row for a picture, got {plain.size} numbers")
+    return np.asarray(plain / max(float(np.linalg.norm(plain)), np.finfo(np.float64).tiny))
+
+
+def _pycolmap() -> Any:
+    try:
+        import pycolmap
+    except ImportError:
+        raise MissingExtra("pycolmap", "sfm") from None
+    return pycolmap

@@ -1,0 +1,225 @@
+"""Placing a photo in a map: exact correspondences, a room whose cameras are known, queries without an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+from tests.pixels.test_sfm import SIZE, K, camera, cast, shot, survey
+
+from likewise import io
+from likewise.errors import FileError, InputError, ShapeError
+from likewise.pixels import localize, metrics
+from likewise.pixels.features import detect
+from likewise.pixels.localize import Located, Map, lift, placed
+from likewise.pixels.surveys import Photo, Survey
+
+pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra sfm)")
+
+MAPPED = (0, 1, 3, 4)
+HELD_OUT = 2
+
+
+class Known:
+    """A model that knows the room: the exact flow between the query (camera 2) and the photo that it is shown."""
+
+    def __init__(self, pictures: dict[int, torch.Tensor]) -> None:
+        self.pictures, self.asked = pictures, list[int]()
+
+    def both(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        which = next(k for k, p in self.pictures.items() if torch.equal(p, b))
+        self.asked.append(which)
+        return flow(HELD_OUT, which), flow(which, HELD_OUT)
+
+
+def flow(i: int, j: int) -> torch.Tensor:
+    y, x = np.mgrid[: SIZE[0], : SIZE[1]]
+    points = np.column_stack([x.ravel(), y.ravel()]).astype(np.float64)
+    X, _ = cast(*camera(i), points)
+    R, t = camera(j)
+    there = (X @ R.T + t) @ K.T
+    return torch.from_numpy((there[:, :2] / there[:, 2:] - points).reshape(*SIZE, 2))
+
+
+def dark(picture: np.ndarray, seed: int = 0) -> np.ndarray:
+    """As by night: a gamma of 2.2 at a third of the light, and noise."""
+    light = (picture / 255.0) ** 2.2 / 3 + np.random.default_rng(seed).normal(0, 0.01, picture.shape)
+    return np.rint(255 * np.clip(light, 0, 1)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Map:
+    """A map whose poses and points are exact: SIFT's points of each photo, followed to the walls."""
+    folder, photos, places = tmp_path_factory.mktemp("map"), [], []
+    for k in MAPPED:
+        io.write_image(folder / "images" / f"{k}.png", shot(*camera(k)))
+        points = detect(io.read(folder / "images" / f"{k}.png"), most=600).points.astype(np.float64)
+        X, _ = cast(*camera(k), points)
+        shows = np.arange(len(points)) + sum(map(len, places))
+        photos.append(Photo(f"{k}.png", SIZE, K, *camera(k), points, shows))
+        places.append(X)
+    return Map(folder, Survey(tuple(photos), np.concatenate(places)))
+
+
+@pytest.fixture(scope="module")
+def query() -> np.ndarray:
+    return shot(*camera(HELD_OUT))
+
+
+# ----------------------------------------------------------------------------------------------------------------- pose
+
+
+def exact(n: int, wrong: float = 0.0, noise: float = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n)
+    R, t = Rotation.from_rotvec([0.1, -0.4, 0.2]).as_matrix(), np.array([0.3, -0.2, 1.0])
+    X = rng.uniform([-2, -2, 3], [2, 2, 9], (n, 3))
+    x = (X @ R.T + t) @ K.T
+    points = x[:, :2] / x[:, 2:] + rng.normal(0, noise, (n, 2))
+    bad = rng.random(n) < wrong
+    points[bad] = rng.uniform(0, 300, (int(bad.sum()), 2))
+    return points, X, R, t
+
+
+def test_exact_correspondences_give_the_exact_pose() -> None:
+    points, X, R, t = exact(50)
+    found = placed(points, X, localize._Camera(K, SIZE, True))
+    assert max(found.error(R, t)) < 1e-5
+    assert found.n == 50
+    assert np.allclose(found.centre, -R.T @ t, atol=1e-5)
+    assert "50 of 50" in repr(found)
+
+
+def test_the_focal_length_is_found_along_with_the_pose() -> None:
+    points, X, R, t = exact(120)
+    wrong = K @ np.diag([1.3, 1.3, 1])
+    found = placed(points, X, localize._Camera(wrong, SIZE, False))
+    assert found.K[0, 0] == pytest.approx(K[0, 0], rel=1e-3)
+    assert max(found.error(R, t)) < 0.02
+
+
+def test_outliers_are_left_out_and_the_seed_decides() -> None:
+    points, X, R, t = exact(200, wrong=0.5, noise=0.5)
+    one, two = (placed(points, X, localize._Camera(K, SIZE, True), seed=3) for _ in range(2))
+    distance, angle = one.error(R, t)
+    assert distance < 0.05
+    assert angle < 0.3
+    assert 80 <= one.n <= 125
+    assert np.array_equal(one.R, two.R)
+
+
+def test_too_few_and_nonsense_are_told() -> None:
+    points, X, R, t = exact(5)
+    few = placed(points, X, localize._Camera(K, SIZE, True))
+    assert few.R is None
+    assert few.centre is None
+    assert few.reason == "5 features match points of the map, 6 needed"
+    assert few.error(R, t) == (float("inf"), float("inf"))
+    assert few.to_dict()["centre"] is None
+    rng = np.random.default_rng(0)
+    lost = placed(rng.uniform(0, 300, (12, 2)), rng.normal(size=(12, 3)), localize._Camera(K, SIZE, True), px=0.5)
+    assert isinstance(lost, Located)
+    assert lost.R is None
+    assert "no pose agrees" in lost.reason
+
+
+def test_points_are_lifted_to_the_nearest_that_the_map_knows() -> None:
+    photo = Photo("x", SIZE, K, np.eye(3), np.zeros(3), np.array([[10.0, 10], [50, 50]]), np.array([7, 3]))
+    at, shows = lift(np.array([[10.5, 10.0], [49.0, 48.0], [51.0, 50.0], [200.0, 9.0]]), photo, 2.0)
+    assert at.tolist() == [0, 2]
+    assert shows.tolist() == [7, 3]
+    assert len(lift(np.empty((0, 2)), photo, 2.0)[0]) == 0
+
+
+# ------------------------------------------------------------------------------------------------------------------ map
+
+
+def test_a_query_is_placed_in_the_room(room: Map, query: np.ndarray) -> None:
+    found = room.localize(query, guided=False, K=K, retrieve=2)
+    distance, angle = found.error(*camera(HELD_OUT))
+    assert distance < 0.03
+    assert angle < 0.3
+    assert set(found.photos) <= {"1.png", "3.png", "0.png", "4.png"}
+    assert len(found.photos) == 2
+    rates = metrics.localized([distance], [angle])
+    assert rates[(0.25, 2.0)] == 1.0
+
+
+def test_flow_guides_the_matches_of_a_dark_query(room: Map, query: np.ndarray) -> None:
+    pictures = {k: room.picture(f"{k}.png") for k in MAPPED}
+    model = Known(pictures)
+    night = dark(query)
+    plain, guided = room.localize(night, guided=False, K=K), room.localize(night, model=model, K=K)
+    assert sorted(model.asked) == list(MAPPED)
+    assert guided.n > plain.n
+    distance, angle = guided.error(*camera(HELD_OUT))
+    assert distance < 0.05
+    assert angle < 0.5
+
+
+def test_an_embedder_makes_the_shortlist(room: Map, query: np.ndarray) -> None:
+    wanted = room.picture("4.png")
+
+    def describe(image: torch.Tensor) -> list[float]:
+        return [1.0, 0.0] if image.shape != wanted.shape or torch.equal(image, wanted) else [0.0, 1.0]
+
+    found = room.localize(query[:200], guided=False, K=K, retrieve=1, describe=describe)
+    assert found.photos == ("4.png",)
+
+    class Embedder:
+        def embed(self, images: list[torch.Tensor]) -> np.ndarray:
+            return np.array([describe(i) for i in images])
+
+    assert room.localize(query[:200], guided=False, K=K, retrieve=1, describe=Embedder()).photos == ("4.png",)
+    with pytest.raises(ShapeError, match="describe: expected"):
+        room.localize(query, guided=False, K=K, retrieve=1, describe=lambda image: [np.nan])
+
+
+def test_a_blank_query_says_why(room: Map) -> None:
+    found = room.localize(np.zeros((120, 160), np.uint8), guided=False)
+    assert found.R is None
+    assert found.reason.startswith("0 features match")
+    with pytest.raises(InputError, match="retrieve"):
+        room.localize(np.zeros((120, 160), np.uint8), retrieve=0)
+
+
+def test_what_is_no_map_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="not a map; make one with"):
+        Map.open(tmp_path)
+    (tmp_path / "model").mkdir()
+    with pytest.raises(FileError, match="no COLMAP model"):
+        Map.open(tmp_path)
+    for name in ("cameras.bin", "images.bin", "points3D.bin"):
+        (tmp_path / "model" / name).write_bytes(b"\xff" * 9)
+    with pytest.raises(FileError, match="damaged COLMAP model"):
+        Map.open(tmp_path)
+
+
+def test_the_room_is_as_it_was_made() -> None:
+    """The world of these tests: points of one photo land where the flow says, in the other."""
+    room = survey(3)
+    a, b = room.photos[0], room.photos[1]
+    both, i, j = np.intersect1d(a.shows, b.shows, return_indices=True)
+    assert len(both) > 100
+    moved = a.points[i] + metrics.at(flow(0, 1), a.points[i])
+    assert np.median(np.linalg.norm(moved - b.points[j], axis=1)) < 0.05
+
+
+@pytest.mark.slow
+def test_a_map_is_built_from_photos_and_places_one_that_it_lacks(tmp_path: Path) -> None:
+    for k in (0, 1, 3, 4, 5):
+        io.write_image(tmp_path / "photos" / f"{k}.png", shot(*camera(k)))
+    built = Map.build(tmp_path / "photos", tmp_path / "map", size=320, threads=1)
+    opened = Map.open(tmp_path / "map")
+    assert len(opened) == len(built) == 5
+    found = opened.localize(dark(shot(*camera(HELD_OUT))), guided=False, retrieve=5)
+    from likewise.pixels.surveys import similarity
+
+    truth = np.stack([-camera(k)[0].T @ camera(k)[1] for k in (0, 1, 3, 4, 5)])
+    s, R, t = similarity(opened.survey.centres, truth)
+    R_true, t_true = camera(HELD_OUT)
+    centre = s * R @ found.centre + t
+    assert np.linalg.norm(centre + R_true.T @ t_true) < 0.15
+    assert metrics.rotation_angle(found.R @ R.T, R_true) < 2.0
