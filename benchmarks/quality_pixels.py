@@ -76,7 +76,9 @@ def flow(data: Path | None, places: int) -> Rows:
             began = time.process_time()
             errors = [error(model.flow(s.a, s.b), s) for s in samples]
             seconds = (time.process_time() - began) / len(samples)
-            rows.append({"data": name, "method": method, "pairs": len(samples), **mean(errors), "CPU-s a pair": seconds})
+            rows.append(
+                {"data": name, "method": method, "pairs": len(samples), **mean(errors), "CPU-s a pair": seconds}
+            )
             click.echo(json.dumps(rows[-1], ensure_ascii=False))
     return rows
 
@@ -133,7 +135,12 @@ def bars(rows: Rows) -> Rows:
 def bar(what: str, value: float, wanted: float, *, below: bool) -> dict[str, Any]:
     """A bar, its value, and whether it is met."""
     met = value <= wanted if below else value >= wanted
-    return {"bar": what, "measured": value, "wanted": f"{'≤' if below else '≥'} {wanted:g}", "met": "yes" if met else "no"}
+    return {
+        "bar": what,
+        "measured": value,
+        "wanted": f"{'≤' if below else '≥'} {wanted:g}",
+        "met": "yes" if met else "no",
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- matching
@@ -158,7 +165,9 @@ def matching(data: Path) -> Rows:
         found["guided, stage 1 alone"] = found["guided"].stage1()
         for name, m in found.items():
             rate = mma(m.a, m.b, np.asarray(s.homography), thresholds=(1, 3, 5))
-            rows.append({"pair": pair.name, "method": name, "matches": len(m), **{f"MMA@{t}": 100 * v for t, v in rate.items()}})
+            rows.append(
+                {"pair": pair.name, "method": name, "matches": len(m), **{f"MMA@{t}": 100 * v for t, v in rate.items()}}
+            )
             click.echo(json.dumps(rows[-1], ensure_ascii=False))
     names = dict.fromkeys(r["method"] for r in rows)
     means = [{"pair": "mean", "method": n, **mean(_numbers(r) for r in rows if r["method"] == n)} for n in names]
@@ -172,17 +181,16 @@ def _numbers(row: dict[str, Any]) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------------------------- ablation
 
 BASE = Config(
-    warm=0, refine=0, joint=100, height=112, width=144, pairs=3, share=1.0, scenes=3, light=0.0, night=0.0, contrast=0.0,
+    warm=0, refine=0, joint=80, height=112, width=144, pairs=3, share=1.0, scenes=3, light=0.0, night=0.0, contrast=0.0,
     sed=0.0, bit=0.0, cycle=0.0, evaluate_every=1000, keep="last", schedule="linear", clip=20.0, ema=0.9, warmup=10,
 )  # fmt: skip
-"""No change of light and no contrast in any arm; the encoder stays as it ships, the recurrence begins anew."""
+"""No change of light and no contrast in any arm; the warmed-up encoder stays as it is, the recurrence begins anew."""
 ARMS: dict[str, dict[str, Any]] = {
     "T(B′B)": {"bit": 1.0, "one_way": True},
     "BiT": {"bit": 1.0},
     "SED": {"sed": 0.5},
     "SED + adaptive cycle": {"sed": 0.5, "cycle": 0.1},
     "SED + full cycle": {"sed": 0.5, "cycle": 0.1, "cycle_mode": "full"},
-    "SED + BiT": {"sed": 0.5, "bit": 1.0},
     "SED + BiT + adaptive cycle": {"sed": 0.5, "bit": 1.0, "cycle": 0.1},
 }
 KNOBS: dict[str, dict[str, Any]] = {
@@ -193,14 +201,18 @@ KNOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def ablation(photos: Path, data: Path | None, cells: Path, seeds: int, arms: dict[str, dict[str, Any]]) -> Rows:
+def ablation(
+    photos: Path, warm: Path, data: Path | None, cells: Path, seeds: int, arms: dict[str, dict[str, Any]]
+) -> Rows:
     """Mean ± s.e. over seeds of each arm's AEPE, of the recurrence alone (one pass)."""
+    import likewise as lw
     from likewise.pixels.photos import Photos
 
-    pictures = Photos.folder(photos, shortest=400)
+    pictures, start = Photos.folder(photos, shortest=400), lw.load(warm).network
     rows = []
     for name, knobs in arms.items():
-        runs = [_arm(pictures, data, cells / f"{_slug(name)}-{seed}.json", {**knobs, "seed": seed}) for seed in range(seeds)]
+        files = [cells / f"{_slug(name)}-{seed}.json" for seed in range(seeds)]
+        runs = [_arm(pictures, start, data, file, {**knobs, "seed": seed}) for seed, file in enumerate(files)]
         row: dict[str, Any] = {"losses": name, "seeds": seeds}
         for key in runs[0]:
             values = [r[key] for r in runs]
@@ -211,20 +223,20 @@ def ablation(photos: Path, data: Path | None, cells: Path, seeds: int, arms: dic
     return rows
 
 
-def _arm(photos: Any, data: Path | None, cell: Path, knobs: dict[str, Any]) -> dict[str, float]:
+def _arm(photos: Any, start: Any, data: Path | None, cell: Path, knobs: dict[str, Any]) -> dict[str, float]:
     import copy
 
     import torch
 
     from likewise.backbones.network import seeded
-    from likewise.pixels.model import Aligner, Manner, default
+    from likewise.pixels.model import Aligner, Manner
     from likewise.pixels.refine import Refine
     from likewise.pixels.training import train
 
     if cell.exists():
         return dict(json.loads(cell.read_text()))
     torch.set_num_threads(1)
-    network = copy.deepcopy(default().network)
+    network = copy.deepcopy(start)
     with seeded(knobs["seed"]):
         network.refine = Refine(network.dim, network.hidden)
     began = time.process_time()
@@ -232,7 +244,7 @@ def _arm(photos: Any, data: Path | None, cell: Path, knobs: dict[str, Any]) -> d
     seconds = time.process_time() - began
     plain = Aligner(model.network, Manner(search="never", passes=1, polish=False, snap=2.0))  # type: ignore[union-attr]
     found = {"training CPU-s": seconds}
-    for name, (pairs, size) in sets(data, 40).items():
+    for name, (pairs, size) in sets(data, 24).items():
         if name in ("rendered", "graf + wall"):
             found[name] = mean(error(plain.flow(s.a, s.b), s) for s in (p.load(size) for p in pairs))["AEPE"]
     write_text(cell, json.dumps(found) + "\n")
@@ -249,10 +261,15 @@ def _slug(name: str) -> str:
 @click.command()
 @click.option("--only", type=click.Choice(["flow", "matching", "ablation", "knobs"]), help="one experiment")
 @click.option("--places", default=100, show_default=True, help="rendered pairs")
-@click.option("--photos", type=click.Path(path_type=Path), help="the folder of benchmarks/training_photos.py, for ablation")
+@click.option(
+    "--photos", type=click.Path(path_type=Path), help="the folder of benchmarks/training_photos.py, for ablation"
+)
+@click.option("--warm", type=click.Path(path_type=Path), help="the warmed-up network of train_aligner.py, for ablation")
 @click.option("--seeds", default=3, show_default=True)
 @click.option("--cells", type=click.Path(path_type=Path), help="where finished runs of the ablation are kept")
-def pixels(only: str | None, places: int, photos: Path | None, seeds: int, cells: Path | None) -> None:
+def pixels(
+    only: str | None, places: int, photos: Path | None, warm: Path | None, seeds: int, cells: Path | None
+) -> None:
     """The experiments on flow and matching."""
     named = os.environ.get("LIKEWISE_DATA")
     data = Path(named) if named else None
@@ -268,7 +285,12 @@ def pixels(only: str | None, places: int, photos: Path | None, seeds: int, cells
         record("quality-pixels-matching", columns, matching(data), f"{command} --only matching")
     folder = cells or cache_folder() / "benchmarks" / "pixels"
     for study, arms in (("ablation", ARMS), ("knobs", KNOBS)):
-        if chosen(study) and photos is not None:
-            rows = ablation(photos, data, folder, seeds, arms)
+        if chosen(study) and photos is not None and warm is not None:
+            rows = ablation(photos, warm, data, folder, seeds, arms)
             columns = ["losses", "rendered", "rendered, s.e.", *(["graf + wall", "graf + wall, s.e."] if data else [])]
-            record(f"quality-pixels-{study}", columns, rows, f"{command} --only {study} --photos PHOTOS --seeds {seeds}")
+            record(
+                f"quality-pixels-{study}",
+                columns,
+                rows,
+                f"{command} --only {study} --photos PHOTOS --warm WARM --seeds {seeds}",
+            )

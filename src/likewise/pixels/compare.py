@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Aligns(Protocol):
-    """Anything that gives both flows between two pictures: `likewise.pixels.default()`, a RAFT, a model of one's own."""
+    """Anything that gives both flows between two pictures: `default()`, a RAFT, a model of one's own."""
 
     def both(self, a: Any, b: Any, /) -> tuple[Any, Any]:
         """The flows a→b (h, w, 2) and b→a (h2, w2, 2)."""
@@ -43,7 +43,8 @@ class PixelComparison(Comparison):
 
     def __repr__(self) -> str:
         a, b = (Path(n).name for n in self.names)
-        return f"PixelComparison(distance={self.distance:.3g} px, {a} → {b}, {self.home:.0%} of a comes home, {self.model})"
+        home = f"{self.home:.0%} of a comes home"
+        return f"PixelComparison(distance={self.distance:.3g} px, {a} → {b}, {home}, {self.model})"
 
     @property
     def home(self) -> float:
@@ -82,7 +83,7 @@ class PixelComparison(Comparison):
         """a, b, b brought onto a, a checkerboard of both, the flow and the confidence. A matplotlib Figure."""
         from likewise import plot
 
-        figure = plot.alignment(self.pictures[0], self.pictures[1], np.asarray(self.flow), self.confidence)
+        figure = plot.alignment(self.pictures[0], self.pictures[1], self.flow, self.confidence)
         figure.suptitle(f"cycle error {self.distance:.2f} px, {self.home:.0%} of a comes home", fontsize=11)
         if path is not None:
             with io.atomic(path) as sibling:

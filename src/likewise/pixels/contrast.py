@@ -49,8 +49,8 @@ def contrast(log_p: Float[Tensor, "b n m"], truth: Truth) -> Float[Tensor, ""]:
         (log_p, base + truth.there, truth.there_valid),
         (log_p.transpose(1, 2), base + truth.back, truth.back_valid),
     )
-    return 0.5 * sum((_missed(p, goals.reshape(b, h * w, 2), known.reshape(b, h * w), (h, w)) for p, goals, known in ways),
-                     log_p.new_zeros(()))  # fmt: skip
+    missed = [_missed(p, g.reshape(b, h * w, 2), known.reshape(b, h * w), (h, w)) for p, g, known in ways]
+    return 0.5 * (missed[0] + missed[1])
 
 
 def _missed(log_p: Tensor, goals: Tensor, known: Bool[Tensor, "b n"], size: tuple[int, int]) -> Tensor:

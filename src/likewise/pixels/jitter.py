@@ -16,7 +16,7 @@ LUMA = (0.299, 0.587, 0.114)
 def relit(
     x: Float[Tensor, "b 3 h w"], generator: torch.Generator, *, strength: float = 1.0, night: float = 0.25
 ) -> Float[Tensor, "b 3 h w"]:
-    """Pictures under a light drawn anew for each; `night` is the share of them that fall dark. Strength 0 changes none."""
+    """Pictures under a light drawn anew for each; `night` is the share that falls dark; strength 0 changes none."""
     if strength <= 0:
         return x
     y = _toned(x, generator, strength)

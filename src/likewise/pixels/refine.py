@@ -70,7 +70,7 @@ class Nearby:
 
 
 def window(level: Float[Tensor, "b n m"], at: Float[Tensor, "b n 2"], size: tuple[int, int], radius: int) -> Tensor:
-    """(2 r + 1)² bilinear samples of each row's picture, 0 outside: all share one fraction, so 2 r + 2 integer lines do."""
+    """(2 r + 1)² bilinear samples of each row's picture, 0 outside; all share one fraction: 2 r + 2 whole lines do."""
     h, w = size
     low = at.floor()
     fx, fy = (at - low).unbind(-1)
@@ -123,7 +123,12 @@ class Refine(nn.Module):
         return hidden, self.head(hidden)
 
     def forward(
-        self, fa: Tensor, volume: Volume | Nearby, start: Float[Tensor, "b h w 2"], sure: Float[Tensor, "b h w"], iters: int
+        self,
+        fa: Tensor,
+        volume: Volume | Nearby,
+        start: Float[Tensor, "b h w 2"],
+        sure: Float[Tensor, "b h w"],
+        iters: int,
     ) -> list[Float[Tensor, "b h w 2"]]:
         """The flow after each step, in cells; gradients do not flow from step to step through the places looked at."""
         hidden, given = self.begin(fa)

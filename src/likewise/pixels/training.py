@@ -29,7 +29,7 @@ from likewise.pixels.model import Aligner
 from likewise.pixels.network import Network
 from likewise.pixels.photos import Bent, Photos
 from likewise.pixels.raft import RAFT
-from likewise.pixels.views import Scenes, scenes_of
+from likewise.pixels.sources import Scenes, scenes_of
 
 MODEL = "model.safetensors"
 """The file of a run directory that holds the trained model."""

@@ -1,0 +1,194 @@
+"""The aligner on worlds with known answers: identity, homographies, other sizes, bad input, storage, tiles."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+import likewise as lw
+from likewise.core.geometry import grid, homography_flow, sample, transform
+from likewise.errors import InputError, ShapeError
+from likewise.pixels import inference, tiling
+from likewise.pixels.inference import Aligned, about_centres, agreed, snapped, turned
+from likewise.pixels.model import Aligner, Manner, default, enlarged
+from likewise.pixels.network import Network
+from likewise.pixels.polish import polished
+
+
+@pytest.fixture(scope="module")
+def photo():
+    data = pytest.importorskip("skimage.data")
+    return torch.from_numpy(data.astronaut()).permute(2, 0, 1).float()[:, :300, 60:440] / 255
+
+
+@pytest.fixture(scope="module")
+def tilted(photo):
+    """The photo seen through a homography, in another light, and the flow from the photo to it."""
+    H = torch.tensor([[0.93, -0.16, 38.0], [0.12, 1.02, -14.0], [2e-4, 1e-4, 1.0]])
+    h, w = photo.shape[-2:]
+    seen = sample(photo[None], transform(torch.linalg.inv(H), grid(h, w))[None], padding="border")[0]
+    return (seen**1.6 * torch.tensor([0.9, 0.75, 0.6]).view(3, 1, 1)).clamp(0, 1), homography_flow(H, h, w)
+
+
+def test_a_photo_and_itself(photo):
+    flow = default().flow(photo, photo)
+    assert flow.shape == (*photo.shape[-2:], 2)
+    assert torch.linalg.vector_norm(flow, dim=-1).max() < 0.05
+
+
+def test_a_homography_under_another_light_is_found(photo, tilted):
+    b, truth = tilted
+    flow = default().flow(photo, b)
+    inside = torch.isfinite(truth).all(-1)
+    error = torch.linalg.vector_norm(flow - truth, dim=-1)[inside]
+    assert error.mean() < 1.5
+    assert error.mean() < 0.1 * torch.linalg.vector_norm(truth, dim=-1).mean()
+
+
+def test_the_way_back_returns(photo, tilted):
+    found = default().aligned(photo, tilted[0])
+    assert found.home() > 0.75
+    assert found.swapped().home() > 0.75
+
+
+def test_pictures_of_other_sizes(photo, tilted):
+    """b at two thirds of its size: the flow ends in b's own pixels."""
+    b, truth = tilted
+    h, w = 200, 254
+    small = inference.resized(b, (h, w))
+    flow = default().flow(photo, small)
+    base = grid(*photo.shape[-2:])
+    scale = torch.tensor([w / photo.shape[-1], h / photo.shape[-2]])
+    wanted = (base + truth + 0.5) * scale - 0.5 - base
+    error = torch.linalg.vector_norm(flow - wanted, dim=-1)
+    assert error.median() < 1.0
+
+
+def test_turned_by_a_right_angle(photo):
+    """A photo on its side: searched, and found again."""
+    b = photo.rot90(1, (1, 2))
+    flow = default().flow(photo, b)
+    h, w = photo.shape[-2:]
+    base = grid(h, w)
+    wanted = torch.stack([base[..., 1], w - 1 - base[..., 0]], -1) - base
+    assert torch.linalg.vector_norm(flow - wanted, dim=-1).median() < 1.5
+
+
+def test_every_form_of_a_picture(photo):
+    pillow = pytest.importorskip("PIL.Image")
+    array = (photo * 255).round().byte().permute(1, 2, 0).numpy()
+    model = Aligner(default().network, Manner(search="never", passes=1, polish=False, snap=2.0, work=160))
+    wanted = model.flow(photo, array)
+    assert torch.allclose(model.flow(array, pillow.fromarray(array)), wanted, atol=1e-3)
+    grey = array.mean(2).astype(np.uint8)
+    assert model.flow(grey, array).shape == wanted.shape
+
+
+@pytest.mark.parametrize(
+    ("picture", "message"),
+    [
+        (torch.rand(3, 40, 200), "too few"),
+        (torch.full((3, 80, 80), 0.5), "blank"),
+        (torch.rand(2, 3, 80, 80), "expected a tensor"),
+        (3 * torch.rand(3, 80, 80), "in \\[0, 1\\]"),
+        (torch.full((3, 80, 80), float("nan")), "in \\[0, 1\\]"),
+        (np.zeros((80, 80, 7)), "expected"),
+        (7, "expected a picture"),
+    ],
+)
+def test_bad_pictures_are_named(photo, picture, message):
+    with pytest.raises((InputError, ShapeError), match=message) as caught:
+        default().flow(photo, picture)
+    assert "b:" in str(caught.value) or "b " in str(caught.value)
+
+
+def test_saved_and_loaded_it_gives_the_same_flow(photo, tmp_path):
+    lw.save(default(), tmp_path / "model.safetensors")
+    again = lw.load(tmp_path / "model.safetensors")
+    assert again.manner == default().manner
+    assert torch.equal(again.flow(photo, photo.flip(2)), default().flow(photo, photo.flip(2)))
+
+
+def test_the_shipped_weights_are_small_and_say_how_they_were_made():
+    from likewise.pixels.model import WEIGHTS
+
+    assert WEIGHTS.stat().st_size < 5_000_000
+    assert WEIGHTS.with_suffix(".md").exists()
+    assert default().recipe
+
+
+# -------------------------------------------------------------------------------------------------------------- parts
+
+
+def flat(H, h=60, w=80):
+    back = homography_flow(torch.linalg.inv(H), h, w)
+    return Aligned(homography_flow(H, h, w), back)
+
+
+def test_agreement_finds_the_homography_among_outliers():
+    H = torch.tensor([[1.05, 0.1, -3.0], [-0.08, 0.96, 4.0], [1e-4, -2e-4, 1.0]])
+    found = flat(H)
+    ab, ba = found.ab.clone(), found.ba.clone()
+    ab[:20] += 2.0
+    ba[:20] -= 2.0
+    got, share = agreed(Aligned(ab, ba))
+    assert share < 0.95
+    assert torch.allclose(got / got[2, 2], H, atol=5e-3, rtol=5e-2)
+
+
+def test_one_plane_is_snapped_and_two_are_not():
+    H = torch.tensor([[1.02, 0.03, 2.0], [-0.02, 0.99, -1.0], [0.0, 0.0, 1.0]])
+    found = flat(H)
+    noisy = Aligned(found.ab + 0.3 * torch.randn(60, 80, 2, generator=torch.Generator().manual_seed(0)), found.ba)
+    better = snapped(noisy)
+    assert "one plane" in better.notes
+    assert (better.ab - found.ab).abs().max() < 0.15
+    two = found.ab.clone()
+    two[:, 40:, 0] += 6.0
+    ba = found.ba.clone()
+    ba[:, 46:, 0] -= 6.0
+    assert snapped(Aligned(two, ba)).notes == ()
+
+
+def test_no_agreement_without_pixels_that_come_home():
+    torch.manual_seed(0)
+    assert agreed(Aligned(30 * torch.randn(60, 80, 2), 30 * torch.randn(60, 80, 2)))[0] is None
+
+
+def test_candidates_turn_scale_and_slant_about_the_centres():
+    A = turned(90, 2.0)
+    assert torch.allclose(A, torch.tensor([[0.0, -2.0], [2.0, 0.0]]), atol=1e-6)
+    assert torch.linalg.det(turned(30, 1.0, 2.2, 60)).item() == pytest.approx(1.0, abs=1e-5)
+    H = about_centres(A, (11, 21), (31, 41))
+    assert torch.allclose(transform(H, torch.tensor([10.0, 5.0])), torch.tensor([20.0, 15.0]))
+
+
+def test_polish_takes_half_a_pixel_back(photo):
+    a = inference.shrunk(photo, 160)
+    h, w = a.shape[-2:]
+    wrong = Aligned(torch.full((h, w, 2), 0.5), torch.full((h, w, 2), -0.5))
+    better = polished(wrong, a, a)
+    assert torch.linalg.vector_norm(better.ab[8:-8, 8:-8], dim=-1).mean() < 0.2
+
+
+def test_enlarging_is_exact_for_a_shift():
+    found = Aligned(torch.full((40, 50, 2), 2.0), torch.full((40, 50, 2), -2.0))
+    large = enlarged(found, (80, 100), (120, 150))
+    base = grid(80, 100)
+    wanted = ((base + 0.5) / 2 + 2.0) * 3 - 0.5 - base
+    assert torch.allclose(large.ab[2:-2, 2:-2], wanted[2:-2, 2:-2], atol=1e-3)
+
+
+def test_tiles_cover_and_leave_a_right_flow_alone(photo):
+    assert tiling._places(256) == [0]
+    places = tiling._places(1000)
+    assert places[0] == 0
+    assert places[-1] == 1000 - tiling.TILE
+    assert all(b - a <= tiling.TILE - tiling.OVERLAP for a, b in pairwise(places))
+    assert list(tiling.sizes((300, 400), (1200, 1600), 1600)) == [(600, 800), (1200, 1600)]
+    network = Network(dim=16, hidden=8)  # a new recurrence finds nothing to correct
+    network.encoder.begin()
+    flow = torch.randn(300, 380, 2, generator=torch.Generator().manual_seed(0)).cumsum(1) * 0.01
+    with torch.no_grad():
+        assert torch.allclose(tiling.corrected(network, photo, photo, flow, 1), flow, atol=1e-4)
