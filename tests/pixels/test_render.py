@@ -129,7 +129,7 @@ def test_heights_are_the_spline_and_its_slopes(seed: int, x: float, y: float) ->
     tables = scenes.bumps(np.random.default_rng(seed), 0.7)[None]
     h, sx, sy = _raycast.height(tables, 0, x, y)
     assert h == pytest.approx(float(spline(tables[0], np.array(x), np.array(y))), abs=1e-12)
-    low, high, steep_x, steep_y = scenes.limits(tables[0])
+    low, high, steep_x, steep_y, *bends = scenes.limits(tables[0])
     assert low <= h <= high
     assert abs(sx) <= steep_x + 1e-9
     assert abs(sy) <= steep_y + 1e-9
@@ -138,6 +138,9 @@ def test_heights_are_the_spline_and_its_slopes(seed: int, x: float, y: float) ->
         right, left = (_raycast.height(tables, 0, x + d, y)[0] for d in (e, -e))
         down, up = (_raycast.height(tables, 0, x, y + d)[0] for d in (e, -e))
         assert (sx, sy) == pytest.approx(((right - left) / (2 * e), (down - up) / (2 * e)), abs=1e-4)
+        further, lower = _raycast.height(tables, 0, x + e, y), _raycast.height(tables, 0, x, y + e)
+        seen = further[1] - sx, further[2] - sy, lower[2] - sy
+        assert all(abs(d) / e <= most + 1e-4 for d, most in zip(seen, bends, strict=True))
 
 
 def test_a_turn_is_a_rotation_and_cameras_look_where_they_should() -> None:

@@ -38,7 +38,7 @@ from likewise.pixels.scenes import (
 from likewise.pixels.textures import reflectance
 
 CURVE = reflectance()
-STEPS = 400
+STEPS = 200
 """The most steps along a ray that may meet a height field."""
 NEAR = 1e-3
 """Hits nearer than this, in depth, are not seen."""
@@ -46,8 +46,8 @@ SLACK = 1e-6
 """A point counts as seen if nothing is nearer than this share of the way to it."""
 LIFT = 2e-3
 """How far, in metres, a shadow ray starts above its surface."""
-NIGH = 2e-3
-"""Within this height over a height field, in metres, Newton's steps are tried: too near for a bump to be skipped."""
+CLOSE = 1e-12
+"""A ray this near to a height field, in metres, has met it."""
 HIGHLIGHT = 24.0
 """The exponent of the highlights."""
 SOFT = 0.15
@@ -97,55 +97,44 @@ def height(tables, k, x, y):
 
 
 @_part
-def _level(tables, k, x, y):
-    """h alone, as `height` gives it."""
-    rows, columns = tables.shape[1:]
-    u, v = (x + 1.0) * (0.5 * (columns - 2)), (y + 1.0) * (0.5 * (rows - 2))
-    i, j = min(max(int(u), 0), columns - 3), min(max(int(v), 0), rows - 3)
-    u, v = u - i, v - j
-    a0, a1, a2 = 0.5 * (1.0 - u) * (1.0 - u), 0.5 + u * (1.0 - u), 0.5 * u * u
-    p0 = a0 * tables[k, j, i] + a1 * tables[k, j, i + 1] + a2 * tables[k, j, i + 2]
-    p1 = a0 * tables[k, j + 1, i] + a1 * tables[k, j + 1, i + 1] + a2 * tables[k, j + 1, i + 2]
-    p2 = a0 * tables[k, j + 2, i] + a1 * tables[k, j + 2, i + 1] + a2 * tables[k, j + 2, i + 2]
-    return 0.5 * (1.0 - v) * (1.0 - v) * p0 + (0.5 + v * (1.0 - v)) * p1 + 0.5 * v * v * p2
-
-
-@_part
 def _slab(o, d, low, high):
     """Where a ray is between two parallel planes: (t0, t1), empty if t0 > t1."""
     if abs(d) < 1e-14:
         return (-np.inf, np.inf) if low <= o <= high else (np.inf, -np.inf)
-    a, b = (low - o) / d, (high - o) / d
-    return min(a, b), max(a, b)
+    r = 1.0 / d
+    a, b = (low - o) * r, (high - o) * r
+    return (a, b) if r > 0.0 else (b, a)
 
 
 @_jit
 def _meet_height(ox, oy, oz, dx, dy, dz, first, last, tables, solids, n):
-    """The first crossing of a height field: steps that cannot overshoot (|g′| ≤ bound), then Newton's."""
+    """The first crossing of a height field, by steps that never pass it and still converge like Newton's.
+
+    With |g′| ≤ A and |g″| ≤ C along the ray, nothing is crossed within g/A, nor before g + g′τ − Cτ²/2 = 0, that is
+    τ = 2g / (√(g′² + 2Cg) − g′).
+    """
     x0, x1 = _slab(ox, dx, -1.0, 1.0)
     y0, y1 = _slab(oy, dy, -1.0, 1.0)
     z0, z1 = _slab(oz, dz, solids[n, LIMITS], solids[n, LIMITS + 1])
     t, end = max(x0, y0, z0, first), min(x1, y1, z1, last)
     if not t < end:
         return np.inf
-    k = int(solids[n, RELIEF])
-    bound = abs(dz) + solids[n, LIMITS + 2] * abs(dx) + solids[n, LIMITS + 3] * abs(dy) + 1e-12
-    g = oz + t * dz - _level(tables, k, ox + t * dx, oy + t * dy)
-    side = 1.0 if g > 0.0 else -1.0
+    k, ax, ay = int(solids[n, RELIEF]), abs(dx), abs(dy)
+    A = abs(dz) + solids[n, LIMITS + 2] * ax + solids[n, LIMITS + 3] * ay + 1e-12
+    C = (solids[n, LIMITS + 4] * ax + 2.0 * solids[n, LIMITS + 5] * ay) * ax + solids[n, LIMITS + 6] * ay * ay
+    side = 0.0
     for _ in range(STEPS):
-        step = side * g / bound
-        if side * g < NIGH:
-            if abs(g) < 1e-12:
-                return t
-            _, sx, sy = height(tables, k, ox + t * dx, oy + t * dy)
-            slope = side * (dz - sx * dx - sy * dy)
-            if slope < 0.0 and (-side * g < 4.0 * step * slope or side * g < 1e-6):
-                step = -side * g / slope
-        t += step
+        h, sx, sy = height(tables, k, ox + t * dx, oy + t * dy)
+        g, slope = oz + t * dz - h, dz - sx * dx - sy * dy
+        if side == 0.0:
+            side = 1.0 if g > 0.0 else -1.0
+        g, slope = side * g, side * slope
+        if g < CLOSE:
+            return t
+        t += max(g / A, 2.0 * g / (math.sqrt(slope * slope + 2.0 * C * g) - slope + 1e-300))
         if not t < end:
             return np.inf
-        g = oz + t * dz - _level(tables, k, ox + t * dx, oy + t * dy)
-    return t if abs(g) < 1e-7 else np.inf
+    return np.inf
 
 
 @_part
@@ -478,7 +467,8 @@ def depths(camera, xs, ys, solids, tables):
 def carried(a, b, depth, solids, tables):
     """Where the points that camera a sees land in camera b: flow (h, w, 2), depth there, and whether it is hidden.
 
-    A point is hidden where a solid lies between it and camera b, or it lies behind that camera.
+    A point is hidden where a solid lies between it and camera b, or it lies behind that camera; what encloses the place
+    and both cameras hides nothing.
     """
     rows, columns = depth.shape
     flow, there = np.empty((rows, columns, 2)), np.empty((rows, columns))
@@ -493,7 +483,7 @@ def carried(a, b, depth, solids, tables):
             there[y, x] = z
             flow[y, x, 0] = b[9] * (b[0] * dx + b[1] * dy + b[2] * dz) / z + b[10] - x
             flow[y, x, 1] = b[9] * (b[3] * dx + b[4] * dy + b[5] * dz) / z + b[11] - y
-            _, n = nearest(ox, oy, oz, dx, dy, dz, NEAR / z, 1.0 - SLACK, False, solids, tables)
+            _, n = nearest(ox, oy, oz, dx, dy, dz, NEAR / z, 1.0 - SLACK, True, solids, tables)
             hidden[y, x] = n >= 0 or z <= 0.0
     return flow, there, hidden
 

@@ -22,9 +22,9 @@ CELLS = 28
 Array = np.ndarray[Any, Any]
 
 
-KIND, MAP, BOUND, CASTS, RELIEF, LIMITS, HALF, PAINT, TEXTURE, WIDTH = 0, 1, 13, 14, 15, 16, 20, 23, 31, 37
+KIND, MAP, BOUND, CASTS, RELIEF, LIMITS, HALF, PAINT, TEXTURE, WIDTH = 0, 1, 13, 14, 15, 16, 23, 26, 34, 40
 """Columns of a solid's row: its kind; M by rows, then c; squared radius of its ball; whether it casts shadows; which
-table of heights it has or −1; the lowest, highest, steepest in x and y; half sizes; PAINT: scale, shift (2), turn (2),
+table of heights it has or −1; LIMITS: see `limits`; half sizes; PAINT: scale, shift (2), turn (2),
 bump, gloss, whether it shines by itself; TEXTURE: one a face.
 """
 
@@ -63,7 +63,7 @@ class Builder:
         if relief > 0:
             row[RELIEF] = len(self.tables)
             self.tables.append(bumps(self.rng, relief))
-            row[LIMITS : LIMITS + 4] = limits(self.tables[-1])
+            row[LIMITS : LIMITS + 7] = limits(self.tables[-1])
             half = np.array([half[0], half[1], 1.0])
         row[KIND], row[CASTS], row[PAINT + 7] = kind, not encloses, shines
         row[BOUND] = np.inf if encloses else (float(np.linalg.norm(half)) + relief) ** 2
@@ -94,11 +94,17 @@ def bumps(rng: np.random.Generator, height: float) -> Float[np.ndarray, "g g"]:
     return np.asarray((total - total.min()) / np.ptp(total) * height)
 
 
-def limits(table: Float[np.ndarray, "g g"]) -> Float[np.ndarray, "4"]:
-    """Lowest, highest, and the steepest slope along x and y that the spline of a table can have on [−1, 1]²."""
-    g = (np.array(table.shape) - 2) / 2
-    steep = [float(np.abs(np.diff(table, axis=axis)).max()) for axis in (1, 0)]
-    return np.array([table.min() - 1e-9, table.max() + 1e-9, steep[0] * g[1], steep[1] * g[0]])
+def limits(table: Float[np.ndarray, "g g"]) -> Float[np.ndarray, "7"]:
+    """What the spline of a table cannot exceed on [−1, 1]²: lowest, highest, |h_x|, |h_y|, |h_xx|, |h_xy|, |h_yy|.
+
+    A derivative of a quadratic B-spline is a mean of differences of its table.
+    """
+    gy, gx = (np.array(table.shape) - 2) / 2
+    x, y = np.diff(table, axis=1), np.diff(table, axis=0)
+    bends = np.diff(x, axis=1), np.diff(x, axis=0), np.diff(y, axis=0)
+    most = [float(np.abs(d).max()) for d in (x, y, *bends)]
+    scale = np.array([gx, gy, gx * gx, gx * gy, gy * gy])
+    return np.array([table.min() - 1e-9, table.max() + 1e-9, *(scale * most)])
 
 
 def turned(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Float[np.ndarray, "3 3"]:
