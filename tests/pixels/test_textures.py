@@ -25,6 +25,14 @@ def test_bundled_photos_are_there_and_have_detail() -> None:
         assert min(photo.shape[:2]) >= 200, name
         assert min(photo.shape[:2]) <= textures.SHORTEST, name
         assert photo.std() > 15, name
+        assert textures.detailed(photo) > textures.DETAIL, name
+
+
+def test_detail_by_hand() -> None:
+    columns = np.tile(np.array([0, 10], np.uint8), 48)
+    stripes = np.repeat(np.tile(columns, (96, 1))[..., None], 3, axis=2)
+    assert textures.detailed(stripes) == pytest.approx(10)  # a step of 10 along x, of 0 along y
+    assert textures.detailed(np.full((96, 96, 3), 77, np.uint8)) == 0
 
 
 def test_a_folder_is_read_and_shrunk(tmp_path: Path) -> None:
@@ -41,6 +49,10 @@ def test_a_folder_is_read_and_shrunk(tmp_path: Path) -> None:
     }
     with pytest.raises(FileError, match="holds no picture of at least 200 px"):
         folder(tmp_path, shortest=120, least=200)
+    ramp = np.linspace(0, 255, 200 * 300).reshape(200, 300).astype(np.uint8)
+    Image.fromarray(ramp).save(tmp_path / "smooth.png")
+    assert "smooth.png" not in folder(tmp_path).names
+    assert "smooth.png" in folder(tmp_path, detail=0).names
     with pytest.raises(FileError, match="no such folder"):
         folder(tmp_path / "missing")
 

@@ -5,6 +5,7 @@ half height 1, sheet |p_x|, |p_y| ≤ 1 at p_z = h(p_x, p_y). The ray's paramete
 directions have z = 1 in the camera, so that t is the depth. A height h is a quadratic B-spline of a table.
 
 All of a solid is one row of an array (columns KIND … TEXTURE, see scenes), for numba passes an array as seven words.
+One file, for numba's cache of a function knows of changes in that function's own file only.
 """
 
 # mypy: ignore-errors
