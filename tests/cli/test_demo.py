@@ -15,6 +15,7 @@ from PIL import Image
 from likewise.cli import demo as module
 from likewise.cli import demo_distributions as distributions
 from likewise.cli import demo_images as images
+from likewise.cli import demo_pixels as pixels
 from likewise.cli import report
 from likewise.cli.demo import demo, pages, photograph, same_scene, scene, view
 from likewise.types import Hit
@@ -185,6 +186,45 @@ def test_searches_that_are_drawn_are_of_different_photographs() -> None:
     assert len({queries[i].place.parent for i in chosen}) == images.ROWS
 
 
+# ── pixels ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_two_views_of_the_place_agree_where_the_truth_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without night, what the truth lays onto the day is the day again."""
+    import cv2
+
+    monkeypatch.setattr(pixels, "dark", lambda photo, _: photo)
+    views = pixels.views(np.random.default_rng(0))
+    assert 0.7 < views.known.mean() < 0.95
+    y, x = np.mgrid[: views.day.shape[0], : views.day.shape[1]]
+    ends = (np.stack([x, y], axis=2) + views.flow).astype(np.float32)
+    laid = cv2.remap(views.night, ends, None, cv2.INTER_LINEAR).astype(float)
+    right = np.abs(laid - views.day)[views.known]
+    off = np.abs(views.night.astype(float) - views.day)[views.known]
+    assert np.median(right) < 6
+    assert np.median(off) > 4 * np.median(right)
+
+
+def test_night_is_dark_and_the_same_for_the_same_seed() -> None:
+    day = scene("coffee")
+    one, two, other = (pixels.dark(day, np.random.default_rng(s)) for s in (0, 0, 1))
+    np.testing.assert_array_equal(one, two)
+    assert (one != other).any()
+    assert one.mean() < 0.5 * day.mean()
+
+
+def test_scores_of_pixels_by_hand() -> None:
+    flow = np.zeros((4, 5, 2))
+    known = np.ones((4, 5), bool)
+    known[0] = False
+    truth = pixels.Views(np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 3), np.uint8), flow, known)
+    guess = np.zeros((4, 5, 2))
+    guess[0] = 99  # not known, so it does not count
+    guess[1, :, 0] = 4
+    guess[2, :, 1] = 1
+    assert pixels._errors(truth, guess) == pytest.approx({"mean": 5 / 3, "median": 1.0, "right": 2 / 3})
+
+
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -214,7 +254,8 @@ def test_it_says_where_the_page_is(made: tuple[Path, str]) -> None:
 
 def test_pictures_are_pngs_with_a_json(made: tuple[Path, str]) -> None:
     folder, _ = made
-    for name in ("search.png", "plan.png", "albums.png", "light.png", "coverage.png", "polarity.png", "demo.png"):
+    names = ("alignment", "search", "plan", "albums", "light", "coverage", "polarity", "demo")
+    for name in (f"{n}.png" for n in names):
         with Image.open(folder / name) as im:
             assert im.format == "PNG"
             im.load()
@@ -242,6 +283,10 @@ def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
     assert figures["albums"]["same_scene_mass"] > 0.9 * figures["albums"]["same_scene_possible"]
     assert figures["matrix"]["nearest_is_same_scene"] > 0.9
     assert figures["light"]["learned"]["mean"] > figures["light"]["unlearned"]["mean"] + 0.2
+    aligned = figures["pixels"]
+    assert aligned["likewise"]["right"] > aligned["DIS on equalised grey"]["right"] + 0.3
+    assert aligned["likewise"]["right"] > aligned["SIFT + MAGSAC homography"]["right"] + 0.1
+    assert aligned["likewise"]["median"] < 1.5
     searched = figures["places"]
     assert searched["places"] == 4 * 3
     assert searched["queries"] == 3 * searched["places"]
@@ -258,7 +303,7 @@ def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
 def test_the_page_has_an_alt_for_each_picture(made: tuple[Path, str]) -> None:
     tags = Tags((made[0] / "report.html").read_text())
     images = [attributes for tag, attributes in tags.found if tag == "img"]
-    assert len(images) == 6
+    assert len(images) == 7
     assert all(len(str(i["alt"])) > 40 for i in images)
     assert tags.open == []
 

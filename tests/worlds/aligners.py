@@ -12,7 +12,7 @@ class Shifted:
     name = "shifted"
 
     def __init__(self, dx: float = 3.0, dy: float = -2.0) -> None:
-        self.vector = torch.tensor([dx, dy])
+        self.vector = torch.tensor([float(dx), float(dy)])
         self.calls = 0
 
     def flow(self, a: Tensor, b: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 demo/
   report.html      the page: everything below in one file
   demo.png         the panels side by side
-  search.png, plan.png, albums.png, light.png, coverage.png, polarity.png, demo.json
-  albums/, places/, queries/ …   the pictures that were compared, to try the commands on
+  alignment.png, search.png, plan.png, albums.png, light.png, coverage.png, polarity.png, demo.json
+  place/, albums/, places/, queries/ …   the pictures that were compared, to try the commands on
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ def demo(out: str, seed: int) -> None:
     began = time.perf_counter()
     from likewise.cli.demo_distributions import coverage_panel, polarity_panel
     from likewise.cli.demo_images import places_panel
+    from likewise.cli.demo_pixels import pixels_panel
 
-    makers = (places_panel, _albums_panel, _matrix_panel, _light_panel, coverage_panel, polarity_panel)
+    makers = (pixels_panel, places_panel, _albums_panel, _matrix_panel, _light_panel, coverage_panel, polarity_panel)
     panels = [make(folder, seed) for make in makers]
     seconds = time.perf_counter() - began
     pictures = [folder / p.picture for p in panels]
-    _side_by_side([pictures[:3], pictures[3:]], folder / "demo.png")
+    _side_by_side([pictures[:2], pictures[2:5], pictures[5:]], folder / "demo.png")
     figures = {p.name: p.figures for p in panels}
     write_json(folder / "demo.json", {"seed": seed, "seconds": round(seconds, 1), **figures})
     page = _page(panels, folder, seconds, seed)
@@ -504,7 +505,9 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
             "The pictures of this page are on your disk. A gallery is made of any folder of pictures; a set is a "
             "folder of pictures, a video, or an entry of an .npz file.",
         ),
-        code=f"likewise images index {folder / 'places'} --out gallery\n"
+        code=f"likewise pixels compare {folder / 'place' / 'day.png'} {folder / 'place' / 'night.png'}\n"
+        f"likewise pixels match {folder / 'place' / 'day.png'} {folder / 'place' / 'night.png'}\n"
+        f"likewise images index {folder / 'places'} --out gallery\n"
         f"likewise images search {folder / 'queries' / 'cat'} --gallery gallery --out ranking.png\n"
         f"likewise sets compare {albums / 'monday'} {albums / 'friday'}\n"
         f"likewise sets distances {albums / 'scenes'} --out distances.npy\n"
@@ -517,8 +520,8 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
     end = (
         f"likewise {__version__}, seed {seed}, {seconds:.0f} s on {used['platform']}, Python {used['python']}, "
         f"torch {used.get('torch', '?')}. Photographs: scikit-image and scikit-learn. "
-        "Methods: DiVA, ECCV 2020; Multi-Level Metric Learning via Smoothed Wasserstein Distance, IJCAI 2018; Polarity "
-        "Sampling, CVPR 2022."
+        "Methods: LIFE, 2021; DiVA, ECCV 2020; Multi-Level Metric Learning via Smoothed Wasserstein Distance, IJCAI "
+        "2018; Polarity Sampling, CVPR 2022."
     )
     page = Page(
         "likewise",
