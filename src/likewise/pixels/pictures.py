@@ -68,7 +68,12 @@ def _unit(array: NDArray[Any], where: str) -> NDArray[np.float32]:
     return array.astype(np.float32)
 
 
-def grey(image: Float[Tensor, "3 h w"]) -> UInt8[np.ndarray, "h w"]:
-    """Luma 0.299 R + 0.587 G + 0.114 B, rounded to 8 bits."""
+def luma(image: Float[Tensor, "3 h w"]) -> Float[np.ndarray, "h w"]:
+    """0.299 R + 0.587 G + 0.114 B, float32 in [0, 1]."""
     r, g, b = image.detach().cpu().numpy()
-    return np.asarray(np.rint(np.clip(0.299 * r + 0.587 * g + 0.114 * b, 0, 1) * 255), dtype=np.uint8)
+    return np.asarray(np.clip(0.299 * r + 0.587 * g + 0.114 * b, 0, 1), dtype=np.float32)
+
+
+def grey(image: Float[Tensor, "3 h w"]) -> UInt8[np.ndarray, "h w"]:
+    """Luma, rounded to 8 bits."""
+    return np.asarray(np.rint(luma(image) * 255), dtype=np.uint8)
