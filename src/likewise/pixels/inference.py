@@ -176,7 +176,9 @@ def resized(x: Float[Tensor, "3 h w"], size: tuple[int, int]) -> Float[Tensor, "
     return y[0]
 
 
-def snapped(found: Aligned, *, share: float = 0.9, px: float = 1.5) -> Aligned:
+def snapped(
+    found: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, share: float = 0.9, px: float = 1.5
+) -> Aligned:
     """The flow of a homography where nearly all that comes home agrees with it: one plane, or a camera that turned."""
     H, _ = agreed(found, px=px)
     if H is None:
@@ -188,6 +190,30 @@ def snapped(found: Aligned, *, share: float = 0.9, px: float = 1.5) -> Aligned:
     near = torch.linalg.vector_norm(flat - found.ab, dim=-1) <= px
     if float(near[sure].float().mean()) < share:
         return found
+    H = sharpened(H, a, b)
     other = grid(int(found.ba.shape[0]), int(found.ba.shape[1]))
     back = transform(torch.linalg.inv(H), other) - other
-    return replace(found, ab=flat, ba=back, notes=(*found.notes, "one plane"))
+    return replace(found, ab=transform(H, base) - base, ba=back, notes=(*found.notes, "one plane"))
+
+
+def sharpened(
+    H: Float[Tensor, "3 3"], a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, farthest: float = 2.0
+) -> Float[Tensor, "3 3"]:
+    """A homography brought to fractions of a pixel by the correlation of grey values (Evangelidis and Psarakis).
+
+    It stays as it was where that does not converge, or where a corner would move by more than `farthest` pixels.
+    """
+    import cv2
+
+    one, two = (np.ascontiguousarray(x.mean(0).numpy()) for x in (a, b))
+    stop = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 30, 1e-7)
+    guess = np.ascontiguousarray((H / H[2, 2]).numpy().astype(np.float32))
+    try:
+        _, better = cv2.findTransformECC(one, two, guess, cv2.MOTION_HOMOGRAPHY, stop, None, 3)  # type: ignore[call-overload]
+    except cv2.error:  # it did not converge
+        return H
+    new = torch.from_numpy(np.asarray(better, dtype=np.float32))
+    h, w = one.shape
+    corners = torch.tensor([[0.0, 0.0], [w - 1.0, 0.0], [w - 1.0, h - 1.0], [0.0, h - 1.0]])
+    moved = torch.linalg.vector_norm(transform(new, corners) - transform(H, corners), dim=-1)
+    return new if bool((moved <= farthest).all()) else H

@@ -14,15 +14,29 @@ from jaxtyping import Float
 from torch import Tensor
 
 from likewise import io
-from likewise.core.geometry import resize_flow
+from likewise.core.geometry import resize_flow, scaling
 from likewise.errors import InputError, ShapeError
-from likewise.pixels.inference import ASLANT, SIMILAR, Aligned, agreed, look, look_through, resized, searched, snapped
+from likewise.pixels.inference import (
+    ASLANT,
+    SIMILAR,
+    Aligned,
+    agreed,
+    look,
+    look_through,
+    resized,
+    searched,
+    shrunk,
+    snapped,
+)
 from likewise.pixels.network import Network
 from likewise.pixels.polish import polished
 from likewise.pixels.tiling import detailed
 
 Picture = Any
 """A tensor (3, h, w) in [0, 1], an array (h, w, 3) or (h, w), a Pillow image, or the path of a file."""
+
+TRIED = 240
+"""Longest side, in pixels, at which turned, scaled and slanted views are looked at."""
 
 SMALLEST = 64
 """Pixels that a picture must have on its shorter side."""
@@ -136,16 +150,38 @@ def align(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2
     """Look; turn, scale and slant b if little comes home; bend b onto a and look again; polish."""
     found = look(network, a, b, manner.iters)
     score = found.home()
-    for candidates, note in ((SIMILAR, "turned and scaled"), (ASLANT, "seen aslant")):
-        if manner.search == "never" or (manner.search == "auto" and score >= manner.enough):
-            break
-        for H in searched(network, a, b, candidates):
-            tried = _again(network, a, b, look_through(network, a, b, H, manner.iters), manner)
-            found, score = _better(found, score, tried, note)
+    if manner.search == "always" or (manner.search == "auto" and score < manner.enough):
+        H, note = _searched(network, a, b, manner)
+        if H is not None:
+            found, score = _better(found, score, look_through(network, a, b, H, manner.iters), note)
     found = _again(network, a, b, found, manner)
     if manner.polish:
         found = polished(found, a, b)
-    return snapped(found, share=manner.snap) if manner.snap <= 1 else found
+    return snapped(found, a, b, share=manner.snap) if manner.snap <= 1 else found
+
+
+def _searched(network: Network, a: Tensor, b: Tensor, manner: Manner) -> tuple[Tensor | None, str]:
+    """The homography a → b to begin with, found on small pictures among turned, scaled and slanted views of b."""
+    one, two = shrunk(a, TRIED), shrunk(b, TRIED)
+    best = look(network, one, two, manner.iters)
+    score, note = best.home(), ""
+    for candidates, words in ((SIMILAR, "turned and scaled"), (ASLANT, "seen aslant")):
+        if score >= manner.enough:
+            break
+        for H in searched(network, one, two, candidates):
+            tried = _again(network, one, two, look_through(network, one, two, H, manner.iters), manner)
+            share = tried.home()
+            if share > score:
+                best, score, note = tried, share, words
+    agreement, _ = agreed(best)
+    if agreement is None or not note:
+        return None, ""
+    up = [scaling(_size(s), _size(x)).float() for s, x in ((one, a), (two, b))]
+    return up[1] @ agreement @ torch.linalg.inv(up[0]), note
+
+
+def _size(x: Tensor) -> tuple[int, int]:
+    return int(x.shape[-2]), int(x.shape[-1])
 
 
 def _again(network: Network, a: Tensor, b: Tensor, found: Aligned, manner: Manner) -> Aligned:
