@@ -39,8 +39,8 @@ def pixels_panel(folder: Path, seed: int) -> Panel:
         a, b = folder / "place" / "day.png", folder / "place" / "night.png"
         write_image(a, truth.day), write_image(b, truth.night)
         found = compare(a, b)
-        found.plot(folder / "alignment.png")
         figures = scores(truth, found)
+        _draw(found, figures, folder / "alignment.png")
         ours, theirs = figures["likewise"], figures["DIS on equalised grey"]
         said.append(f"{ours['right']:.0%} of the pixels found to {WITHIN:g} px, {theirs['right']:.0%} by DIS")
     fact = (f"of pixels found again at night, {theirs['right']:.0%} by classical flow", f"{ours['right']:.0%}")
@@ -139,6 +139,14 @@ def scores(truth: Views, found: PixelComparison) -> dict[str, Any]:
     flows |= {model.name: model.flow(a, b).numpy() for model in (DIS(), DIS(equalized=True), SiftHomography())}
     measured = {name: _errors(truth, flow) for name, flow in flows.items()}
     return {**measured, "cycle_error": found.distance, "home": found.home}
+
+
+def _draw(found: PixelComparison, figures: dict[str, Any], path: Path) -> None:
+    """Both pictures, one laid onto the other, a checkerboard, the flow and its confidence."""
+    from likewise import plot
+
+    words = f"by day, by night, turned: {figures['likewise']['right']:.0%} of the pixels found to {WITHIN:g} px"
+    plot.save(plot.alignment(*found.pictures, found.flow, found.confidence, title=words), path)
 
 
 def _errors(truth: Views, flow: Any) -> dict[str, float]:

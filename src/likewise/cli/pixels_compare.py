@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from likewise.cli.pixels_model import model_at, target, with_model, working
 from likewise.cli.terminal import labels_of, remark, result
+from likewise.errors import InputError
 
 if TYPE_CHECKING:
     from likewise.pixels.compare import PixelComparison
@@ -30,6 +31,9 @@ FLOWS = (".flo", ".png")
 @click.option("--warp", type=click.Path(), help="write b brought onto a (.png, .jpg, .webp, .tif)")
 @click.option("--wheel", type=click.Path(), help="write the flow in the colours of Middlebury's wheel")
 @click.option("--confidence", type=click.Path(), help="write the confidence of each pixel, black 0 to white 1")
+@click.option(
+    "--detail", type=click.IntRange(0), help="correct large photos tile by tile, up to this longest side in pixels"
+)
 @click.option("--json", "as_json", is_flag=True, help="print the comparison as JSON")
 def compare(
     a: str,
@@ -40,6 +44,7 @@ def compare(
     warp: str | None,
     wheel: str | None,
     confidence: str | None,
+    detail: int | None,
     as_json: bool,
 ) -> None:
     """Align two photos of one place, by day and by night, from other spots: where did every pixel of A go in B?
@@ -57,11 +62,24 @@ def compare(
         "confidence": target(confidence, "confidence", PHOTO),
     }
     with working("aligning"):
-        found = compared(a, b, model=model_at(model))
+        found = compared(a, b, model=detailed(model_at(model), detail))
         write(found, files)
     written = {name: str(path) for name, path in files.items() if path is not None}
     result(words(found), found.to_dict() | {"files": written}, as_json)
     remark(f"see {', '.join(written.values())}")
+
+
+def detailed(network: Any, detail: int | None) -> Any:
+    """The aligner with another `detail`; the network as it is where none is asked for."""
+    from dataclasses import replace
+
+    if detail is None:
+        return network
+    from likewise.pixels.model import Aligner
+
+    if not isinstance(network, Aligner):
+        raise InputError(f"detail: only for likewise's own aligners, got a {type(network).__name__}")
+    return Aligner(network.network, replace(network.manner, detail=detail), name=network.name)
 
 
 def words(found: PixelComparison) -> str:
