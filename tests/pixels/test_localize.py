@@ -223,3 +223,38 @@ def test_a_map_is_built_from_photos_and_places_one_that_it_lacks(tmp_path: Path)
     centre = s * R @ found.centre + t
     assert np.linalg.norm(centre + R_true.T @ t_true) < 0.15
     assert metrics.rotation_angle(found.R @ R.T, R_true) < 2.0
+
+
+@pytest.mark.slow
+def test_a_real_photo_held_out_and_darkened_is_placed(data: Path, tmp_path: Path) -> None:
+    """Its rotation against a neighbour is that of their daylight matches, and it stands between its neighbours."""
+    import shutil
+
+    from likewise.pixels.matching import raw
+
+    if not (data / "lund").is_dir():
+        pytest.skip("the folder of real data sets has no lund/")
+    paths = io.images(data / "lund")[7:13]
+    (tmp_path / "photos").mkdir()
+    for path in [*paths[:2], *paths[3:]]:
+        shutil.copy(path, tmp_path / "photos")
+    built = Map.build(tmp_path / "photos", tmp_path / "map", size=1000)
+    before, after = (
+        next(p for p in built.survey.photos if p.name.endswith(f"_{path.stem}.jpg")) for path in (paths[1], paths[3])
+    )
+    day = sized(io.read_array(paths[2]), 1000)
+    lens = np.array(
+        [[before.K[0, 0], 0, (day.shape[1] - 1) / 2], [0, before.K[1, 1], (day.shape[0] - 1) / 2], [0, 0, 1]]
+    )
+    found = built.localize(dark(day), guided=False, K=lens)
+    assert found.n >= 12
+    along = after.centre - before.centre
+    assert 0.1 < (found.centre - before.centre) @ along / (along @ along) < 0.9
+    pose = raw(built.picture(before.name), day, ratio=0.8).pose(before.K, lens)
+    assert metrics.rotation_angle(found.R @ before.R.T, pose.R) < 1.5
+
+
+def sized(array: np.ndarray, longest: int) -> np.ndarray:
+    from likewise.pixels.sfm import shrunk
+
+    return shrunk(array, longest)

@@ -31,8 +31,8 @@ Report: TypeAlias = Callable[[str], None]
 STEPS = ("photos", "features", "matches", "model", "undistorted", "pairs")
 FOCAL = 1.2
 """The focal length of a camera of which nothing is known, over the longest side, as COLMAP guesses it."""
-WAYS = ("sideways", "ahead", "ahead, cameras fixed")
-"""How mapping is tried, in this order; the last only where EXIF tells focal lengths."""
+WAYS = ("sideways", "ahead", "ahead, cameras fixed", "ahead, cameras fixed, points of two photos")
+"""How mapping is tried, in this order; the last two only where EXIF tells focal lengths."""
 STRAY = 0.5
 """A coefficient of radial distortion beyond this is no lens."""
 ENOUGH = 0.8
@@ -202,12 +202,13 @@ class _Job:
         """Incremental mapping, tried in ways that suit different walks until most photos are placed.
 
         COLMAP's own way starts from two photos that see each other's content from the side. A walk straight ahead has
-        none, and leaves the focal length nearly free: then such starts are allowed, and EXIF's cameras held fixed.
+        none, and leaves the focal length nearly free: then such starts are allowed, EXIF's cameras held fixed, and at
+        last points taken that only two photos show.
         """
         total = len(self.results["photos"]["photos"])
         focals = {p["name"]: p["focal"] for p in self.results["photos"]["photos"]}
         best, rank, tried = None, (False, 0, 0), list[str]()
-        for way in WAYS if any(focals.values()) else WAYS[:-1]:
+        for way in WAYS if any(focals.values()) else WAYS[:2]:
             found = self._mapped(way)
             if found is None:
                 tried.append(f"{way}: none placed")
@@ -237,7 +238,10 @@ class _Job:
         knobs.num_threads, knobs.random_seed, knobs.min_model_size = self.threads, self.settings.seed, LEAST
         if way != "sideways":
             knobs.mapper.init_max_forward_motion, knobs.mapper.init_min_tri_angle = 1.0, 4.0
-        if way == "ahead, cameras fixed":
+        if "points of two photos" in way:
+            knobs.triangulation.ignore_two_view_tracks = False
+            knobs.mapper.init_min_tri_angle, knobs.mapper.abs_pose_min_num_inliers = 2.0, 15
+        if "cameras fixed" in way:
             knobs.ba_refine_focal_length = knobs.ba_refine_extra_params = False
             knobs.mapper.abs_pose_refine_focal_length = knobs.mapper.abs_pose_refine_extra_params = False
         sparse = fresh(self.work / "sparse")
