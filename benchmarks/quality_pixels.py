@@ -158,16 +158,17 @@ def matching(data: Path) -> Rows:
         s = pair.load(SIZE)
         flows = default().both(s.a, s.b)
         found = {
-            "raw SIFT": raw(s.a, s.b),
-            "guided": match(s.a, s.b, flows=flows, flow_size=default().work),
-            "guided, left-over only": match(s.a, s.b, flows=flows, flow_size=default().work, search="left"),
-        }
-        found["guided, stage 1 alone"] = found["guided"].stage1()
-        for name, m in found.items():
-            rate = mma(m.a, m.b, np.asarray(s.homography), thresholds=(1, 3, 5))
-            rows.append(
-                {"pair": pair.name, "method": name, "matches": len(m), **{f"MMA@{t}": 100 * v for t, v in rate.items()}}
-            )
+            "raw SIFT": (raw(s.a, s.b), None),
+            "guided": (match(s.a, s.b, flows=flows, flow_size=default().work), None),
+            "guided, stage 2 among the left over": (
+                match(s.a, s.b, flows=flows, flow_size=default().work, search="left"), None
+            ),
+        }  # fmt: skip
+        found["guided, stage 1 alone"] = (found["guided"][0], 1)
+        for name, (m, stage) in found.items():
+            rates = mma(m, np.asarray(s.homography), (1, 3, 5), stage=stage)
+            row = {"pair": pair.name, "method": name, "matches": len(m if stage is None else m.of_stage(stage))}
+            rows.append(row | {f"MMA@{t:g}": 100 * v for t, v in rates.items()})
             click.echo(json.dumps(rows[-1], ensure_ascii=False))
     names = dict.fromkeys(r["method"] for r in rows)
     means = [{"pair": "mean", "method": n, **mean(_numbers(r) for r in rows if r["method"] == n)} for n in names]
