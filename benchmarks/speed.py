@@ -10,6 +10,7 @@
     python benchmarks/speed.py diva          a step of DiVA against a margin-only step (speed_diva.py)
     python benchmarks/speed.py embed         the embedder against the bare network (speed_embed.py)
     python benchmarks/speed.py raft          RAFT against a straightforward implementation (speed_raft.py)
+    python benchmarks/speed.py aligner       the shipped aligner: time a pair, memory of 12 megapixels
 
 The workload of the first: N = 1000 sets of 5–20 points in 100 dimensions, γ = 0.05 and 0.01 × the median ground cost,
 marginal error 1e-6, from points to distances. Peers get their best: no padding (problems of one size are batched
@@ -441,13 +442,14 @@ def memory() -> None:
 
 
 if __name__ == "__main__":
+    from speed_aligner import aligner
     from speed_diva import diva
     from speed_embed import embed
     from speed_images import images
     from speed_raft import raft
     from speed_spectra import spectra
 
-    for added in (spectra, images, diva, embed, raft):
+    for added in (spectra, images, diva, embed, raft, aligner):
         main.add_command(added)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     main()

@@ -31,8 +31,8 @@ from likewise.pixels.training import train
 
 BENT: dict[str, Any] = {"bend": 1.2, "light": 1.0, "night": 0.25, "refine": 0, "keep": "last"}
 WARM = Config(
-    **BENT, warm=600, joint=0, height=144, width=192, small=0.75, schedule="constant", lr=1.6e-4, head_lr=8e-4, clip=1.0,
-    warmup=30, evaluate_every=150,
+    **BENT, warm=600, joint=0, height=144, width=192, small=0.75, schedule="constant", lr=1.6e-4, head_lr=8e-4,
+    clip=1.0, warmup=30, evaluate_every=150,
 )  # fmt: skip
 JOINT = Config(
     **BENT, warm=0, joint=900, height=112, width=144, schedule="linear", lr=1.5e-4, head_lr=5e-4, refine_lr=1e-3,
