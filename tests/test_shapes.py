@@ -25,7 +25,10 @@ MODULES = (
     "likewise.io",
     "likewise.images.data",
     "likewise.core.batched",
+    "likewise.core.geometry",
+    "likewise.core.resampling",
     "likewise.core.triplets",
+    "likewise.core.warps",
     "likewise.images.augment",
     "likewise.images.diva",
     "likewise.images.network",
@@ -35,6 +38,9 @@ MODULES = (
     "likewise.backbones.network",
     "likewise.backbones.preparation",
     "likewise.backbones.resnet",
+    "likewise.pixels.encoder",
+    "likewise.pixels.life",
+    "likewise.pixels.start",
 )
 SHAPED = re.compile(r"\b(Float|UInt8|Int|Bool|Shaped)\[")
 # numpy's ints are numbers where the annotation says float
@@ -139,6 +145,77 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "backbones.resnet.ResNet50.forward": lambda f, png: f(named("resnet50"), batch(2, 3, 32, 32).float()),
     "backbones.efficientnet.EfficientNetLite0.forward": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
     "backbones.efficientnet.EfficientNetLite0.features": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
+}
+
+SKEW = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]])
+
+
+def places() -> torch.Tensor:
+    return torch.rand(1, 8, 10, 2)
+
+
+def still() -> torch.Tensor:
+    return torch.zeros(2, 8, 10, 2)
+
+
+def bent(kind: str = "affine") -> Any:
+    from likewise.core import warps
+
+    return getattr(warps, f"random_{kind}")(2, 8, 10, generator=torch.Generator().manual_seed(0))
+
+
+def encoder() -> Any:
+    from likewise.pixels.encoder import Encoder
+
+    return Encoder(dim=8)
+
+
+CALLS |= {
+    "core.geometry.skew": lambda f, png: f(torch.rand(4, 3)),
+    "core.geometry.essential": lambda f, png: f(torch.eye(3), torch.ones(3)),
+    "core.geometry.fundamental": lambda f, png: f(torch.eye(3), torch.eye(3), torch.eye(3), torch.ones(3)),
+    "core.geometry.lines": lambda f, png: f(SKEW.expand(2, 3, 3), places()),
+    "core.geometry.transform": lambda f, png: f(torch.eye(3).expand(2, 3, 3), places()),
+    "core.geometry.homography_flow": lambda f, png: f(torch.eye(3).expand(2, 3, 3), 8, 10),
+    "core.geometry.scaling": lambda f, png: f((4, 5), (6, 7)),
+    "core.geometry.rescale_fundamental": lambda f, png: f(SKEW, (4, 5), (6, 7), (4, 5), (6, 7)),
+    "core.geometry.rescale_homography": lambda f, png: f(torch.eye(3).expand(2, 3, 3), (4, 5), (6, 7), (4, 5), (6, 7)),
+    "core.geometry.rescale_intrinsics": lambda f, png: f(torch.eye(3), (4, 5), (6, 7)),
+    "core.resampling.grid": lambda f, png: f(4, 5),
+    "core.resampling.sample": lambda f, png: f(torch.rand(2, 3, 4, 5), places().expand(2, -1, -1, -1)),
+    "core.resampling.inside": lambda f, png: f(places(), 4, 5),
+    "core.resampling.warp": lambda f, png: f(torch.rand(2, 3, 4, 5), still()),
+    "core.resampling.follow": lambda f, png: f(still()),
+    "core.resampling.compose": lambda f, png: (f(still(), still()), f(still()[0], torch.zeros(5, 6, 2))),
+    "core.resampling.carried": lambda f, png: f(still(), still()),
+    "core.resampling.resize_flow": lambda f, png: f(still(), (4, 5)),
+    "core.resampling.resize_points": lambda f, png: f(places(), (4, 5), (6, 7)),
+    "core.warps.Affine.backward": lambda f, png: f(bent(), places()),
+    "core.warps.Affine.found": lambda f, png: f(bent(), places()),
+    "core.warps.ThinPlate.backward": lambda f, png: f(bent("thin_plate"), places()),
+    "core.warps.ThinPlate.found": lambda f, png: f(bent("thin_plate"), places()),
+    "core.warps.ThinPlate.slope": lambda f, png: f(bent("thin_plate"), places()),
+    "core.warps.Chain.backward": lambda f, png: f(bent("warp"), places()),
+    "core.warps.Chain.found": lambda f, png: f(bent("warp"), places()),
+    "core.warps.Warp.backward": None,
+    "core.warps.Warp.found": None,
+    "core.warps.Warp.forward": lambda f, png: f(bent("warp"), places()),
+    "core.warps.Warp.image": lambda f, png: f(bent("warp"), torch.rand(2, 3, 8, 10), (4, 5)),
+    "pixels.life.sed": lambda f, png: f(still(), still(), SKEW.expand(2, 3, 3)),
+    "pixels.life.sed_loss": lambda f, png: f(still(), SKEW.expand(2, 3, 3)),
+    "pixels.life.cycle_loss": lambda f, png: f(still(), torch.zeros(2, 5, 6, 2)),
+    "pixels.life.cycle": lambda f, png: f(still(), torch.zeros(2, 5, 6, 2)),
+    "pixels.life.bit_loss": lambda f, png: f(still(), still(), bent("warp")),
+    "pixels.life.life_loss": lambda f, png: f(
+        still(), [still()], SKEW.expand(2, 3, 3), there=still(), back=still(), warp=bent("warp")
+    ),
+    "pixels.life.masked_mean": lambda f, png: f(still(), still() > 0),
+    "pixels.encoder.Encoder.forward": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
+    "pixels.encoder.Encoder.maps": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
+    "pixels.encoder.Encoder.principal": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
+    "pixels.start.similarities": lambda f, png: f(torch.rand(1, 4, 3, 5), torch.rand(1, 4, 2, 6), 0.1),
+    "pixels.start.log_dual": lambda f, png: f(torch.rand(1, 4, 3)),
+    "pixels.start.starts": lambda f, png: f(torch.rand(1, 4, 3, 5), torch.rand(1, 4, 2, 6), 0.1),
 }
 
 
