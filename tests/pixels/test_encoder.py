@@ -43,7 +43,8 @@ def test_a_map_is_read_at_the_cells_places(stride):
 def test_a_shift_by_a_stride_shifts_the_cells(encoder):
     """A photo moved by 16 px gives the same cells four further on, away from the borders."""
     g = torch.Generator().manual_seed(2)
-    photo = torch.nn.functional.interpolate(torch.rand(1, 3, 24, 30, generator=g), (192, 240), mode="bicubic").clamp(0, 1)
+    coarse = torch.rand(1, 3, 24, 30, generator=g)
+    photo = torch.nn.functional.interpolate(coarse, (192, 240), mode="bicubic").clamp(0, 1)
     one, two = encoder(photo[:, :, :160, :192]), encoder(photo[:, :, :160, 16:208])
     inner = (slice(None), slice(None), slice(12, 28))
     here, there = one[..., 18:36][inner], two[..., 14:32][inner]

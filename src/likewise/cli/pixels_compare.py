@@ -49,7 +49,7 @@ def compare(
 ) -> None:
     """Align two photos of one place, by day and by night, from other spots: where did every pixel of A go in B?
 
-    Says the cycle error (how far pixels miss their place after going to B and back, in the mean), the share of pixels
+    Says the cycle error (how far pixels miss their place after going to B and back, in the median), the share of pixels
     that come home, and what was done. Draws A, B, B laid onto A, a checkerboard of both, the flow and its confidence.
     """
     from likewise.pixels.compare import compare as compared

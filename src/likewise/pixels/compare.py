@@ -16,6 +16,8 @@ from likewise.types import Comparison, Flow
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from likewise.pixels.inference import Aligned
+
 
 class Aligns(Protocol):
     """Anything that gives both flows between two pictures: `default()`, a RAFT, a model of one's own."""
@@ -28,9 +30,10 @@ class Aligns(Protocol):
 class PixelComparison(Comparison):
     """Two pictures and the flow between them.
 
-    `distance` is the mean over both pictures of ‖x − f_ba(f_ab(x))‖, the cycle error in pixels. `flow` goes from a to
-    b, `back` from b to a; `confidence` (h, w) in [0, 1] is exp(−(d / max(α, β‖f‖))²) inside b and 0 outside, with d the
-    pixel's own cycle error, α = 3 px and β = 0.05.
+    `distance` is the median of ‖x − f_ba(f_ab(x))‖, the cycle error in pixels, over those pixels of both pictures that
+    the other one shows; where it shows none, the length of its diagonal. `flow` goes from a to b, `back` from b to a;
+    `confidence` (h, w) in [0, 1] is exp(−(d / max(α, β‖f‖))²) inside b and 0 outside, with d the pixel's own cycle
+    error, α = 3 px and β = 0.05.
     """
 
     flow: Flow
@@ -83,8 +86,8 @@ class PixelComparison(Comparison):
         """a, b, b brought onto a, a checkerboard of both, the flow and the confidence. A matplotlib Figure."""
         from likewise import plot
 
-        figure = plot.alignment(self.pictures[0], self.pictures[1], self.flow, self.confidence)
-        figure.suptitle(f"cycle error {self.distance:.2f} px, {self.home:.0%} of a comes home", fontsize=11)
+        title = f"cycle error {self.distance:.2f} px, {self.home:.0%} of a comes home"
+        figure = plot.alignment(self.pictures[0], self.pictures[1], self.flow, self.confidence, title=title)
         if path is not None:
             with io.atomic(path) as sibling:
                 figure.savefig(sibling, dpi=110)
@@ -102,10 +105,9 @@ def compare(a: Any, b: Any, *, model: Aligns | None = None) -> PixelComparison:
         found: Aligned = aligner.aligned(one, two)
     else:
         found = Aligned(*aligner.both(one, two))
-    confidence, there = _confidence(found)
-    _, back = _confidence(found.swapped())
+    confidence = _confidence(found)
     return PixelComparison(
-        distance=0.5 * (there + back),
+        distance=_distance(found),
         flow=Flow(found.ab.numpy()),
         back=Flow(found.ba.numpy()),
         confidence=confidence,
@@ -116,14 +118,25 @@ def compare(a: Any, b: Any, *, model: Aligns | None = None) -> PixelComparison:
     )
 
 
-def _confidence(found: Any, alpha: float = 3.0, beta: float = 0.05) -> tuple[NDArray[np.float32], float]:
-    """Each pixel's confidence, and the mean cycle error."""
+def _confidence(found: Aligned, alpha: float = 3.0, beta: float = 0.05) -> NDArray[np.float32]:
+    """exp(−(d / max(α, β‖f‖))²) inside b, 0 outside."""
     import torch
 
     d, kept = found.errors()
     limit = (beta * torch.linalg.vector_norm(found.ab, dim=-1)).clamp_min(alpha)
     confidence = torch.where(kept, torch.exp(-((d / limit) ** 2)), torch.zeros_like(d))
-    return confidence.numpy().astype(np.float32), float(d.double().mean())
+    return confidence.numpy().astype(np.float32)
+
+
+def _distance(found: Aligned) -> float:
+    """The median cycle error of what both pictures show."""
+    import torch
+
+    errors = [d[kept] for d, kept in (found.errors(), found.swapped().errors())]
+    together = torch.cat(errors)
+    if not len(together):
+        return float(np.hypot(*found.ba.shape[:2]))
+    return float(together.double().median())
 
 
 def _name(item: Any, otherwise: str) -> str:
