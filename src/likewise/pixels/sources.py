@@ -26,9 +26,12 @@ def scenes_of(what: Scenes | str | os.PathLike[str] | None, photos: Photos) -> S
 def rendered(photos: Photos, *, motion: float = 1.0) -> Scenes:
     """Lit places with these photos on their walls; their exact flow is not looked at."""
     from likewise.pixels.render import Renderer
+    from likewise.pixels.textures import collected
+
+    textures = collected(photos.pictures)  # once: their pyramids take a second
 
     def pairs(n: int, size: tuple[int, int], seed: Sequence[int]) -> Views:
-        renderer = Renderer(photos.pictures, size, motion=motion)
+        renderer = Renderer(textures, size, motion=motion)
         first = int(np.random.default_rng(list(seed)).integers(2**31))
         made = renderer.batch([first + i for i in range(n)])
         return Views(made.a, made.b, torch.as_tensor(made.F))
