@@ -41,6 +41,7 @@ def test_the_stages_follow_each_other():
     assert c.total == 6
 
 
+@pytest.mark.slow
 def test_contrast_falls(photos):
     c = dataclasses.replace(SMALL, warm=8, refine=0, joint=0, head_lr=5e-3, bend=0.3, light=0.0, schedule="constant")
     problem = Training(photos, None, c)
