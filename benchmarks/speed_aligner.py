@@ -32,7 +32,7 @@ photo = resized(torch.from_numpy(data.astronaut()).permute(2, 0, 1).float() / 25
 H = torch.tensor([[0.95, -0.08, 0.04 * w], [0.06, 1.01, -0.03 * h], [4e-2 / w, 2e-2 / h, 1.0]])
 b = sample(photo[None], transform(torch.linalg.inv(H), grid(h, w))[None], padding="border")[0] ** 1.4
 truth = homography_flow(H, h, w)
-model = Aligner(default().network, Manner(detail=detail, snap=2.0 if detail else 0.9))
+model = Aligner(default().network, Manner(detail=detail, snap=2.0 if detail else 0.85))
 began = time.process_time()
 flow = model.flow(photo, b)
 seconds = time.process_time() - began

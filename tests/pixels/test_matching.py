@@ -318,24 +318,6 @@ def test_a_model_with_flow_alone_will_do(turned) -> None:
     assert np.array_equal(one.b, two.b)
 
 
-def test_4096_features_take_less_than_half_a_second_of_cpu() -> None:
-    import time
-
-    rng = np.random.default_rng(0)
-    rows = [rng.normal(size=(4096, 128)).astype(np.float32) for _ in range(2)]
-    points = [rng.uniform(0, 480, (4096, 2)) for _ in range(2)]
-    given = (points[0], rows[0], points[1], rows[1])
-    still = np.zeros((480, 480, 2))
-    shown = torch.zeros(3, 480, 480)
-    match(shown, shown, features=given, flows=(still, still))
-    best = np.inf
-    for _ in range(3):
-        started = time.process_time()
-        match(shown, shown, features=given, flows=(still, still))
-        best = min(best, time.process_time() - started)
-    assert best < 0.5
-
-
 # ------------------------------------------------------------------------------------------------- nothing to match
 
 

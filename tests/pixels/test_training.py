@@ -61,6 +61,7 @@ def test_the_encoder_stays_while_the_recurrence_learns(photos):
     assert all(k.startswith("refine.") for k in moved)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_to_the_same_bits(photos, tmp_path):
     whole = train(photos, SMALL, out=tmp_path / "whole")
     problem = Training(photos, scenes_of("rendered", photos), SMALL)

@@ -177,7 +177,7 @@ def resized(x: Float[Tensor, "3 h w"], size: tuple[int, int]) -> Float[Tensor, "
 
 
 def snapped(
-    found: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, share: float = 0.9, px: float = 1.5
+    found: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, share: float = 0.85, px: float = 1.5
 ) -> Aligned:
     """The flow of a homography where nearly all that comes home agrees with it: one plane, or a camera that turned."""
     H, _ = agreed(found, px=px)

@@ -38,6 +38,9 @@ Picture = Any
 TRIED = 240
 """Longest side, in pixels, at which turned, scaled and slanted views are looked at."""
 
+ROUNDING = 1e-4
+"""How far resampled floats may lie beyond [0, 1]."""
+
 SMALLEST = 64
 """Pixels that a picture must have on its shorter side."""
 
@@ -60,7 +63,7 @@ class Manner:
     """Looks at the pair; from the second on, b is bent onto a by what the last look agreed on."""
     polish: bool = True
     """A last correction of fractions of a pixel on the grey of a and of b bent onto it."""
-    snap: float = 0.9
+    snap: float = 0.85
     """The share of agreement from which on a single homography stands for the whole flow; above 1: never."""
     detail: int = 0
     """Longest side up to which flows of larger pictures are corrected tile by tile; 0: they are only enlarged."""
@@ -262,6 +265,6 @@ def _checked(x: Tensor, where: str) -> Tensor:
     if x.ndim != 3 or x.shape[0] != 3:
         raise ShapeError(f"{where}: expected a tensor (3, h, w), got {tuple(x.shape)}")
     low, high = float(x.min()), float(x.max())
-    if not x.is_floating_point() or not (low >= 0 and high <= 1):
+    if not x.is_floating_point() or not (low >= -ROUNDING and high <= 1 + ROUNDING):
         raise InputError(f"{where}: expected finite floats in [0, 1], got {x.dtype}, {low:g} to {high:g}")
-    return x.float()
+    return x.float().clamp(0, 1)
