@@ -167,7 +167,7 @@ def plain_docstring(app: Any, what: str, name: str, obj: Any, options: Any, line
     """Docstrings here are plain text with formulas; keep *, _ and | from being read as markup."""
     lines[:] = [re.sub(r"(?<!`)([*|])(?!`)", r"\\\1", line) if ">>>" not in line else line for line in lines]
     for i, line in enumerate(lines):
-        lines[i] = re.sub(r"(?<=\w)_(?=\s|$|[).,;:])", r"\\_", line)
+        lines[i] = re.sub(r"(?<=\w)_(?=\s|$|[).,;:…])", r"\\_", line)
 
 
 def short_aliases(app: Any, what: str, name: str, obj: Any, options: Any, arguments: str, returns: str) -> Any:

@@ -115,6 +115,7 @@ def test_a_finished_run_is_not_overwritten(run, asked: dict[str, Any]) -> None:
     assert "holds a finished run already" in ran.err
 
 
+@pytest.mark.slow
 def test_a_real_run_leaves_a_model_that_compare_takes(run, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = run("photos", "--network", "tiny", "--warm", "0", "--refine", "2", "--joint", "0", "--scenes", "none",
               "--height", "64", "--width", "64", "--pairs", "1", "--iters", "1", "--json")  # fmt: skip

@@ -457,8 +457,8 @@ def _shares(fig: Any, table: dict[str, tuple[float, float]]) -> None:
 # ── what is written ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _side_by_side(rows: Sequence[Sequence[Path]], target: Path, width: int = 2200, gap: int = 40) -> None:
-    """The panels in one wide picture, rows of one width, of few colours: small enough for a README."""
+def _side_by_side(rows: Sequence[Sequence[Path]], target: Path, width: int = 1600, gap: int = 32) -> None:
+    """The panels in one wide picture, rows of one width, of few colours, dithered: small enough for a README."""
     import io
 
     from PIL import Image
@@ -472,8 +472,21 @@ def _side_by_side(rows: Sequence[Sequence[Path]], target: Path, width: int = 220
         whole.paste(strip, (0, top))
         top += strip.height + gap
     buffer = io.BytesIO()
-    whole.quantize(256, dither=Image.Dither.FLOYDSTEINBERG).save(buffer, "PNG", optimize=True)
+    _few_colours(whole).save(buffer, "PNG", optimize=True)
     write_bytes(target, buffer.getvalue())
+
+
+def _few_colours(whole: Any) -> Any:
+    """The picture in 255 colours, dithered, and white; Pillow dithers only towards a palette that it is given."""
+    import numpy as np
+    from PIL import Image
+
+    few = whole.quantize(255)
+    numbers = np.array(whole.quantize(palette=few, dither=Image.Dither.FLOYDSTEINBERG))
+    numbers[(np.asarray(whole) == 255).all(axis=2)] = 255
+    found = Image.fromarray(numbers)
+    found.putpalette([*(few.getpalette() or [])[: 3 * 255], 255, 255, 255])
+    return found
 
 
 def _strip_of(files: Sequence[Path], width: int, gap: int) -> Any:
