@@ -97,7 +97,7 @@ def test_every_form_of_a_picture(photo):
         (3 * torch.rand(3, 80, 80), "in \\[0, 1\\]"),
         (torch.full((3, 80, 80), float("nan")), "in \\[0, 1\\]"),
         (np.zeros((80, 80, 7)), "expected"),
-        (7, "expected a picture"),
+        (7, "expected a path"),
     ],
 )
 def test_bad_pictures_are_named(photo, picture, message):
@@ -154,6 +154,19 @@ def test_one_plane_is_snapped_and_two_are_not():
     ba = found.ba.clone()
     ba[:, 46:, 0] -= 6.0
     assert snapped(Aligned(two, ba), blank, blank).notes == ()
+
+
+def test_small_motion_in_depth_is_no_plane(photo):
+    """A disc that moves by a pixel against its ground agrees with a plane to 1.5 px, but does not look like one."""
+    a = inference.shrunk(photo, 200)
+    h, w = a.shape[-2:]
+    base = grid(h, w)
+    disc = (torch.linalg.vector_norm(base - torch.tensor([w / 2, h / 2]), dim=-1) < h / 3)[..., None]
+    flow = torch.where(disc, torch.tensor([1.2, 0.0]), torch.tensor([0.0, 0.0]))
+    b = sample(a[None], (base - flow)[None], padding="border")[0]
+    found = Aligned(flow, -flow)
+    assert snapped(found, a, b).notes == ()
+    assert snapped(Aligned(0 * flow + 0.1, 0 * flow - 0.1), a, a).notes == ("one plane",)
 
 
 def test_a_homography_is_sharpened_by_grey_values(photo, tilted):

@@ -97,10 +97,10 @@ class PixelComparison(Comparison):
 def compare(a: Any, b: Any, *, model: Aligns | None = None) -> PixelComparison:
     """Where every pixel of a went in b under `model`, by default `likewise.pixels.default()`."""
     from likewise.pixels.inference import Aligned
-    from likewise.pixels.model import default, picture
+    from likewise.pixels.model import alignable, default
 
     aligner: Any = default() if model is None else model
-    one, two = picture(a, "a"), picture(b, "b")
+    one, two = alignable(a, "a"), alignable(b, "b")
     if hasattr(aligner, "aligned"):
         found: Aligned = aligner.aligned(one, two)
     else:

@@ -113,13 +113,15 @@ def place(x: Tensor, stride: int, h: int, w: int) -> Tensor:
         n = round(first)
         return x[:, :, n : n + h, n : n + w]
     rows, columns = (first + step * torch.arange(n, dtype=x.dtype, device=x.device) for n in (h, w))
-    return _lerp(_lerp(x, rows, 2), columns, 3)
+    return along(along(x, rows, 2), columns, 3)
 
 
-def _lerp(x: Tensor, at: Tensor, dim: int) -> Tensor:
-    low = at.floor().clamp(0, x.shape[dim] - 2)
+def along(x: Tensor, at: Tensor, dim: int) -> Tensor:
+    """x read at places between its own along one axis, linearly; at the outermost ones beyond them."""
+    n = x.shape[dim]
+    low = at.floor().clamp(0, max(n - 2, 0))
+    i = low.long()
     shape = [1] * x.ndim
     shape[dim] = -1
-    share = (at - low).clamp(0, 1).view(shape)
-    i = low.long()
-    return torch.lerp(x.index_select(dim, i), x.index_select(dim, i + 1), share.expand(x.index_select(dim, i).shape))
+    first = x.index_select(dim, i)
+    return first + (x.index_select(dim, (i + 1).clamp_max(n - 1)) - first) * (at - low).clamp(0, 1).view(shape)

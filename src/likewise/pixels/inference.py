@@ -179,7 +179,11 @@ def resized(x: Float[Tensor, "3 h w"], size: tuple[int, int]) -> Float[Tensor, "
 def snapped(
     found: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, share: float = 0.85, px: float = 1.5
 ) -> Aligned:
-    """The flow of a homography where nearly all that comes home agrees with it: one plane, or a camera that turned."""
+    """The flow of a homography where nearly all that comes home agrees with it: one plane, or a camera that turned.
+
+    b brought onto a by it must also look as much like a, to WORSE, as by the flow: small motions in depth agree with a
+    plane to a pixel or so, but they do not look like one.
+    """
     H, _ = agreed(found, px=px)
     if H is None:
         return found
@@ -191,9 +195,35 @@ def snapped(
     if float(near[sure].float().mean()) < share:
         return found
     H = sharpened(H, a, b)
+    flat = transform(H, base) - base
+    if unlike(a, b, flat, sure) > WORSE * unlike(a, b, found.ab, sure):
+        return found
     other = grid(int(found.ba.shape[0]), int(found.ba.shape[1]))
     back = transform(torch.linalg.inv(H), other) - other
-    return replace(found, ab=transform(H, base) - base, ba=back, notes=(*found.notes, "one plane"))
+    return replace(found, ab=flat, ba=back, notes=(*found.notes, "one plane"))
+
+
+WORSE = 2.0
+"""How much less alike a and b may look under one homography than under the flow, which was fitted to their looks."""
+
+
+def unlike(
+    a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], flow: Float[Tensor, "h w 2"], where: Bool[Tensor, "h w"]
+) -> float:
+    """Mean difference of a and b brought onto it, in grey of which local mean and contrast were taken away."""
+    bent = sample(b[None], (grid(int(a.shape[-2]), int(a.shape[-1])) + flow)[None], padding="border")[0]
+    difference = np.abs(_contrast(a) - _contrast(bent))
+    return float(difference[where.numpy()].mean()) if bool(where.any()) else 0.0
+
+
+def _contrast(x: Float[Tensor, "3 h w"], side: int = 9) -> np.ndarray[Any, Any]:
+    """(x − m) / (s + ε) with mean m and standard deviation s of the square around a pixel."""
+    import cv2
+
+    grey = x.mean(0).numpy()
+    mean = cv2.blur(grey, (side, side))
+    spread = np.sqrt(np.maximum(cv2.blur(grey * grey, (side, side)) - mean * mean, 0.0))
+    return np.asarray((grey - mean) / (spread + 0.02))
 
 
 def sharpened(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from likewise import io
 from likewise.core.geometry import resize_flow, scaling
-from likewise.errors import InputError, ShapeError
+from likewise.errors import InputError
 from likewise.pixels.inference import (
     ASLANT,
     SIMILAR,
@@ -29,17 +27,12 @@ from likewise.pixels.inference import (
     snapped,
 )
 from likewise.pixels.network import Network
+from likewise.pixels.pictures import Picture, picture
 from likewise.pixels.polish import polished
 from likewise.pixels.tiling import detailed
 
-Picture = Any
-"""A tensor (3, h, w) in [0, 1], an array (h, w, 3) or (h, w), a Pillow image, or the path of a file."""
-
 TRIED = 240
 """Longest side, in pixels, at which turned, scaled and slanted views are looked at."""
-
-ROUNDING = 1e-4
-"""How far resampled floats may lie beyond [0, 1]."""
 
 SMALLEST = 64
 """Pixels that a picture must have on its shorter side."""
@@ -108,7 +101,7 @@ class Aligner:
 
     def aligned(self, a: Picture, b: Picture, iters: int | None = None) -> Aligned:
         """Both flows and what was done to find them."""
-        one, two = picture(a, "a"), picture(b, "b")
+        one, two = alignable(a, "a"), alignable(b, "b")
         m = self.manner if iters is None else replace(self.manner, iters=iters)
         found = align(self.network, worked(one, m), worked(two, m), m)
         if m.detail > m.work and "one plane" not in found.notes:
@@ -235,36 +228,11 @@ def _between(flow: Tensor, size: tuple[int, int], other: Tensor, goal: tuple[int
     return full[0].movedim(0, -1)
 
 
-def picture(x: Picture, where: str) -> Float[Tensor, "3 h w"]:
+def alignable(x: Picture, where: str) -> Float[Tensor, "3 h w"]:
     """A picture in any form as a tensor (3, h, w) in [0, 1], large enough and with something to see."""
-    y = _tensor(x, where)
+    y = picture(x, where=where)
     if min(y.shape[-2:]) < SMALLEST:
         raise InputError(f"{where}: {y.shape[-1]} × {y.shape[-2]} pixels are too few; at least {SMALLEST} are needed")
     if float(y.max() - y.min()) < 2 / 255:
         raise InputError(f"{where}: the picture is blank; there is nothing to align")
     return y
-
-
-def _tensor(x: Picture, where: str) -> Tensor:
-    if isinstance(x, str | os.PathLike):
-        return io.read(x)
-    if isinstance(x, Tensor):
-        return _checked(x, where)
-    if isinstance(x, np.ndarray):
-        array = io.as_uint8(x, where=where)
-        colour = np.repeat(array[:, :, None], 3, 2) if array.ndim == 2 else array
-        return torch.from_numpy(np.ascontiguousarray(colour)).permute(2, 0, 1).float() / 255
-    if hasattr(x, "getexif"):
-        return torch.from_numpy(io.from_pillow(x)).permute(2, 0, 1).float() / 255
-    raise InputError(f"{where}: expected a picture (path, tensor, array or Pillow image), got {type(x).__name__}")
-
-
-def _checked(x: Tensor, where: str) -> Tensor:
-    if x.ndim == 3 and x.shape[0] == 1:
-        x = x.expand(3, -1, -1)
-    if x.ndim != 3 or x.shape[0] != 3:
-        raise ShapeError(f"{where}: expected a tensor (3, h, w), got {tuple(x.shape)}")
-    low, high = float(x.min()), float(x.max())
-    if not x.is_floating_point() or not (low >= -ROUNDING and high <= 1 + ROUNDING):
-        raise InputError(f"{where}: expected finite floats in [0, 1], got {x.dtype}, {low:g} to {high:g}")
-    return x.float().clamp(0, 1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from likewise.core.geometry import grid
-from likewise.pixels.encoder import CENTRE, STRIDE, Encoder
+from likewise.pixels.encoder import CENTRE, STRIDE, Encoder, along
 from likewise.pixels.refine import Nearby, Refine, Volume
 from likewise.pixels.start import Start, starts
 
@@ -106,20 +106,5 @@ def _enlarged(x: Tensor, factor: int, h: int, w: int) -> Tensor:
 
 def at_pixels(flow: Float[Tensor, "b h w 2"], h: int, w: int) -> Float[Tensor, "b h2 w2 2"]:
     """The flow of cells in pixels, at every pixel: cell i stands at pixel 4 i + 1."""
-    n, m = int(flow.shape[1]), int(flow.shape[2])
-    x = flow.movedim(-1, 1) * STRIDE
-    rows, columns = (
-        ((torch.arange(k, dtype=flow.dtype, device=flow.device) - CENTRE) / STRIDE).clamp(0, c - 1)
-        for k, c in ((h, n), (w, m))
-    )
-    return _along(_along(x, rows, 2), columns, 3).movedim(1, -1)
-
-
-def _along(x: Tensor, at: Tensor, dim: int) -> Tensor:
-    low = at.floor().clamp(0, max(x.shape[dim] - 2, 0))
-    i = low.long()
-    j = (i + 1).clamp_max(x.shape[dim] - 1)
-    shape = [1] * x.ndim
-    shape[dim] = -1
-    first = x.index_select(dim, i)
-    return first + (x.index_select(dim, j) - first) * (at - low).view(shape)
+    rows, columns = ((torch.arange(n, dtype=flow.dtype, device=flow.device) - CENTRE) / STRIDE for n in (h, w))
+    return along(along(flow.movedim(-1, 1) * STRIDE, rows, 2), columns, 3).movedim(1, -1)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 Picture: TypeAlias = Any
 """A path, a tensor (3, h, w) in [0, 1] or uint8, or an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4)."""
 
+ROUNDING = 1e-4
+"""How far resampled floats may lie beyond [0, 1]."""
+
 
 def picture(image: Picture, *, where: str = "image") -> Float[Tensor, "3 h w"]:
     """Any picture as a float32 tensor (3, h, w) in [0, 1]: grey repeated, transparency over white, 8 or 16 bits."""
@@ -63,9 +66,9 @@ def _unit(array: NDArray[Any], where: str) -> NDArray[np.float32]:
         return array.astype(np.float32) / np.float32(np.iinfo(array.dtype).max)
     if not np.issubdtype(array.dtype, np.floating):
         raise InputError(f"{where}: expected uint8, uint16, or floats in [0, 1], got {array.dtype}")
-    if not (array.min() >= 0 and array.max() <= 1):
+    if not (array.min() >= -ROUNDING and array.max() <= 1 + ROUNDING):
         raise InputError(f"{where}: expected floats in [0, 1], got {array.min():g} to {array.max():g}")
-    return array.astype(np.float32)
+    return np.clip(array.astype(np.float32), 0, 1)
 
 
 def luma(image: Float[Tensor, "3 h w"]) -> Float[np.ndarray, "h w"]:
