@@ -56,7 +56,7 @@ def sets(data: Path | None, places: int) -> dict[str, tuple[Any, int | None]]:
     """The data sets and the size of the shorter side."""
     from likewise.pixels import layouts
     from likewise.pixels.data import rendered
-    from likewise.pixels.render import held_out_pairs
+    from likewise.pixels.rendering import held_out_pairs
 
     found: dict[str, tuple[Any, int | None]] = {"rendered": (rendered(held_out_pairs(places)), None)}
     if data is not None:

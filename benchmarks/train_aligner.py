@@ -26,7 +26,7 @@ from likewise.pixels.config import Config
 from likewise.pixels.inference import look
 from likewise.pixels.model import WEIGHTS, Aligner, Manner, enlarged, worked
 from likewise.pixels.photos import Photos
-from likewise.pixels.render import Renderer
+from likewise.pixels.rendering import Renderer
 from likewise.pixels.training import train
 
 BENT: dict[str, Any] = {"bend": 1.2, "light": 1.0, "night": 0.25, "refine": 0, "keep": "last"}

@@ -109,13 +109,13 @@ def test_the_held_out_set_has_a_name(run, here: Path, monkeypatch: pytest.Monkey
     asked = []
 
     def made(n: int) -> list[object]:
-        from likewise.pixels.render import Renderer
+        from likewise.pixels.rendering import Renderer
         from likewise.pixels.textures import procedural
 
         asked.append(n)
         return [Renderer(procedural(0, 4, side=64), (64, 64)).pair(s) for s in range(n)]
 
-    monkeypatch.setattr(importlib.import_module("likewise.pixels.render"), "held_out_pairs", made)
+    monkeypatch.setattr(importlib.import_module("likewise.pixels.rendering"), "held_out_pairs", made)
     ran = run("rendered", "--pairs", "2", "--model", "zero", "--worst", "0", "--json")
     assert ran.code == 0, ran.err
     assert asked == [2]

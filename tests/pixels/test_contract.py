@@ -54,8 +54,8 @@ class TestPixels(ContractOfALevel):
             (lambda: compare(x, np.zeros((72, 96, 3), np.uint8)), "b: the picture is blank"),
             (lambda: compare(x, 3), "b"),
             (lambda: compare(torch.rand(5, 96, 128), y), "a"),
-            (lambda: compare(torch.rand(3, 96, 128) * 255, y), "a: expected finite floats in"),
-            (lambda: compare(torn, y), "a: expected finite floats in"),
+            (lambda: compare(torch.rand(3, 96, 128) * 255, y), "a: expected floats in"),
+            (lambda: compare(torn, y), "a: expected floats in"),
             (lambda: compare(x, np.zeros((72, 96, 7), np.uint8)), "b"),
         ]
 

@@ -269,7 +269,7 @@ def test_guided_matches_are_more_and_better_than_raw_ones(turned, name: str) -> 
 def test_a_rendered_place_gives_back_its_cameras() -> None:
     from scipy.spatial import cKDTree
 
-    from likewise.pixels.render import Renderer
+    from likewise.pixels.rendering import Renderer
 
     walls = [np.dstack([texture(s, (128, 128), blur=1.0)] * 3) for s in range(4)]
     pair = Renderer(walls, (240, 320), lighting=0.3, sensor=0.3).pair(3)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likewise.errors import ConfigError, InputError
-from likewise.pixels import _raycast, cameras, lighting, render, scenes
+from likewise.pixels import _raycast, cameras, lighting, rendering, scenes
 from likewise.pixels.life import sed
-from likewise.pixels.render import Pair, Renderer, held_out_pairs, setting
+from likewise.pixels.rendering import Pair, Renderer, held_out_pairs, setting
 from likewise.pixels.scenes import BALL, BOX, CYLINDER, KIND, MAP, RELIEF, SHEET, Builder, Scene
 from likewise.pixels.textures import Textures, held_out, procedural
 
@@ -307,10 +307,10 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     again = Renderer(procedural(3, 6, side=128), SIZE)
     again.pair(99)
     p, q = again.pair(5), pair(5)
-    for name in render.FIELDS:
+    for name in rendering.FIELDS:
         assert torch.equal(getattr(p, name), getattr(q, name)), name
     assert not torch.equal(pair(5).a, pair(6).a)
-    one = render.render(5, SIZE, textures=procedural(3, 6, side=128))
+    one = rendering.render(5, SIZE, textures=procedural(3, 6, side=128))
     assert torch.equal(one.a, p.a)
     assert torch.equal(one.flow, p.flow)
 
@@ -328,7 +328,7 @@ def test_a_batch_is_its_pairs() -> None:
     assert batch.flow.shape == (2, *SIZE, 2)
     assert batch.F.shape == (2, 3, 3)
     for i, seed in enumerate((4, 7)):
-        for name in (*render.FIELDS, "visible", "inside"):
+        for name in (*rendering.FIELDS, "visible", "inside"):
             assert torch.equal(getattr(batch, name)[i], getattr(pair(seed), name)), name
 
 
@@ -451,10 +451,10 @@ BRIGHTNESS = ((0.0443, 0.2722), (0.3841, 0.3542), (0.5822, 0.2116), (0.2181, 0.7
 
 def test_held_out_seeds_and_textures_are_their_own() -> None:
     pairs = held_out_pairs(4)
-    again = Renderer(held_out(), (96, 128)).pair(render.HELD_OUT_SEED + 1_000_001)
+    again = Renderer(held_out(), (96, 128)).pair(rendering.HELD_OUT_SEED + 1_000_001)
     assert torch.equal(pairs[1].a, again.a)
     assert torch.equal(pairs[1].flow, again.flow)
-    assert render.HELD_OUT_SEED > 2**32  # training draws its seeds below
+    assert rendering.HELD_OUT_SEED > 2**32  # training draws its seeds below
     np.testing.assert_allclose([[float(p.a.mean()), float(p.b.mean())] for p in pairs], BRIGHTNESS, atol=2e-3)
 
 
@@ -482,7 +482,7 @@ def summary(seed: int) -> tuple[float, float, float, float]:
 
 def test_version_1_of_the_held_out_set_is_what_it_was() -> None:
     """A change of seeds, places or cameras is a new version; rounding on another machine is not."""
-    found = [summary(render.HELD_OUT_SEED + 1_000_000 + i) for i in range(10)]
+    found = [summary(rendering.HELD_OUT_SEED + 1_000_000 + i) for i in range(10)]
     np.testing.assert_allclose(found, PINNED, atol=5e-3)
 
 

@@ -105,7 +105,7 @@ def _dataset(data: str, layout: str, pairs: int, generated: bool, levels: str | 
 
 def _rendered(pairs: int) -> FlowDataset:
     from likewise.pixels.data import rendered
-    from likewise.pixels.render import held_out_pairs
+    from likewise.pixels.rendering import held_out_pairs
 
     with working(f"rendering {pairs} pairs"):
         return rendered(held_out_pairs(pairs), "held-out, rendered")

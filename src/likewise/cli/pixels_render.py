@@ -12,7 +12,7 @@ from likewise.cli.terminal import check_writable, remark, result
 from likewise.errors import InputError
 
 if TYPE_CHECKING:
-    from likewise.pixels.render import Pair, Renderer
+    from likewise.pixels.rendering import Pair, Renderer
 
 SHOWN = 12
 """Pairs on the contact sheet, at most."""
@@ -49,7 +49,7 @@ def render(
     """
     from likewise.engine.runs import Run, progress
     from likewise.pixels import textures as sources
-    from likewise.pixels.render import Renderer
+    from likewise.pixels.rendering import Renderer
 
     folder = Path(out)
     check_writable(folder)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from likewise.pixels.model import Manner as Manner
     from likewise.pixels.model import default as default
     from likewise.pixels.raft import RAFT as RAFT
-    from likewise.pixels.render import Renderer as Renderer
-    from likewise.pixels.render import render as render
+    from likewise.pixels.rendering import Renderer as Renderer
+    from likewise.pixels.rendering import render as render
     from likewise.pixels.sfm import reconstruct as reconstruct
     from likewise.pixels.training import train as train
 
@@ -46,7 +46,7 @@ _HOMES = {
     "Map": "localize",
     "Matches": "matching",
     "RAFT": "raft",
-    "Renderer": "render",
+    "Renderer": "rendering",
     "SiftHomography": "baselines",
     "Zero": "baselines",
     "bit_loss": "life",
@@ -57,7 +57,7 @@ _HOMES = {
     "match": "matching",
     "read": "layouts",
     "reconstruct": "sfm",
-    "render": "render",
+    "render": "rendering",
     "sed": "life",
     "train": "training",
 }

@@ -23,6 +23,9 @@ from likewise.pixels.life import cycle
 from likewise.pixels.network import Network, at_pixels
 from likewise.pixels.start import starts
 
+RIM = 0.5
+"""Pixels beyond the centres of b's outermost pixels that still belong to it."""
+
 HOME = 3.0
 """Pixels, at the resolution worked at, within which a pixel that went there and back has come home."""
 
@@ -40,8 +43,9 @@ class Aligned:
 
     def errors(self) -> tuple[Float[Tensor, "h w"], Bool[Tensor, "h w"]]:
         """How far each pixel of a misses its place after going to b and back, and whether it was inside b."""
-        d, kept = cycle(self.ab[None], self.ba[None])
-        return d[0], kept[0]
+        d, _ = cycle(self.ab[None], self.ba[None])
+        h, w = (int(n) for n in self.ba.shape[:2])
+        return d[0], inside(grid(int(self.ab.shape[0]), int(self.ab.shape[1])) + self.ab, h, w, margin=RIM)
 
     def home(self) -> float:
         """The share of a's pixels that come home within HOME pixels, or 5 % of their way."""

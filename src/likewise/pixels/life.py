@@ -1,6 +1,6 @@
 """LIFE's losses: epipolar distance, adaptive cycle consistency and bidirectional transformations.
 
-Huang, Pan, Pan, Bao, Zhang, "LIFE: Lighting Invariant Flow Estimation". Flows are (b, h, w, 2) in pixels, x then y;
+The paper is "LIFE: Lighting Invariant Flow Estimation" (arXiv 2104.03097). Flows are (b, h, w, 2) in pixels, x then y;
 masks (b, h, w). In the paper's Eq. 1–3 a flow f is the position that a pixel goes to; here it is the displacement, and
 the position is p + f[p]. Where the text is silent, docs/errata.md says what is done and why.
 """

@@ -25,7 +25,7 @@ def scenes_of(what: Scenes | str | os.PathLike[str] | None, photos: Photos) -> S
 
 def rendered(photos: Photos, *, motion: float = 1.0) -> Scenes:
     """Lit places with these photos on their walls; their exact flow is not looked at."""
-    from likewise.pixels.render import Renderer
+    from likewise.pixels.rendering import Renderer
     from likewise.pixels.textures import collected
 
     textures = collected(photos.pictures)  # once: their pyramids take a second
