@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import likewise as lw
 from likewise.core.geometry import grid, homography_flow, sample, transform
 from likewise.errors import InputError, ShapeError
 from likewise.pixels import inference, tiling
@@ -104,14 +103,6 @@ def test_bad_pictures_are_named(photo, picture, message):
     with pytest.raises((InputError, ShapeError), match=message) as caught:
         default().flow(photo, picture)
     assert "b:" in str(caught.value) or "b " in str(caught.value)
-
-
-def test_saved_and_loaded_it_gives_the_same_flow(photo, tmp_path):
-    lw.save(default(), tmp_path / "model.safetensors")
-    again = lw.load(tmp_path / "model.safetensors")
-    assert again.manner == default().manner
-    small = inference.shrunk(photo, 100)
-    assert torch.equal(again.flow(small, small), default().flow(small, small))
 
 
 def test_the_shipped_weights_are_small_and_say_how_they_were_made():

@@ -57,7 +57,7 @@ def test_it_has_as_many_weights_as_published(size: str, count: int) -> None:
     assert sum(p.numel() for p in RAFT(size).parameters()) == count
 
 
-@pytest.mark.parametrize(("size", "iters"), [("small", 2), ("large", 2)])
+@pytest.mark.parametrize(("size", "iters"), [("small", 2), pytest.param("large", 2, marks=pytest.mark.slow)])
 def test_published_weights_give_the_flow_of_the_oracle(size: str, iters: int) -> None:
     state = weights(size)
     a, b = pictures(128, 128)
