@@ -8,8 +8,6 @@ from typing import Literal
 from likewise.engine.config import knob
 from likewise.engine.schedule import Fitting
 
-STAGES = ("warm", "refine", "joint")
-
 
 @dataclass(frozen=True)
 class Config(Fitting):

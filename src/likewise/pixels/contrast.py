@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -11,18 +9,6 @@ from torch import Tensor
 from likewise.core.geometry import Warp, grid, inside
 from likewise.pixels.encoder import CENTRE, STRIDE
 from likewise.pixels.life import RESIDUAL, Truth, masked_mean
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Where the cells of a frame stand, in pixels."""
-
-    h: int
-    w: int
-
-    def pixels(self, like: Tensor | None = None) -> Float[Tensor, "h w 2"]:
-        """4 (j, i) + 1."""
-        return STRIDE * grid(self.h, self.w, like=like) + CENTRE
 
 
 def to_cells(points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n 2"]:
@@ -34,7 +20,7 @@ def cell_truth(warp: Warp, h: int, w: int) -> Truth:
     """The flows B→B′ and B′→B between cells, and where they are known [LIFE Eq. 3]."""
     base = grid(h, w)
     with torch.no_grad():
-        points = Cells(h, w).pixels().expand(len(warp), h, w, 2)
+        points = (STRIDE * base + CENTRE).expand(len(warp), h, w, 2)
         there, missed = warp.forward(points)
         there, back = to_cells(there), to_cells(warp.backward(points))
         known = inside(there, h, w) & (missed <= RESIDUAL)
