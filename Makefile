@@ -11,10 +11,10 @@ JOBS   ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow examples check bench docs clean
+.PHONY: help demo test test-slow test-browser examples check bench docs clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/with-demo  ## install, then see what likewise does: writes demo/report.html
 	$(BIN)/likewise demo
@@ -24,6 +24,9 @@ test: $(VENV)/with-test  ## the fast tests (under five minutes on two cores)
 
 test-slow: $(VENV)/with-test  ## the tests that are too slow for every day
 	$(BIN)/python -m pytest -n $(JOBS) --slow -m slow
+
+test-browser: $(VENV)/with-browser  ## the studio in headless Chromium, as a person uses it (needs a chromium on the PATH)
+	$(BIN)/python -m pytest --browser -m browser tests/browser
 
 examples: $(VENV)/with-demo  ## run every example
 	@set -e; for example in $(sort $(wildcard examples/*.py)); do echo "== $$example"; $(BIN)/python "$$example"; done
@@ -52,8 +55,9 @@ clean:  ## remove everything that make has made
 
 # ---------------------------------------------------------------------------------------------------------- set-up
 
-extras-demo  := video
+extras-demo  := video,studio
 extras-test  := test
+extras-browser := browser
 extras-check := check,test
 extras-docs  := docs
 extras-bench := bench,video

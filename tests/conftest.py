@@ -19,14 +19,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the tests that are marked slow, too")
+    parser.addoption("--browser", action="store_true", help="run the tests that need a browser, too")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--slow"):
-        return
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="slow: pytest --slow runs it"))
+    for lane in ("slow", "browser"):
+        for item in items:
+            if lane in item.keywords and not config.getoption(f"--{lane}"):
+                item.add_marker(pytest.mark.skip(reason=f"{lane}: pytest --{lane} runs it"))
 
 
 @pytest.fixture(scope="session")

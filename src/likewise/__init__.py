@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from likewise import distributions as distributions
     from likewise import images as images
     from likewise import pixels as pixels
+    from likewise import search as search
     from likewise import sets as sets
     from likewise.engine.checkpoint import load as load
     from likewise.engine.checkpoint import save as save
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from likewise.errors import NotFittedError as NotFittedError
     from likewise.errors import ShapeError as ShapeError
     from likewise.io import read as read
+    from likewise.levels import compare as compare
     from likewise.types import Comparison as Comparison
     from likewise.types import Signature as Signature
 
@@ -35,6 +37,8 @@ _HOMES = {
     "distributions": "likewise.distributions",
     "images": "likewise.images",
     "pixels": "likewise.pixels",
+    "search": "likewise.search",
+    "compare": "likewise.levels:compare",
     "sets": "likewise.sets",
     "read": "likewise.io:read",
     "save": "likewise.engine.checkpoint:save",
