@@ -93,7 +93,7 @@ def test_albums_are_the_files_that_are_named(tmp_path: Path) -> None:
     monday, friday = samples.albums(tmp_path)
     assert [p.name for p in monday] == ["cat-1.jpg", "cat-2.jpg", "coffee-1.jpg"]
     assert [p.name for p in friday] == ["cat-1.jpg", "temple-1.jpg"]
-    assert set(monday + friday) == {p for p in tmp_path.rglob("*.jpg")}
+    assert set(monday + friday) == set(tmp_path.rglob("*.jpg"))
     assert all(read_array(p).shape == (240, 240, 3) for p in monday)
 
 

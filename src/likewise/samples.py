@@ -2,7 +2,7 @@
 
 names, photograph            the photographs themselves
 pair, views                  a workshop by day and by night, turned; with the truth, where each pixel went
-albums, scenes, collections  albums of views of the photographs: two that share scenes, many of one scene, two large ones
+albums, scenes, collections  albums of views of the photographs: two that share scenes, many of one scene, two large
 gallery, queries             places cut out of the photographs, and the same places in other light, turned, cut anew
 
 What is drawn is drawn from the seed alone: the same seed, the same bytes.

@@ -12,12 +12,14 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from likewise.cli import demo as module
+from likewise import samples
 from likewise.cli import demo_distributions as distributions
 from likewise.cli import demo_images as images
 from likewise.cli import demo_pixels as pixels
+from likewise.cli import demo_sets as sets
 from likewise.cli import report
-from likewise.cli.demo import demo, pages, photograph, same_scene, scene, view
+from likewise.cli.demo import demo
+from likewise.cli.demo_sets import pages, same_scene
 from likewise.types import Hit
 
 
@@ -69,21 +71,6 @@ def test_the_page_stands_alone_and_escapes(tmp_path: Path) -> None:
 # ── what it is made of ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", module.SCENES)
-def test_every_scene_is_installed(name: str) -> None:
-    photo = scene(name)
-    assert photo.dtype == np.uint8
-    assert min(photo.shape[:2]) >= 256
-
-
-def test_a_view_is_a_square_and_the_same_for_the_same_seed() -> None:
-    photo = scene("cat")
-    a, b, c = (view(photo, np.random.default_rng(s)) for s in (1, 1, 2))
-    assert a.shape == (240, 240, 3)
-    np.testing.assert_array_equal(a, b)
-    assert (a != c).any()
-
-
 def test_same_scene_by_hand() -> None:
     F = np.array([[0.25, 0.0, 0.25], [0.0, 0.5, 0.0]])
     kept, possible = same_scene(F, ["x/cat-1.jpg", "x/cup-1.jpg"], ["y/cat-9.jpg", "y/cup-3.jpg", "y/sea-1.jpg"])
@@ -102,7 +89,7 @@ def test_same_scene_names_may_have_hyphens_and_the_plan_may_miss() -> None:
 def test_light_is_one_plane_a_page() -> None:
     """Take the ink away and what is left of a page is a·x + b·y + c, the same for each of its digits."""
     made = pages(np.zeros((100, 8, 8)), np.arange(100) % 10, 20, np.random.default_rng(0))
-    assert made.pictures.shape == (20, module.PAGE, 8, 8)
+    assert made.pictures.shape == (20, sets.PAGE, 8, 8)
     assert made.pictures.min() >= 0
     assert made.pictures.max() <= 1
     x, y = np.meshgrid(np.arange(8), np.arange(8))
@@ -120,7 +107,7 @@ def test_a_page_holds_different_writings_of_its_digit() -> None:
     for page in made.pictures:
         ink = page[:, 0, 0] * 3.5
         which = np.rint((ink - ink[0]) * 100).astype(int)
-        assert len(set(which)) == module.PAGE
+        assert len(set(which)) == sets.PAGE
         assert (which % 10 == 0).all()
     assert sorted(set(made.labels)) == list(range(10))
 
@@ -128,50 +115,8 @@ def test_a_page_holds_different_writings_of_its_digit() -> None:
 # ── places ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", images.PHOTOS)
-def test_places_do_not_overlap_and_lie_inside(name: str) -> None:
-    photo = photograph(*images.PHOTOS[name])
-    found = np.array(images.spots(photo, np.random.default_rng(0)))
-    assert 4 <= len(found) <= images.PLACES
-    apart = np.abs(found[:, None] - found[None]).max(axis=2)[~np.eye(len(found), dtype=bool)]
-    assert apart.min() >= images.SIDE
-    assert (found >= images.SIDE / 2).all()
-    assert (found <= np.array(photo.shape[1::-1]) - images.SIDE / 2).all()
-
-
-def test_a_cut_is_the_square_around_its_centre() -> None:
-    """A photograph that tells its own coordinates: the middle of the cut is the point, its edges half a side away."""
-    y, x = np.mgrid[:250, :250]
-    photo = np.stack([x, y, 0 * x], axis=2).astype(np.uint8)
-    middle, half = images.EDGE // 2, images.SIDE / 2
-    whole = images.cut(photo, (120.0, 100.0)).astype(float)
-    assert whole[middle, middle, :2] == pytest.approx([120, 100], abs=1)
-    assert whole[0, 0, :2] == pytest.approx([120 - half, 100 - half], abs=1.5)
-    assert whole[-1, -1, :2] == pytest.approx([120 + half, 100 + half], abs=1.5)
-    quarter = images.cut(photo, (120.0, 100.0), turn=90.0).astype(float)
-    assert quarter[middle, middle, :2] == pytest.approx([120, 100], abs=1.5)
-    assert quarter[0, 0, :2] == pytest.approx([120 + half, 100 - half], abs=2)  # turned left: the right side is above
-
-
-def test_changes_are_of_the_same_place() -> None:
-    """Another crop shows at most a quarter of a side beyond its square and its scale; turned keeps the middle."""
-    y, x = np.mgrid[:250, :250]
-    photo = np.stack([x, y, 0 * x], axis=2).astype(np.uint8)
-    middle = images.EDGE // 2
-    for seed in range(20):
-        draw = np.random.default_rng(seed)
-        moved = images.shifted(photo, (125.0, 125.0), draw)[middle, middle, :2].astype(float)
-        assert np.abs(moved - 125).max() <= images.SIDE / 4 + 1.5
-        still = images.turned(photo, (125.0, 125.0), draw)
-        assert still[middle, middle, :2].astype(float) == pytest.approx([125, 125], abs=1.5)
-        angle = np.degrees(np.arctan2(*(still[middle, -1, 1::-1].astype(float) - 125)))
-        assert 18 <= abs(angle) <= 47
-    lit = images.lit(np.full((250, 250, 3), 100, np.uint8), (125.0, 125.0), np.random.default_rng(0)).astype(float)
-    assert lit[middle, middle].max() < 70 or lit[middle, middle].max() > 110
-
-
 def test_scores_by_hand() -> None:
-    first, second = (images.Query(Path("q"), Path(f"p/{i}.jpg"), c) for i, c in enumerate(("turned", "other light")))
+    first, second = (samples.Query(Path("q"), f"p/{i}.jpg", c) for i, c in enumerate(("turned", "other light")))
     hits = [[Hit("p/0.jpg", 0.1, 1), Hit("p/1.jpg", 0.2, 2)], [Hit("x/0.jpg", 0.1, 1), Hit("p/1.jpg", 0.3, 2)]]
     found = images.scores([first, second], hits)
     assert (found["queries"], found["first"], found["among_five"]) == (2, 1, 2)
@@ -180,44 +125,20 @@ def test_scores_by_hand() -> None:
 
 
 def test_searches_that_are_drawn_are_of_different_photographs() -> None:
-    queries = [images.Query(Path("q"), Path(f"{p}/1.jpg"), c) for p in range(9) for c in images.CHANGES]
+    queries = [samples.Query(Path("q"), f"{p}/1.jpg", c) for p in range(9) for c in samples.CHANGES]
     chosen = images._chosen(queries, np.random.default_rng(0))
-    assert [queries[i].change for i in chosen] == [c for c in images.CHANGES for _ in range(2)]
-    assert len({queries[i].place.parent for i in chosen}) == images.ROWS
+    assert [queries[i].change for i in chosen] == [c for c in samples.CHANGES for _ in range(2)]
+    assert len({queries[i].place for i in chosen}) == images.ROWS
 
 
 # ── pixels ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_the_two_views_of_the_place_agree_where_the_truth_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without night, what the truth lays onto the day is the day again."""
-    import cv2
-
-    monkeypatch.setattr(pixels, "dark", lambda photo, _: photo)
-    views = pixels.views(np.random.default_rng(0))
-    assert 0.7 < views.known.mean() < 0.95
-    y, x = np.mgrid[: views.day.shape[0], : views.day.shape[1]]
-    ends = (np.stack([x, y], axis=2) + views.flow).astype(np.float32)
-    laid = cv2.remap(views.night, ends, None, cv2.INTER_LINEAR).astype(float)
-    right = np.abs(laid - views.day)[views.known]
-    off = np.abs(views.night.astype(float) - views.day)[views.known]
-    assert np.median(right) < 6
-    assert np.median(off) > 4 * np.median(right)
-
-
-def test_night_is_dark_and_the_same_for_the_same_seed() -> None:
-    day = scene("coffee")
-    one, two, other = (pixels.dark(day, np.random.default_rng(s)) for s in (0, 0, 1))
-    np.testing.assert_array_equal(one, two)
-    assert (one != other).any()
-    assert one.mean() < 0.5 * day.mean()
 
 
 def test_scores_of_pixels_by_hand() -> None:
     flow = np.zeros((4, 5, 2))
     known = np.ones((4, 5), bool)
     known[0] = False
-    truth = pixels.Views(np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 3), np.uint8), flow, known)
+    truth = samples.Views(np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 3), np.uint8), flow, known)
     guess = np.zeros((4, 5, 2))
     guess[0] = 99  # not known, so it does not count
     guess[1, :, 0] = 4
@@ -232,14 +153,15 @@ def test_scores_of_pixels_by_hand() -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A smaller demo: fewer scenes and draws, the same road."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "SCENES", {k: module.SCENES[k] for k in ("cat", "coffee", "flower", "temple", "rocket")})
-        patch.setattr(module, "ALBUMS", 2)
-        patch.setattr(module, "PICTURES", 2)
-        patch.setattr(module, "RESAMPLES", 2)
-        patch.setattr(module, "TEST_PAGES", 60)
-        patch.setattr(images, "PHOTOS", {k: images.PHOTOS[k] for k in ("cat", "coffee", "temple", "motorcycle")})
-        patch.setattr(images, "PLACES", 3)
-        patch.setattr(distributions, "VIEWS", 8)
+        names = ("cat", "coffee", "flower", "temple", "rocket")
+        patch.setattr(samples, "SCENES", {k: samples.SCENES[k] for k in names})
+        patch.setattr(samples, "PHOTOS", {k: samples.PHOTOS[k] for k in (*names, "motorcycle")})
+        patch.setattr(samples, "ALBUMS", 2)
+        patch.setattr(samples, "PICTURES", 2)
+        patch.setattr(samples, "PLACES", 2)
+        patch.setattr(samples, "VIEWS", 8)
+        patch.setattr(sets, "RESAMPLES", 2)
+        patch.setattr(sets, "TEST_PAGES", 60)
         patch.setattr(distributions, "LATENTS", 120)
         folder = tmp_path_factory.mktemp("demo")
         run = CliRunner().invoke(demo, ["--out", str(folder / "d")], catch_exceptions=False)
@@ -288,7 +210,7 @@ def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
     assert aligned["likewise"]["right"] > aligned["SIFT + MAGSAC homography"]["right"] + 0.1
     assert aligned["likewise"]["median"] < 1.5
     searched = figures["places"]
-    assert searched["places"] == 4 * 3
+    assert searched["places"] == 6 * 2
     assert searched["queries"] == 3 * searched["places"]
     assert searched["first"] == sum(right for right, _ in searched["first_by_change"].values())
     assert searched["first"] > 0.75 * searched["queries"]  # by chance one in twelve

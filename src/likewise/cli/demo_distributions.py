@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from likewise.cli import demo
-from likewise.cli.demo import Panel, scene, step, view
-
-if TYPE_CHECKING:
-    import numpy as np
-
-MISSING = ("galaxies", "rocket")
-"""The scenes that the second collection has no picture of."""
-VIEWS = 12
-"""Pictures of each scene in a collection."""
+from likewise import samples
+from likewise.cli.demo import Panel, step
 
 RHOS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 LATENTS, TOP, ACROSS = 600, 3, 12
@@ -24,30 +15,26 @@ LATENTS, TOP, ACROSS = 600, 3, 12
 
 def coverage_panel(folder: Path, seed: int) -> Panel:
     """Two collections of photographs; the second lacks two of the scenes of the first."""
-    import numpy as np
-
     from likewise.cli.report import Section
     from likewise.distributions import compare
     from likewise.distributions.metrics import SmallSampleWarning
     from likewise.images import default
 
-    draw = np.random.default_rng([seed, 4])
     with step("what one collection covers of another") as said:
-        root = folder / "collections"
-        here, there = _collection(root / "first", (), draw), _collection(root / "second", MISSING, draw)
+        here, there = samples.collections(folder / "collections", seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSampleWarning)  # the page says so itself
             found = compare(here, there, describe=default())
         found.plot(folder / "coverage.png", labels=("the first", "the second"))
         found.to_json(folder / "coverage.json")
         names = [Path(str(name)).stem.rpartition("-")[0] for name in found.uncovered]
-        right = sum(name in MISSING for name in names)
+        right = sum(name in samples.MISSING for name in names)
         told = f"{right} of the {len(names)} uncovered pictures show what is missing"
         said.append(f"recall {found.recall:.2f}; {told}")
-    possible = VIEWS * len(set(MISSING) & set(demo.SCENES))
+    possible = samples.VIEWS * len(set(samples.MISSING) & set(samples.SCENES))
     text = (
-        f"Two collections of {len(here)} and {len(there)} photographs. The second has none of {' and '.join(MISSING)}; "
-        "nobody says so.",
+        f"Two collections of {len(here)} and {len(there)} photographs. The second has none of "
+        f"{' and '.join(samples.MISSING)}; nobody says so.",
         f"Each picture of the first is looked up in the second: is it inside the ball that reaches from some picture "
         f"there to its third neighbour? {len(names)} are not, and {right} of these show a missing scene, of {possible} "
         "that do. So the answer is not only a number: it is the list of what is not covered.",
@@ -66,18 +53,6 @@ def coverage_panel(folder: Path, seed: int) -> Panel:
     figures |= {"missing": possible, "frechet": float(found.distance), "precision": float(found.precision)}
     fact = ("of the pictures that nothing covers show what is missing", f"{right} of {len(names)}")
     return Panel("coverage", "coverage.png", figures, fact, section)
-
-
-def _collection(folder: Path, without: tuple[str, ...], draw: np.random.Generator) -> list[Path]:
-    """Views of every scene but some, as files."""
-    from likewise.io import write_image
-
-    return [
-        write_image(folder / f"{name}-{i + 1}.jpg", view(scene(name), draw), quality=90)
-        for name in demo.SCENES
-        if name not in without
-        for i in range(VIEWS)
-    ]
 
 
 def polarity_panel(folder: Path, seed: int) -> Panel:
