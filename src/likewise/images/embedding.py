@@ -24,10 +24,10 @@ from likewise import io
 from likewise.engine import checkpoint, runs, shards
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import data
-from likewise.images.model import Skipped, default
+from likewise.images.model import Embedder, Skipped, default
 
 if TYPE_CHECKING:
-    from jaxtyping import Float32
+    from jaxtyping import Float32, Int8
 
     from likewise.images.compare import Embeds
     from likewise.images.data import Picture
@@ -112,13 +112,26 @@ def embed_files(
     if hasattr(model, "skipped"):
         embed: Any = model.embed
         rows = embed(_counted(paths, advance), on_error="skip")
-        skipped = list(model.skipped)
+        skipped: list[Skipped] = list(model.skipped)
     else:
         arrays, skipped = _decoded(_counted(paths, advance))
         rows = model.embed(arrays) if arrays else np.empty((0, getattr(model, "dim", 0)))
-    bad = {s.index for s in skipped}
-    kept = [i for i in range(len(paths)) if i not in bad]
+    kept = _readable(len(paths), skipped)
     return unit_rows(rows, len(kept)), kept, skipped
+
+
+def embed_files_with_parts(
+    model: Embedder, paths: Sequence[Path], advance: Callable[[], None] = lambda: None
+) -> tuple[Float32[np.ndarray, "n d"], Int8[np.ndarray, "n cells w"], list[int], list[Skipped]]:
+    """The same with the parts of each picture after its row."""
+    rows, parts = model.embed_with_parts(_counted(paths, advance), on_error="skip")
+    kept = _readable(len(paths), model.skipped)
+    return unit_rows(rows, len(kept)), parts, kept, list(model.skipped)
+
+
+def _readable(count: int, skipped: Sequence[Skipped]) -> list[int]:
+    bad = {s.index for s in skipped}
+    return [i for i in range(count) if i not in bad]
 
 
 def embed_pictures(model: Embeds, pictures: Sequence[Picture]) -> Float32[np.ndarray, "n d"]:

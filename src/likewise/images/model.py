@@ -17,10 +17,11 @@ import numpy as np
 from likewise.backbones.preparation import CROP, SHORTEST, crop
 from likewise.errors import InputError, LikewiseError
 from likewise.images import data
+from likewise.images.parts import pooled, walked
 
 if TYPE_CHECKING:
     import torch
-    from jaxtyping import Float32, UInt8
+    from jaxtyping import Float32, Int8, UInt8
     from torch import Tensor
 
     from likewise.backbones import EfficientNetLite0
@@ -97,9 +98,32 @@ class Embedder:
         skipped: list[Skipped] = []
         crops = self._crops(images, skipped if on_error == "skip" else None, lookahead=2 * batch_size)
         with closing(crops):
-            rows = [self._forward(batch) for batch in _batches(_shown(crops, images, progress), batch_size)]
+            rows = [self._forward(batch)[0] for batch in _batches(_shown(crops, images, progress), batch_size)]
         self.skipped = tuple(skipped)
         return np.concatenate(rows) if rows else np.empty((0, self.dim), dtype=np.float32)
+
+    def embed_with_parts(
+        self, images: Picture | Iterable[Picture], *, batch_size: int = 32, on_error: Literal["raise", "skip"] = "raise"
+    ) -> tuple[Float32[np.ndarray, "n dim"], Int8[np.ndarray, "n cells d"]]:
+        """The rows of `embed`, and what each picture shows where (`likewise.images.parts`), in the same pass."""
+        _check(batch_size, on_error)
+        if self.part_shape is None:
+            raise InputError(f"parts: {self.name} has no map of a picture's parts; likewise.images.default() has")
+        skipped: list[Skipped] = []
+        crops = self._crops(images, skipped if on_error == "skip" else None, lookahead=2 * batch_size)
+        with closing(crops):
+            found = [self._forward(batch, parts=True) for batch in _batches(crops, batch_size)]
+        self.skipped = tuple(skipped)
+        if not found:
+            return np.empty((0, self.dim), dtype=np.float32), np.empty((0, *self.part_shape), dtype=np.int8)
+        rows, parts = (np.concatenate(side) for side in zip(*found, strict=True))
+        return rows, parts
+
+    @functools.cached_property
+    def part_shape(self) -> tuple[int, int] | None:
+        """How many parts a picture has, and numbers each; None for a network that has no map on its way."""
+        found = self._forward([np.zeros((self.size, self.size, 3), dtype=np.uint8)], parts=True)
+        return None if len(found) < 2 else (int(found[1].shape[1]), int(found[1].shape[2]))
 
     def local(
         self, image: Picture, grid: int | tuple[int, int] | None = 7, *, block: int = LOCAL_BLOCK
@@ -175,20 +199,29 @@ class Embedder:
     def _prepared(self, item: Picture, index: int) -> UInt8[np.ndarray, "s s 3"]:
         return crop(data.picture(item, where=f"image {index}"), self.size, self.shortest)
 
-    def _forward(self, crops: list[UInt8[np.ndarray, "s s 3"]]) -> Float32[np.ndarray, "n dim"]:
+    def _forward(self, crops: list[UInt8[np.ndarray, "s s 3"]], *, parts: bool = False) -> tuple[Any, ...]:
+        """The rows (n, dim) of prepared pictures; with `parts`, and where the network has them, those, too."""
         import torch
 
         chunks = torch.split(self._tensor(crops), CHUNK)
         parallel = torch.device(self.device).type == "cpu" and _openmp()
-        parts = _in_threads(self._features, chunks) if parallel else map(self._features, chunks)
-        return np.concatenate(list(parts))
+        function = self._features_and_parts if parts else self._features
+        found = _in_threads(function, chunks) if parallel else [function(x) for x in chunks]
+        return tuple(np.concatenate(side) for side in zip(*found, strict=True))
 
-    def _features(self, x: Tensor) -> Float32[np.ndarray, "n dim"]:
+    def _features(self, x: Tensor) -> tuple[Any, ...]:
         import torch
 
         with torch.inference_mode():
-            rows: Float32[np.ndarray, "n dim"] = unit_rows(self.network, x, self.mirror).cpu().numpy()
-        return rows
+            return (unit_rows(self.network, x, self.mirror).cpu().numpy(),)
+
+    def _features_and_parts(self, x: Tensor) -> tuple[Any, ...]:
+        import torch
+
+        with torch.inference_mode():
+            vectors, maps = walked(self.network, x)
+            rows = mirrored(self.network, x, vectors, self.mirror).cpu().numpy()
+            return (rows,) if maps is None else (rows, pooled(maps))
 
     def _tensor(self, arrays: list[UInt8[np.ndarray, "h w 3"]]) -> Tensor:
         """(b, 3, h, w) in [0, 1]; the arrays already lie in memory as channels-last wants it."""
@@ -200,9 +233,14 @@ class Embedder:
 
 def unit_rows(network: Any, x: Tensor, mirror: bool) -> Tensor:
     """Rows of length 1 of prepared pictures (b, 3, h, w); with `mirror`, the mean direction with the mirror image."""
+    return mirrored(network, x, network.features(x), mirror)
+
+
+def mirrored(network: Any, x: Tensor, vectors: Tensor, mirror: bool) -> Tensor:
+    """Unit rows of the vectors of x; with `mirror`, the mean direction with those of the mirror images."""
     from torch.nn.functional import normalize
 
-    rows = normalize(network.features(x), dim=1)
+    rows = normalize(vectors, dim=1)
     return normalize(rows + normalize(network.features(x.flip(-1)), dim=1), dim=1) if mirror else rows
 
 

@@ -50,8 +50,11 @@ class Tail(nn.Module):
     def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b h D"]:
         """Unit rows of each head; the batch goes through in chunks that fit the processor's cache."""
         parts = [x] if self.chunk == WHOLE else torch.split(x, self.chunk)
-        rows = self.projection(torch.cat([self.trunk(part) for part in parts]))
-        return nn.functional.normalize(rows.unflatten(1, (self.heads, -1)), dim=2)
+        return self.projected(torch.cat([self.trunk(part) for part in parts]))
+
+    def projected(self, features: Float[Tensor, "b f"]) -> Float[Tensor, "b h D"]:
+        """Unit rows of each head for what the backbone's end gave."""
+        return nn.functional.normalize(self.projection(features).unflatten(1, (self.heads, -1)), dim=2)
 
     @torch.no_grad()
     def begin(self, features: NDArray[Any], *, seed: int) -> None:
@@ -91,6 +94,10 @@ class Network(nn.Module):
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b dim"]:
         """`features`."""
         return self.features(x)
+
+    def finished(self, features: Float[Tensor, "b f"]) -> Float[Tensor, "b dim"]:
+        """The embedding of what the backbone's end gave."""
+        return self.joined(self.tail.projected(features))
 
     def joined(self, rows: Float[Tensor, "b h D"]) -> Float[Tensor, "b dim"]:
         """Heads side by side, each times its weight."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Rows: TypeAlias = NDArray[np.float32]
+Parts: TypeAlias = NDArray[np.int8]
 Found: TypeAlias = list[tuple[str, float]]
 """Names with their distances, nearest first; equal distances in the order of names."""
 
@@ -26,6 +27,9 @@ class About:
     dim: int
     kind: str = "auto"
     recall: float = 0.99
+    cells: int = 0
+    width: int = 0
+    """Parts kept of each picture, and numbers each; 0 where none are."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,11 @@ class Store(Protocol):
     def known(self, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         """Size and time of those names that are kept."""
 
-    def put(self, records: Sequence[Record], rows: Rows) -> None:
+    def put(self, records: Sequence[Record], rows: Rows, parts: Parts | None = None) -> None:
         """Keep these; a name that is kept already gets the new row."""
+
+    def parts(self, names: Sequence[str]) -> Mapping[str, Parts]:
+        """The parts (cells, width) of those names of which some are kept."""
 
     def remove(self, names: Iterable[str]) -> int:
         """Drop these; how many there were."""

@@ -1,7 +1,7 @@
 """A gallery in a folder: segments that are written once, one manifest that says which of them count.
 
 gallery.json            the manifest: model, root, segments, removed rows, index; replaced atomically
-segment-000000.npy/json rows and names that were added together
+segment-000000.npy/json rows and names that were added together, and .parts.npy, where parts are kept
 index-000004.faiss      an approximate index, where there is one; derived, and made again when it is damaged
 model.safetensors       the model, where it can be saved
 .lock                   held by the one process that writes
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from likewise.engine import shards
 from likewise.errors import FileError, InputError
-from likewise.images.stores import About, Filter, Found, Record, Rows, indexes, manifest, segments
+from likewise.images.stores import About, Filter, Found, Parts, Record, Rows, indexes, manifest, segments
 from likewise.images.stores.indexes import Gathered, Ids, Index
 from likewise.images.stores.manifest import MANIFEST, State
 from likewise.images.stores.ranking import Candidates, ranked
@@ -37,6 +37,9 @@ SEGMENTS = 64
 
 STALE_SHARE = 0.10
 """An index is made anew when this share of the rows is not in it, or in it though removed."""
+
+_NAMES = r"segment-\d{6}(\.parts)?|gallery|index-\d{6}|model"
+"""What stands before the temporary part in the name of a file that a killed writer left."""
 
 log = logging.getLogger(__name__)
 
@@ -116,13 +119,23 @@ class FolderStore:
             self._sweep()
             yield
 
-    def put(self, records: Sequence[Record], rows: Rows) -> None:
+    def parts(self, names: Sequence[str]) -> Mapping[str, Parts]:
+        """The parts of those names of which some are kept."""
+        found = {}
+        for name in names:
+            number, i = self._where.get(name, (-1, 0))
+            kept = self._by_number[number].parts if number >= 0 else None
+            if kept is not None:
+                found[name] = np.asarray(kept[i])
+        return found
+
+    def put(self, records: Sequence[Record], rows: Rows, parts: Parts | None = None) -> None:
         """Keep these in a new segment; a name that is kept already gets the new row in the same step."""
         for record in records:
             segments.check_name(record.name, "paths")
         state = self.state
         ids = range(state.next_id, state.next_id + len(records))
-        added = segments.write(self.path, state.next_file, ids, records, rows)
+        added = segments.write(self.path, state.next_file, ids, records, rows, parts)
         kept = self._without(r.name for r in records)
         after = replace(state, next_id=ids.stop, next_file=state.next_file + 1, gathered={})
         places = {r.name: (added.number, i) for i, r in enumerate(added.records)}
@@ -157,9 +170,11 @@ class FolderStore:
         if self.state.index is not None:
             kept.add(f"index-{self.state.index['number']:06d}")
         for file in self.path.iterdir():
-            ours = re.fullmatch(r"(segment|index)-\d{6}\.(npy|json|faiss)", file.name)
-            torn = re.fullmatch(r"\.(segment-\d{6}|gallery|index-\d{6}|model)\.[0-9a-f]{12}\.tmp\.\w+", file.name)
-            if torn or (ours and file.stem not in kept):
+            ours = re.fullmatch(r"(segment|index)-\d{6}\.(npy|json|faiss|parts\.npy)", file.name)
+            torn = re.fullmatch(
+                r"\.(segment-\d{6}(\.parts)?|gallery|index-\d{6}|model)\.[0-9a-f]{12}\.tmp\.\w+", file.name
+            )
+            if torn or (ours and file.name.partition(".")[0] not in kept):
                 file.unlink(missing_ok=True)
 
     def choose(self, kind: str, recall: float) -> None:
@@ -189,7 +204,8 @@ class FolderStore:
             if len(rows):
                 records = [r for s in group for r, alive in zip(s.records, s.alive, strict=True) if alive]
                 whole = rows.take(np.arange(len(rows)))
-                merged.append(segments.write(self.path, number, rows.ids.tolist(), records, whole))
+                parts = _kept_parts(group, self.about)
+                merged.append(segments.write(self.path, number, rows.ids.tolist(), records, whole, parts))
                 number += 1
         self._commit(replace(self.state, segments=tuple(merged), next_file=number, gathered={}))
         self._sweep()
@@ -332,3 +348,10 @@ def _chosen(segment: Segment, which: Filter) -> NDArray[np.bool_]:
     named = np.fromiter((which(r.name) for r in segment.records), bool, len(segment))
     chosen: NDArray[np.bool_] = segment.alive & named
     return chosen
+
+
+def _kept_parts(group: Sequence[Segment], about: About) -> Parts | None:
+    """The parts of what is left of some segments; None where none are kept."""
+    if not about.cells:
+        return None
+    return np.concatenate([s.parts[np.flatnonzero(s.alive)] for s in group if s.parts is not None])

@@ -81,7 +81,7 @@ def parsed(path: Path, manifest: Mapping[str, Any], root: str | None = None) -> 
             raise TypeError
     except (KeyError, TypeError, ValueError):
         raise FileError(f"{path / MANIFEST}: damaged, it is not the manifest of a gallery") from None
-    found = tuple(segments.read(path, entry, about.dim) for entry in entries)
+    found = tuple(segments.read(path, entry, about) for entry in entries)
     ids = np.concatenate([np.empty(0, np.int64), *(s.ids for s in found)])
     if (np.diff(ids) <= 0).any() or (len(ids) and not 0 <= ids[0] <= ids[-1] < next_id):
         raise FileError(f"{path / MANIFEST}: damaged, the ids of its segments overlap")
@@ -93,7 +93,7 @@ def _well_formed(about: About, counters: tuple[Any, ...], index: Any, entries: A
     words = (about.root, about.model, about.digest, about.kind)
     return (
         all(isinstance(w, str) for w in words)
-        and all(type(n) is int and n >= 0 for n in (*counters, about.dim))
+        and all(type(n) is int and n >= 0 for n in (*counters, about.dim, about.cells, about.width))
         and isinstance(about.recall, float)
         and isinstance(entries, list)
         and (index is None or all(type(index[key]) is int and index[key] >= 0 for key in ("number", "covered")))

@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from likewise.errors import FileError, InputError, MissingExtra
-from likewise.images.stores import About, Filter, Found, Record, Rows, folders_of, label_of
+from likewise.images.stores import About, Filter, Found, Parts, Record, Rows, folders_of, label_of
 from likewise.images.stores.ranking import Candidates, ranked
 from likewise.images.stores.segments import check_name
 
@@ -120,7 +120,11 @@ class MilvusStore:
         """The server keeps writers apart; an upsert is one step."""
         yield
 
-    def put(self, records: Sequence[Record], rows: Rows) -> None:
+    def parts(self, names: Sequence[str]) -> Mapping[str, Parts]:
+        """None are kept on a server: they are made again from the pictures where they are needed."""
+        return {}
+
+    def put(self, records: Sequence[Record], rows: Rows, parts: Parts | None = None) -> None:
         """Keep these; a name that is kept already gets the new row."""
         for record in records:
             check_name(record.name, "paths")

@@ -1,10 +1,11 @@
-"""A segment: rows that were added together, in two files that are written once and never changed.
+"""A segment: rows that were added together, in files that are written once and never changed.
 
 segment-000007.npy     the rows, (n, d) float32, mapped into memory when read
 segment-000007.json    [id, name, size, time] of each; ids grow from segment to segment
+segment-000007.parts.npy   where a gallery keeps them: the parts, (n, cells, width) int8, mapped when they are asked for
 
-The manifest holds the checksum of both. Names are small and checked when a segment is opened, rows when they are first
-scanned as a whole.
+The manifest holds the checksum of each. Names are small and checked when a segment is opened, rows when they are first
+scanned as a whole, parts by `Gallery.check` alone: a search reads a few of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from likewise import io
 from likewise.errors import FileError
-from likewise.images.stores import Record, Rows
+from likewise.images.stores import About, Parts, Record, Rows
 
 BLOCK, CHECKED = 1 << 22, 16_384
 """Bytes that are hashed and rows that are checked at a time."""
@@ -42,8 +43,9 @@ class Segment:
     records: list[Record]
     rows: Rows
     alive: NDArray[np.bool_]
-    sums: tuple[str, str]
+    sums: tuple[str, ...]
     path: Path
+    parts: Parts | None = None
     verified: bool = field(default=False)
 
     def __len__(self) -> int:
@@ -63,54 +65,76 @@ class Segment:
         return {"number": self.number, "rows": len(self), "sha256": list(self.sums), "dead": dead}
 
 
-def write(folder: Path, number: int, ids: Sequence[int], records: Sequence[Record], rows: Rows) -> Segment:
-    """A new segment, both files on disk before this returns."""
+def write(
+    folder: Path, number: int, ids: Sequence[int], records: Sequence[Record], rows: Rows, parts: Parts | None = None
+) -> Segment:
+    """A new segment, its files on disk before this returns."""
     listed = [[int(i), r.name, r.size, r.mtime] for i, r in zip(ids, records, strict=True)]
     path, text = folder / f"{_stem(number)}.npy", json.dumps(listed).encode()
-    with io.atomic(path) as sibling:
-        np.save(sibling, np.ascontiguousarray(rows, dtype=np.float32), allow_pickle=False)
-        sums = (sha256(sibling), hashlib.sha256(text).hexdigest())
+    sums = [_saved(path, np.ascontiguousarray(rows, dtype=np.float32)), hashlib.sha256(text).hexdigest()]
+    if parts is not None:
+        sums.append(_saved(parts_file(path), np.ascontiguousarray(parts, dtype=np.int8)))
     io.write_bytes(path.with_suffix(".json"), text)
-    alive = np.ones(len(listed), dtype=bool)
-    return Segment(number, np.asarray(ids, dtype=np.int64), list(records), _mapped(path), alive, sums, path)
+    alive, kept = np.ones(len(listed), dtype=bool), None if parts is None else _mapped(parts_file(path), np.int8, 3)
+    return Segment(
+        number, np.asarray(ids, dtype=np.int64), list(records), _mapped(path), alive, tuple(sums), path, kept
+    )
 
 
-def read(folder: Path, entry: Any, dim: int) -> Segment:
+def _saved(path: Path, array: NDArray[Any]) -> str:
+    """Write an array; its file's checksum."""
+    with io.atomic(path) as sibling:
+        np.save(sibling, array, allow_pickle=False)
+        return sha256(sibling)
+
+
+def parts_file(path: Path) -> Path:
+    """The file of the parts that belong to a file of rows."""
+    return path.with_suffix(".parts.npy")
+
+
+def read(folder: Path, entry: Any, about: About) -> Segment:
     """The segment that an entry of the manifest tells of; whatever does not fit is a FileError."""
     number, count, sums, dead = _entry(entry, folder)
-    path = folder / f"{_stem(number)}.npy"
+    path, dim = folder / f"{_stem(number)}.npy", about.dim
     ids, records = _records(path.with_suffix(".json"), sums[1])
     rows = _mapped(path)
+    if (len(sums) > 2) != bool(about.cells):
+        raise FileError(f"{folder / 'gallery.json'}: damaged, segment {number} and the gallery differ about parts")
+    parts = _mapped(parts_file(path), np.int8, 3) if about.cells else None
     if rows.shape != (count, dim) or len(ids) != count:
         raise FileError(f"{path}: holds rows {rows.shape} and {len(ids)} names, expected {count} of {dim} numbers")
+    if parts is not None and parts.shape != (count, about.cells, about.width):
+        raise FileError(f"{parts_file(path)}: holds parts {parts.shape}, expected {(count, about.cells, about.width)}")
     if any(not 0 <= i < count for i in dead):
         raise FileError(f"{folder / 'gallery.json'}: names removed rows that segment {number} does not have")
     alive = np.ones(count, dtype=bool)
     alive[dead] = False
-    return Segment(number, ids, records, rows, alive, sums, path)
+    return Segment(number, ids, records, rows, alive, sums, path, parts)
 
 
-def _entry(entry: Any, folder: Path) -> tuple[int, int, tuple[str, str], list[int]]:
+def _entry(entry: Any, folder: Path) -> tuple[int, int, tuple[str, ...], list[int]]:
     try:
-        rows_sum, names_sum = entry["sha256"]
-        found = (entry["number"], entry["rows"], (rows_sum, names_sum), entry["dead"])
+        found = (entry["number"], entry["rows"], tuple(entry["sha256"]), entry["dead"])
         whole = [found[0], found[1], *found[3]]
         if not all(type(n) is int and n >= 0 for n in whole) or not all(isinstance(s, str) for s in found[2]):
+            raise TypeError
+        if len(found[2]) not in (2, 3):
             raise TypeError
     except (KeyError, TypeError, ValueError):
         raise FileError(f"{folder / 'gallery.json'}: damaged, one of its segments is not described") from None
     return found
 
 
-def _mapped(path: Path) -> Rows:
+def _mapped(path: Path, dtype: Any = np.float32, ndim: int = 2) -> Any:
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise FileError(f"{path}: is missing") from None
     except (OSError, ValueError, EOFError) as error:
         raise FileError(f"{path}: damaged: {error}") from None
-    if not isinstance(rows, np.ndarray) or rows.ndim != 2 or rows.dtype != np.float32 or not rows.flags.c_contiguous:
-        raise FileError(f"{path}: damaged: expected rows of float32")
+    if not isinstance(rows, np.ndarray) or rows.ndim != ndim or rows.dtype != dtype or not rows.flags.c_contiguous:
+        raise FileError(f"{path}: damaged: expected an array of {np.dtype(dtype).name} with {ndim} axes")
     return rows
 
 
@@ -190,9 +214,11 @@ def worth(group: Sequence[Segment]) -> bool:
 
 
 def problems(segment: Segment) -> list[str]:
-    """What is wrong with the rows: another checksum, or not unit vectors."""
+    """What is wrong with the rows: another checksum, or not unit vectors; or with the parts: another checksum."""
     try:
         rows = segment.scan()
+        if segment.parts is not None and sha256(parts_file(segment.path)) != segment.sums[2]:
+            raise FileError(f"{parts_file(segment.path)}: damaged, its contents do not match the checksum")
     except FileError as error:
         return [str(error)]
     off = 0

@@ -1,0 +1,181 @@
+"""Places with known answers: photos of them, other photos of them, and thousands that show something else.
+
+    python benchmarks/places.py OUT --photos FOLDER         places made from photos: another view and light of each
+
+A place is a part of a photo. `gallery/` gets one picture of each place, and parts of the same photo that do not touch
+it; `queries/` gets another picture of each: from another side (a homography: turned, nearer or farther, slanted), in
+other light (darker or brighter, of another tint, falling from one side, noisy), saved as a JPEG of another quality.
+A query's file has the name of the gallery's file that shows its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from likewise import io
+
+Photo = NDArray[np.uint8]
+SHARE = 0.46
+"""The part of a photo's sides that a place takes."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A picture of a place, the files of the gallery that show that place, and where both come from."""
+
+    path: Path
+    right: frozenset[Path]
+    source: str
+
+
+def made(photos: Iterable[Path], out: Path, *, seed: int, source: str, edge: int = 480) -> list[Query]:
+    """One query for a place of each photo; the gallery also gets what lies in the photo's other corners."""
+    found = []
+    for number, file in enumerate(photos):
+        draw = np.random.default_rng([seed, number])
+        photo = io.read_array(file)
+        corners = list(_corners(photo, draw))
+        name = f"{source}-{number:04d}"
+        right = _kept(out / "gallery" / source / f"{name}.jpg", _cut(photo, corners[0], edge))
+        for i, corner in enumerate(corners[1:], start=1):
+            _kept(out / "gallery" / source / f"{name}-{'abc'[i - 1]}.jpg", _cut(photo, corner, edge))
+        seen = lit(another_view(photo, corners[0], edge, draw), draw)
+        quality = int(draw.integers(60, 92))
+        query = io.write_image(out / "queries" / source / f"{name}.jpg", seen, quality=quality)
+        found.append(Query(query, frozenset([right]), source))
+    return found
+
+
+def _kept(path: Path, picture: Photo) -> Path:
+    return io.write_image(path, picture, quality=92)
+
+
+def _corners(photo: Photo, draw: np.random.Generator) -> Iterator[tuple[float, float]]:
+    """Centres of up to four parts, one a quarter of the photo, that do not touch each other; a random one first."""
+    h, w = photo.shape[:2]
+    for i in draw.permutation(4):
+        yield w * (0.25 + 0.5 * (i % 2)), h * (0.25 + 0.5 * (i // 2))
+
+
+def _size(photo: Photo, edge: int) -> tuple[int, int]:
+    h, w = (SHARE * n for n in photo.shape[:2])
+    scale = min(1.0, edge / max(h, w))
+    return round(h * scale), round(w * scale)
+
+
+def _cut(photo: Photo, centre: tuple[float, float], edge: int) -> Photo:
+    """The part of a photo around a point, as it is."""
+    h, w = _size(photo, edge)
+    scale = photo.shape[0] * SHARE / h
+    small = cv2.resize(photo, None, fx=1 / scale, fy=1 / scale, interpolation=cv2.INTER_AREA)
+    left, top = round(centre[0] / scale - w / 2), round(centre[1] / scale - h / 2)
+    return np.ascontiguousarray(small[max(top, 0) : max(top, 0) + h, max(left, 0) : max(left, 0) + w])
+
+
+def another_view(photo: Photo, centre: tuple[float, float], edge: int, draw: np.random.Generator) -> Photo:
+    """The part of a photo around a point from another side: turned, scaled, shifted and slanted; mirrored beyond it."""
+    h, w = _size(photo, edge)
+    scale = photo.shape[0] * SHARE / h
+    size = scale * np.exp(draw.uniform(np.log(0.7), np.log(1.4)))
+    turn = np.radians(draw.uniform(-25, 25))
+    shift = draw.uniform(-0.15, 0.15, 2) * (w, h)
+    slant = draw.uniform(-0.55, 0.55, 2) / (w, h)
+    to_centre = np.array([[1, 0, -w / 2 + shift[0]], [0, 1, -h / 2 + shift[1]], [0, 0, 1.0]])
+    bend = np.array([[1, 0, 0], [0, 1, 0], [slant[0], slant[1], 1.0]])
+    c, s = size * np.cos(turn), size * np.sin(turn)
+    place = np.array([[c, -s, centre[0]], [s, c, centre[1]], [0, 0, 1.0]])
+    to_photo = place @ bend @ to_centre
+    soft = cv2.GaussianBlur(photo, (0, 0), 0.4 * size) if size > 1.2 else photo
+    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+    return np.asarray(cv2.warpPerspective(soft, to_photo, (w, h), flags=flags, borderMode=cv2.BORDER_REFLECT_101))
+
+
+def lit(photo: Photo, draw: np.random.Generator) -> Photo:
+    """The same in other light: dusk or glare, a tint, a lamp on one side, and the noise of a small sensor."""
+    h, w = photo.shape[:2]
+    x = (photo / 255.0) ** 2.2
+    strength = np.exp(draw.uniform(np.log(0.06), np.log(1.6)))
+    angle = draw.uniform(0, 2 * np.pi)
+    across, down = np.meshgrid(np.linspace(-0.5, 0.5, w), np.linspace(-0.5, 0.5, h))
+    ramp = np.exp(draw.uniform(0, 1.6) * (np.cos(angle) * across + np.sin(angle) * down))
+    tint = np.exp(draw.uniform(-0.25, 0.25, 3))
+    y = np.clip(x * strength * ramp[..., None] * tint, 0, 1) ** (1 / 2.2)
+    noisy = y + draw.normal(0, draw.uniform(0.003, 0.02), y.shape)
+    return np.asarray(np.clip(np.rint(noisy * 255), 0, 255), dtype=np.uint8)
+
+
+# ------------------------------------------------------------------------------------------------ real sequences
+
+
+def oxford(data: Path, out: Path) -> list[Query]:
+    """The first picture of each sequence in the gallery, the five others of that place as queries."""
+    found = []
+    for folder in sorted((data / "oxford").iterdir()):
+        right = _linked(folder / "1.jpg", out / "gallery" / "oxford" / f"{folder.name}.jpg")
+        for i in range(2, 7):
+            query = _linked(folder / f"{i}.jpg", out / "queries" / "oxford" / f"{folder.name}-{i}.jpg")
+            found.append(Query(query, frozenset([right]), "oxford"))
+    return found
+
+
+def pairs(data: Path, out: Path) -> list[Query]:
+    """Two pictures each of two places: RubberWhale's frames, and the motorcycle from both cameras."""
+    from importlib.util import find_spec
+
+    spec = find_spec("skimage.data")
+    shown = Path(str(spec.origin)).parent if spec is not None else Path()
+    whale = data / "middlebury" / "RubberWhale"
+    two = {
+        "whale": (whale / "frame10.png", whale / "frame11.png"),
+        "motorcycle": (shown / "motorcycle_left.png", shown / "motorcycle_right.png"),
+    }
+    found = []
+    for name, (a, b) in two.items():
+        right = _linked(a, out / "gallery" / "pairs" / f"{name}{a.suffix}")
+        found.append(Query(_linked(b, out / "queries" / "pairs" / f"{name}{b.suffix}"), frozenset([right]), "pairs"))
+    return found
+
+
+def lund(data: Path, out: Path, common: Any, *, every: int = 4) -> list[Query]:
+    """Every fourth photo of the street in the gallery, the others as queries.
+
+    `common` (29, 29) is how many points of the reconstruction two photos share; a query whose photo shares at least
+    30 points with none of the gallery is left out, and those that share 30 show its place.
+    """
+    files = sorted((data / "lund").glob("*.jpg"))
+    kept = {i: _linked(files[i], out / "gallery" / "lund" / files[i].name) for i in range(0, len(files), every)}
+    found = []
+    for i, file in enumerate(files):
+        right = frozenset(path for j, path in kept.items() if common[i, j] >= 30)
+        if i not in kept and right:
+            found.append(Query(_linked(file, out / "queries" / "lund" / file.name), right, "lund"))
+    return found
+
+
+def _linked(source: Path, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.symlink_to(source.resolve())
+    return path
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--photos", required=True, type=click.Path(path_type=Path), help="a folder of photos")
+@click.option("--seed", default=0, show_default=True)
+def main(out: Path, photos: Path, seed: int) -> None:
+    """Make places from photos."""
+    found = made(io.images(photos), out, seed=seed, source="made")
+    click.echo(f"{out}: {len(found)} places")
+
+
+if __name__ == "__main__":
+    main()
