@@ -201,10 +201,10 @@ def test_pictures_are_decoded_off_the_main_thread_and_only_so_far_ahead(
             most = max(most, handed - forwarded)
             yield scene(i, 30, 30)
 
-    def forward(batch: list[np.ndarray]) -> np.ndarray:
+    def forward(batch: list[np.ndarray]) -> tuple[np.ndarray]:
         nonlocal forwarded
         forwarded += len(batch)
-        return np.zeros((len(batch), 1280), np.float32)
+        return (np.zeros((len(batch), 1280), np.float32),)
 
     monkeypatch.setattr(embedder, "_prepared", noted)
     monkeypatch.setattr(embedder, "_forward", forward)
