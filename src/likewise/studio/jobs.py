@@ -1,0 +1,204 @@
+"""Heavy work, one piece at a time: a queue that holds a few, a thread that works, and a stream of lines for each.
+
+A job is a function of its Work, by which it says what it is doing and hears whether anybody still wants to know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from likewise.errors import LikewiseError
+from likewise.studio.asked import Refused
+
+MOST_WAITING = 8
+BUSY = f"{MOST_WAITING} jobs are waiting already; try again when one of them is done"
+UNFORESEEN = "something went wrong that was not foreseen; the terminal in which likewise studio runs has the details"
+PASSING = ("waiting", "working")
+"""States that say no more than how far things are."""
+log = logging.getLogger("likewise.studio")
+
+Task = Callable[["Work"], Any]
+
+
+class Cancelled(Exception):
+    """Nobody waits for the result any more."""
+
+
+class Work:
+    """What a job is given: `say` what it does, hand out a `partial` result, `check` whether to go on."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def check(self) -> None:
+        """Raise Cancelled where the one who asked has gone."""
+        if self._job.cancelled.is_set():
+            raise Cancelled
+
+    def say(self, words: str, done: float | None = None) -> None:
+        """Tell what is being done and, where it is known, which share of it is done."""
+        self.check()
+        self._job.post({"state": "working", "words": words, "done": done})
+
+    def partial(self, result: Any) -> None:
+        """Hand out what is known so far."""
+        self.check()
+        self._job.post({"state": "partial", "result": result})
+
+
+class Job:
+    """One piece of work and the lines that tell of it; lines are posted by threads and read by one event loop."""
+
+    def __init__(self, task: Task, loop: asyncio.AbstractEventLoop) -> None:
+        self.task, self._loop = task, loop
+        self.cancelled = threading.Event()
+        self._lock, self._lines, self._news = threading.Lock(), deque[tuple[str, bytes]](), asyncio.Event()
+
+    def post(self, line: dict[str, Any]) -> None:
+        """Add a line; one that only says how far things are takes the place of another such that nobody has read."""
+        state, data = line["state"], json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        with self._lock:
+            if self._lines and self._lines[-1][0] in PASSING and state in PASSING:
+                self._lines.pop()
+            self._lines.append((state, data))
+        try:
+            self._loop.call_soon_threadsafe(self._news.set)
+        except RuntimeError:  # the loop has closed: nobody reads any more
+            self.cancelled.set()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The lines as they come, to the last."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            with self._lock:
+                some = list(self._lines)
+                self._lines.clear()
+            for state, data in some:
+                yield data
+                if state in ("done", "failed"):
+                    return
+
+    def run(self) -> None:
+        """Do the work; whatever becomes of it is the last line."""
+        try:
+            Work(self).say("starting")
+            self.post({"state": "done", "result": self.task(Work(self))})
+        except Cancelled:
+            self.post({"state": "failed", "error": "cancelled"})
+        except LikewiseError as error:
+            self.post({"state": "failed", "error": " ".join(str(error).split())})
+        except Exception:
+            log.exception("a job failed")
+            self.post({"state": "failed", "error": UNFORESEEN})
+
+
+class Jobs:
+    """The queue and its one worker, which begins with the first job."""
+
+    def __init__(self, most: int = MOST_WAITING) -> None:
+        self.most = most
+        self._waiting = deque[Job]()
+        self._running: Job | None = None
+        self._change = threading.Condition()
+        self._open, self._thread = True, threading.Thread(target=self._serve, name="studio-jobs", daemon=True)
+
+    def submit(self, task: Task, loop: asyncio.AbstractEventLoop) -> Job:
+        """Queue a piece of work; refused where too many wait."""
+        job = Job(task, loop)
+        with self._change:
+            if len(self._waiting) >= self.most or not self._open:
+                raise Refused(503, BUSY)
+            if self._thread.ident is None:
+                self._thread.start()
+            self._waiting.append(job)
+            self._tell()
+            self._change.notify()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """A job that waits never starts; one that runs stops at its next stage."""
+        job.cancelled.set()
+        with self._change:
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._tell()
+
+    def stop(self) -> None:
+        """Cancel everything and take nothing more; safe in a signal handler, for it waits for no lock."""
+        self._open = False
+        for job in (*self._waiting, *([self._running] if self._running else [])):
+            job.cancelled.set()
+
+    def close(self, patience: float = 3.0) -> None:
+        """Cancel everything and let the worker go."""
+        self.stop()
+        with self._change:
+            self._waiting.clear()
+            self._change.notify()
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+
+    def _tell(self) -> None:
+        """Say to each that waits how many are before it."""
+        ahead = int(self._running is not None)
+        for i, job in enumerate(self._waiting):
+            job.post({"state": "waiting", "ahead": ahead + i})
+
+    def _serve(self) -> None:
+        while (job := self._next()) is not None:
+            job.run()
+            with self._change:
+                self._running = None
+
+    def _next(self) -> Job | None:
+        with self._change:
+            self._change.wait_for(lambda: self._waiting or not self._open)
+            if not self._open:
+                return None
+            self._running = self._waiting.popleft()
+            self._tell()
+            return self._running
+
+
+class Stream(Response):
+    """The lines of a job as NDJSON, one write each; when the reader goes, the job is cancelled."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, jobs: Jobs, job: Job) -> None:
+        self.jobs, self.job = jobs, job
+        super().__init__()
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        telling = asyncio.ensure_future(self._tell(send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                telling.result()
+        finally:
+            self.jobs.cancel(self.job)
+            telling.cancel()
+            leaving.cancel()
+
+    async def _tell(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for line in self.job.lines():
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

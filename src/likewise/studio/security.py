@@ -1,0 +1,102 @@
+"""Who may ask: the token in the path, the Host, the Origin; and the headers that every answer carries.
+
+The studio answers on 127.0.0.1 only, but every page that the browser shows can send requests there. The token keeps
+out whoever has not seen the URL, the Host keeps out names that were made to point here, the Origin keeps out other
+pages.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+HOSTS = ("127.0.0.1", "localhost")
+
+NOT_HERE = "this address belongs to another name; open the address that likewise studio printed"
+NO_TOKEN = "the token in this address is not the right one; open the address that likewise studio printed"
+NOT_OURS = "this request comes from another page; likewise studio answers its own page only"
+
+
+def token() -> str:
+    """256 random bits as text that may stand in a URL."""
+    return secrets.token_urlsafe(32)
+
+
+class Guard:
+    """Lets a request through to `app` if its Host, token and Origin are right, without the token in its path.
+
+    Every answer, refusals and errors too, goes out with HEADERS, and is not to be stored unless it says otherwise.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self.app, self.token = app, token
+        self.hosts = {f"{host}:{port}" for host in HOSTS} | ({*HOSTS} if port == 80 else set())
+        self.origins = {f"http://{host}" for host in self.hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a web socket: there are none here
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        answer = self._refusal(scope)
+        if answer is None:
+            await self.app(self._inside(scope), receive, _dressed(send))
+        else:
+            await answer(scope, receive, _dressed(send))
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            return sentence(421, NOT_HERE)
+        first, slash, _ = scope["path"].removeprefix("/").partition("/")
+        if not hmac.compare_digest(first.encode(), self.token.encode()):
+            return sentence(403, NO_TOKEN)
+        if any(origin.lower() not in self.origins for origin in headers.getlist("origin")):
+            return sentence(403, NOT_OURS)
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return sentence(403, NOT_OURS)
+        return None if slash else RedirectResponse(f"/{self.token}/")
+
+    def _inside(self, scope: Scope) -> Scope:
+        """The scope as the app sees it: the path without the token."""
+        path = scope["path"][len(self.token) + 1 :]
+        return {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+
+
+def _dressed(send: Send) -> Send:
+    """A `send` that adds the headers to whatever answer begins."""
+
+    async def dressed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return dressed
+
+
+def sentence(status: int, words: str, **more: Any) -> JSONResponse:
+    """An error as the page gets it."""
+    return JSONResponse({"error": words, **more}, status)

@@ -1,0 +1,93 @@
+"""The server: a socket on 127.0.0.1, its address on one line, and an orderly end."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import webbrowser
+from types import FrameType
+
+import uvicorn
+
+from likewise.errors import InputError
+from likewise.studio import security
+from likewise.studio.app import guarded
+from likewise.studio.given import Given
+from likewise.studio.session import Session
+
+MOST_CONNECTIONS = 300
+"""Connections that are open at the same time; more are answered with 503."""
+GRACE = 2
+"""Seconds that answers under way are given at the end."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which says where it is once it answers, and tells the session to stop at the first Ctrl-C."""
+
+    def __init__(self, config: uvicorn.Config, session: Session, url: str, open_browser: bool) -> None:
+        super().__init__(config)
+        self.session, self.url, self.open_browser = session, url, open_browser
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, then print the address."""
+        await super().startup(sockets)
+        if self.started:
+            print(self.url, flush=True)
+            if self.open_browser:
+                threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Let running jobs stop at their next stage, so that nobody waits for them."""
+        self.session.jobs.stop()
+        super().handle_exit(sig, frame)
+
+
+def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True) -> None:
+    """Serve until interrupted."""
+    listening = bound(port)
+    session = Session(given)
+    try:
+        server(session, listening, open_browser=open_browser).run(sockets=[listening])
+    finally:
+        session.close()
+        listening.close()
+
+
+def server(session: Session, listening: socket.socket, *, open_browser: bool = False, token: str = "") -> Server:
+    """A server for a session on a bound socket."""
+    token, port = token or security.token(), int(listening.getsockname()[1])
+    config = uvicorn.Config(
+        guarded(session, token, port),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=GRACE,
+        ws="none",
+        lifespan="on",
+    )
+    return Server(config, session, address(port, token), open_browser)
+
+
+def address(port: int, token: str) -> str:
+    """Where the page is."""
+    return f"http://127.0.0.1:{port}/{token}/"
+
+
+def bound(port: int) -> socket.socket:
+    """A socket on 127.0.0.1; port 0 takes a free one."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if sys.platform != "win32":
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"port: {port} cannot be used: {error.strerror}; leave --port away to take a free one"
+        ) from None
+    return listening
