@@ -1,0 +1,440 @@
+"""compare(a, b): picks the level from what it is given, says which and why, and lets the level compare.
+
+two single photos                                  pixels, with the distance of the level images beside it
+albums, videos, folders of up to MOST pictures     sets
+two folders of more than that, or a generator      distributions
+
+What is not alike is a mixture: a photo and an album are two sets, one of them of one picture; a small folder and a
+large one are two sets, since a few pictures have no distribution; beside a generator everything is a distribution.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from likewise.errors import FileError, InputError
+from likewise.types import Comparison, Signature
+
+if TYPE_CHECKING:
+    from likewise.images.compare import ImageComparison
+    from likewise.types import Matches
+
+MOST = 200
+"""The most pictures of a folder, or rows of features, that are a set; two that hold more are distributions."""
+
+OPTIONS = {
+    "pixels": ("model", "features", "radius"),
+    "images": ("model",),
+    "sets": ("gamma", "metric", "value", "tol", "k", "every", "seed", "describe", "on_error"),
+    "distributions": ("describe", "k", "n", "seed", "rho", "generator", "family", "on_error", "progress"),
+}
+"""The levels, and the options of each."""
+
+WEIGHTS = frozenset({".pth", ".pt", ".bin", ".safetensors", ".onnx", ".py"})
+"""How names of files end that hold a generator; a program is refused there with the way to name what is in it."""
+
+Kind = Literal["photo", "video", "album", "features", "generator"]
+
+
+def compare(a: Any, b: Any, *, level: str = "auto", **options: Any) -> Chosen:
+    """Compare two photos, albums, videos, folders, bags of features or generators at the level that fits them.
+
+    Each of a and b is a path (a picture, a folder, a video, a .npy or .npz of features, a file of weights), a picture
+    (an array (h, w, 3), a Pillow image, a tensor (3, h, w)), a list of those, features (n, d), a Signature, a
+    Generator, its name, or a Bank. `level` overrides the choice. `options` are those of the level (`OPTIONS`).
+    """
+    one, two = told(a, "a"), told(b, "b")
+    chosen, why = choose(one, two) if level == "auto" else (_named(level), "it was asked for")
+    _check_fit(chosen, one, two)
+    _check_options(chosen, options)
+    run = {"pixels": _pixels, "images": _images, "sets": _sets, "distributions": _distributions}[chosen]
+    return run(one, two, why, options)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Chosen(Comparison):
+    """A comparison with the level that was chosen for it, and why.
+
+    `own` is the level's own comparison, whose attributes are reached from here too (`.flow`, `.plan`, `.recall` …).
+    For two photos, `beside` is their comparison at the level images and `matches` are the features found again.
+    `skipped` names what could not be read, with the reason.
+    """
+
+    level: str
+    why: str
+    own: Comparison
+    beside: ImageComparison | None = None
+    matches: Matches | None = None
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "own" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.own, name)
+
+    def __repr__(self) -> str:
+        near = "" if self.beside is None else f", image distance {self.beside.distance:.3g}"
+        return f"{self.level}, because {self.why}: {self.own!r}{near}"
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Any:
+        """The level's own picture. A matplotlib Figure."""
+        return self.own.plot(path, **options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the level says, with the level, the reason, and what stands beside it."""
+        more: dict[str, Any] = {"skipped": [{"name": name, "reason": reason} for name, reason in self.skipped]}
+        if self.level == "distributions":
+            more = {}  # the level tells it itself, by side
+        if self.beside is not None:
+            more["images"] = self.beside.to_dict()
+        if self.matches is not None:
+            more["matches"] = self.matches.to_dict()
+        return {**self.own.to_dict(), "level": self.level, "why": self.why, **more}
+
+
+# ── what is it? ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """One side of a comparison: what was given, what kind of thing it is, how many members it has, and words for it."""
+
+    item: Any
+    kind: Kind
+    words: str
+    where: str
+    count: int | None = None
+
+
+def told(item: Any, where: str = "a") -> Told:
+    """What a path, an array, a list or an object is; an InputError that names the argument where it is nothing."""
+    if isinstance(item, str | os.PathLike):
+        return _path(os.fspath(item), where)
+    if isinstance(item, Signature):
+        return Told(item, "features", f"a set of {len(item)} points", where, len(item))
+    if callable(item) and hasattr(item, "latent"):
+        return Told(item, "generator", "a generator", where)
+    if hasattr(item, "latents") and hasattr(item, "log_sigma"):
+        return Told(item, "generator", "a bank of a generator", where)
+    if hasattr(item, "getexif"):  # Pillow's
+        return Told(item, "photo", "a single photo", where, 1)
+    if hasattr(item, "ndim") and hasattr(item, "shape"):
+        return _array(item, where)
+    if isinstance(item, Sequence) and not isinstance(item, bytes | bytearray):
+        return _list(item, where)
+    raise InputError(
+        f"{where}: expected a photo, an album, a video, a folder, features (n, d) or a generator, "
+        f"got {type(item).__name__}"
+    )
+
+
+def _path(text: str, where: str) -> Told:
+    path = Path(text)
+    if not path.exists():
+        return _missing(text, where)
+    if path.is_dir():
+        return _folder(path, where)
+    from likewise.io import is_image
+    from likewise.sets.data import VIDEO_NAMES
+
+    if is_image(path):
+        return Told(path, "photo", "a single photo", where, 1)
+    suffix = path.suffix.lower()
+    if suffix in (".npy", ".npz"):
+        return _arrays(path, where)
+    if suffix in WEIGHTS:
+        return Told(text, "generator", "a generator", where)
+    if suffix in VIDEO_NAMES:
+        return Told(path, "video", "a video", where)
+    raise FileError(f"{where}: {text} is neither a picture nor a video, nor a file of features or of a generator")
+
+
+def _missing(text: str, where: str) -> Told:
+    """What is not there may still be a generator's name, or one set of an .npz file."""
+    from likewise.distributions.shipped import GENERATORS
+
+    file, mark, _ = text.rpartition("#")
+    if text in GENERATORS or (":" in text and "/" not in text.rpartition(":")[2]):
+        return Told(text, "generator", f"the generator {text}", where)
+    if mark and Path(file).suffix.lower() == ".npz" and Path(file).is_file():
+        return Told(text, "features", "a set of features", where)
+    raise FileError(
+        f"{where}: {text}: no such file or folder, nor a generator ({', '.join(GENERATORS)}, or module:attribute)"
+    )
+
+
+def _folder(path: Path, where: str) -> Told:
+    from likewise.io import images
+
+    found = images(path)
+    if found:
+        return Told(path, "album", f"a folder of {_pictures(len(found))}", where, len(found))
+    if (path / "manifest.json").is_file():
+        from likewise.distributions.bank import Bank
+
+        return Told(Bank.open(path), "generator", "a bank of a generator", where)
+    raise FileError(f"{where}: {path}: no picture in this folder")
+
+
+def _arrays(path: Path, where: str) -> Told:
+    from likewise.io import load_arrays
+
+    arrays = list(load_arrays(path).values())
+    rows = len(arrays[0]) if len(arrays) == 1 and arrays[0].ndim == 2 else None
+    return Told(path, "features", "a file of features", where, rows)
+
+
+def _array(item: Any, where: str) -> Told:
+    """(h, w, 3) and grey 8-bit (h, w) are a photo, (n, …) of four dimensions an album, other (n, d) features."""
+    n = int(item.shape[0]) if item.ndim else 0
+    if item.ndim == 3 or (item.ndim == 2 and str(item.dtype) in ("uint8", "torch.uint8")):
+        return Told(item, "photo", "a single photo", where, 1)
+    if item.ndim == 4:
+        return Told(item, "album", f"a batch of {_pictures(n)}", where, n)
+    if item.ndim == 2:
+        return Told(item, "features", f"a set of {n} points", where, n)
+    raise InputError(
+        f"{where}: expected a picture (h, w, 3), pictures (n, h, w, 3) or features (n, d), "
+        f"got shape {tuple(item.shape)}"
+    )
+
+
+def _list(item: Sequence[Any], where: str) -> Told:
+    if not item:
+        raise InputError(f"{where}: expected at least one picture or point, got an empty {type(item).__name__}")
+    pictured = [isinstance(x, str | os.PathLike) or hasattr(x, "getexif") or getattr(x, "ndim", 0) == 3 for x in item]
+    if all(pictured):
+        return Told(list(item), "album", f"a list of {_pictures(len(item))}", where, len(item))
+    if any(pictured):
+        raise InputError(f"{where}: item {pictured.index(False)} is no picture, as others in the list are")
+    return Told(item, "features", "a set of points", where, len(item[0]) if isinstance(item, tuple) else len(item))
+
+
+def _pictures(n: int) -> str:
+    return "one picture" if n == 1 else f"{n:,} pictures"
+
+
+# ── which level? ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def choose(a: Told, b: Told) -> tuple[str, str]:
+    """The level for two things, and the reason."""
+    if a.kind == b.kind == "photo":
+        return "pixels", "both are single photos"
+    for side in (a, b):
+        if side.kind == "generator":
+            return "distributions", f"{side.where} is {side.words}"
+    sizes = [side.count or 0 for side in (a, b)]
+    if min(sizes) > MOST:
+        return "distributions", f"both hold more than {MOST} ({sizes[0]:,} and {sizes[1]:,})"
+    return "sets", _why_sets(a, b, sizes)
+
+
+def _why_sets(a: Told, b: Told, sizes: list[int]) -> str:
+    if max(sizes) > MOST:
+        few, many = (a, b) if sizes[0] < sizes[1] else (b, a)
+        return f"{few.where} is {few.words}, too few for a distribution, though {many.where} is {many.words}"
+    if a.kind == b.kind == "video":
+        return "both are videos"
+    if a.kind == b.kind == "album":
+        return f"both hold at most {MOST} pictures ({sizes[0]} and {sizes[1]})"
+    if a.kind == b.kind:
+        return "both are sets of features"
+    return f"a is {a.words} and b {b.words}"
+
+
+def _named(level: str) -> str:
+    if level not in OPTIONS:
+        raise InputError(f"level: expected auto, {', '.join(OPTIONS)}, got {level!r}")
+    return level
+
+
+def _check_fit(level: str, a: Told, b: Told) -> None:
+    """Refuse what a level cannot take, naming the argument and the level that can."""
+    for side in (a, b):
+        if level in ("pixels", "images") and side.kind != "photo":
+            raise InputError(f"{side.where}: {level} compares two single photos, got {side.words}")
+        if level == "sets" and side.kind == "generator":
+            raise InputError(f"{side.where}: a set is finite, got {side.words}; compare it at the level distributions")
+        if level == "distributions" and side.kind in ("photo", "video"):
+            raise InputError(
+                f"{side.where}: {side.words} has no distribution; give a folder of pictures, features or a generator"
+            )
+
+
+def _check_options(level: str, options: dict[str, Any]) -> None:
+    for name in options:
+        if name not in OPTIONS[level]:
+            raise InputError(f"{name}: not an option of the level {level}; it has {', '.join(OPTIONS[level])}")
+
+
+# ── at its level ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pixels(a: Told, b: Told, why: str, options: dict[str, Any]) -> Chosen:
+    """The flow both ways, features found again near it, and the distance of the two photos as wholes."""
+    from likewise import images, pixels
+
+    given = dict(options)
+    model = given.pop("model", None)
+    model = pixels.default() if model is None else model
+    own = pixels.compare(a.item, b.item, model=model)
+    flows = (own.flow, own.back)
+    matches = pixels.match(a.item, b.item, flows=flows, flow_size=getattr(model, "work", None), **given)
+    return Chosen(own.distance, "pixels", why, own, images.compare(a.item, b.item), matches)
+
+
+def _images(a: Told, b: Told, why: str, options: dict[str, Any]) -> Chosen:
+    from likewise import images
+
+    own = images.compare(a.item, b.item, **options)
+    return Chosen(own.distance, "images", why, own)
+
+
+def _sets(a: Told, b: Told, why: str, options: dict[str, Any]) -> Chosen:
+    from likewise import sets
+
+    given = dict(options)
+    own_to_reading = ("k", "every", "seed", "describe", "on_error")
+    how = _Described(**{name: given.pop(name) for name in own_to_reading if name in given})
+    p, q = how.signature(a), how.signature(b)
+    own = sets.compare(p, q, **given)
+    return Chosen(own.distance, "sets", why, own, skipped=tuple(how.skipped))
+
+
+def _distributions(a: Told, b: Told, why: str, options: dict[str, Any]) -> Chosen:
+    from likewise import distributions
+
+    given = dict(options)
+    drawn = {name: given.pop(name, None) for name in ("rho", "generator", "family")}
+    if drawn["rho"] is not None and not any(hasattr(side.item, "log_sigma") for side in (a, b)):
+        raise InputError("rho: only a bank can be drawn with a polarity; harvest one of the generator, and give that")
+    if given.get("describe") is None and all(isinstance(side.item, Path) and side.item.is_dir() for side in (a, b)):
+        from likewise.images import default
+
+        given["describe"] = default()
+    sides = [_source(side, other, drawn, given) for side, other in ((a, b), (b, a))]
+    own = distributions.compare(*sides, **given)
+    skipped = (*own.real.skipped, *own.fake.skipped)
+    return Chosen(own.distance, "distributions", why, own, skipped=skipped)
+
+
+@dataclass
+class _Described:
+    """How things become sets: the embedder, the most centres, each which frame of a video; and what was left out."""
+
+    k: int | None = 8
+    every: int = 1
+    seed: int = 0
+    describe: Any = None
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        self.skipped: list[tuple[str, str]] = []
+        if self.on_error not in ("raise", "skip"):
+            raise InputError(f'on_error: expected "raise" or "skip", got {self.on_error!r}')
+
+    def signature(self, side: Told) -> Signature:
+        """A photo, an album, a video or features as a set."""
+        from likewise.sets import data
+
+        if side.kind == "features":
+            return self._features(side)
+        if side.kind == "video":
+            return data.from_video(side.item, self._embed, self.k, every=self.every, seed=self.seed)
+        files = self._files(side)
+        rows, kept = self._rows(files, side)
+        names = [str(files[i]) for i in kept] if all(isinstance(f, Path) for f in files) else None
+        return data.signature(rows, self.k, self.seed, names=names)
+
+    def _features(self, side: Told) -> Signature:
+        from likewise.sets import data
+        from likewise.sets.reading import signature_of
+
+        if not isinstance(side.item, str | Path):
+            return signature_of(side.item, where=side.where)
+        file, _, which = str(side.item).rpartition("#") if isinstance(side.item, str) else (side.item, "", "")
+        found = data.load_npz(file) if Path(file).suffix.lower() == ".npz" else None
+        if found is None:
+            from likewise.io import load_arrays
+
+            return data.signature(load_arrays(file)["arr_0"], self.k, self.seed)
+        names = [str(n) for n in (found.labels if found.labels is not None else range(len(found)))]
+        if which and which not in names:
+            raise InputError(f"{side.where}: {file} has no set {which!r}; it has {', '.join(names[:6])}")
+        if not which and len(found) > 1:
+            raise InputError(f"{side.where}: {file} holds {len(found)} sets; say which, as in {file}#{names[0]}")
+        return data.signature(found.signatures[names.index(which) if which else 0].points, self.k, self.seed)
+
+    def _files(self, side: Told) -> list[Any]:
+        from likewise.io import images
+
+        if isinstance(side.item, Path):
+            return images(side.item) if side.item.is_dir() else [side.item]
+        items = side.item if side.kind == "album" else [side.item]
+        return [Path(x) if isinstance(x, str | os.PathLike) else x for x in items]
+
+    def _rows(self, files: list[Any], side: Told) -> tuple[Any, list[int]]:
+        """A row a picture, and which pictures could be read."""
+        if self.describe is not None or self.on_error == "raise":
+            return self._embed(files), list(range(len(files)))
+        from likewise.images import default
+        from likewise.images.embedding import embed_files
+
+        rows, kept, skipped = embed_files(default(), files)
+        self.skipped += [(str(files[s.index]), s.reason) for s in skipped]
+        if not kept:
+            raise FileError(f"{side.where}: no picture of it can be read; the first: {skipped[0].reason}")
+        return rows, kept
+
+    def _embed(self, pictures: Sequence[Any]) -> Any:
+        from likewise.images import default
+
+        embedder: Any = default() if self.describe is None else self.describe
+        return embedder.embed(pictures) if hasattr(embedder, "embed") else embedder(pictures)
+
+
+def _source(side: Told, other: Told, drawn: dict[str, Any], given: dict[str, Any]) -> Any:
+    """What the level distributions reads: a generator by its name is loaded, a bank is drawn from."""
+    if side.kind != "generator":
+        return side.item
+    if hasattr(side.item, "log_sigma"):
+        return _from_bank(side, other, drawn, given)
+    from likewise.distributions.data import load_generator
+
+    return load_generator(side.item, family=drawn["family"]) if isinstance(side.item, str) else side.item
+
+
+def _from_bank(side: Told, other: Told, drawn: dict[str, Any], given: dict[str, Any]) -> Any:
+    """Pictures of a bank's generator at latents that are drawn from the bank, as many as the other side has."""
+    import torch
+
+    bank = side.item
+    generator = _generator_of(side, drawn)
+    n = given.get("n") or other.count or len(bank)
+    found = bank.draw(n, 0.0 if drawn["rho"] is None else drawn["rho"], seed=given.get("seed", 0))
+    parts = [slice(i, i + 64) for i in range(0, n, 64)]
+    if found.labels is None:
+        return torch.cat([generator(found.latents[part]) for part in parts])
+    return torch.cat([generator(found.latents[part], found.labels[part]) for part in parts])
+
+
+def _generator_of(side: Told, drawn: dict[str, Any]) -> Any:
+    """The generator of a bank: the one that is given, or the shipped one whose name the bank bears."""
+    from likewise.distributions.data import load_generator
+    from likewise.distributions.shipped import GENERATORS
+    from likewise.distributions.spaces import NAMES
+
+    about, named = side.item.about, drawn["generator"]
+    if named is None:
+        named = about.name.removeprefix("likewise-")
+        if named not in GENERATORS:
+            raise InputError(f"generator: {side.where} is a bank of {about.name}; give the generator that it came from")
+    found = load_generator(named, family=drawn["family"]) if isinstance(named, str | Path) else named
+    if about.space in NAMES:
+        side.item.check(found.in_space(about.space))
+    return found
