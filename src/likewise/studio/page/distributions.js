@@ -1,0 +1,145 @@
+// Distributions: what does this model cover? A generator's samples while ρ and ψ slide, and what that costs.
+
+import { get, post } from "./api.js";
+import { chart } from "./chart.js";
+import { h, latest, put } from "./dom.js";
+import { figure, fixed, share, whole } from "./numbers.js";
+import { card, empty, failed, head, readings, slider, worker } from "./parts.js";
+
+const SHOWN = 36;
+
+export function mount(panel) {
+  const state = { open: null, rho: 0, psi: 1, seed: 0 };
+  const work = worker();
+  const select = h("select", { id: "generator", "aria-label": "Generator" });
+  const about = h("p.quiet.small-words");
+  const grid = h("img.grid-picture", { alt: "Samples of the generator", hidden: true });
+  const sliders = h("div.controls");
+  const gauge = h("div.gauge", { "aria-live": "polite" });
+  const now = h("div", { "aria-live": "polite" });
+  const ends = h("div.two");
+  const quality = chart({ label: "Precision and recall by ρ", height: 190, picked: (x) => move(x) });
+  const distance = chart({ label: "Fréchet distance by ρ", height: 170, picked: (x) => move(x) });
+  const speed = h("span.quiet.small-words");
+  let rho = null;
+  const ask = latest((body) => post("api/distributions/grid", body), drawGrid, (error) => work.tell(failed(error.message)));
+
+  select.addEventListener("change", () => open(select.value));
+  const again = h("button", { type: "button", onclick: () => {
+    state.seed += 1;
+    draw();
+  } }, "Draw anew");
+  put(panel,
+    head("What does this model cover?", "Samples weighted by det(JᵀJ)^(ρ/2): below 0 towards the modes, above 0 towards what the model rarely makes. Nothing is trained; the bank of volumes is drawn from anew."),
+    work.element,
+    h("div.columns", {},
+      h("div.main-column", {},
+        h("div.two.two-grid", {},
+          card("Samples", h("div.grid-frame", {}, grid), { side: speed, name: "samples-card" }),
+          card("What it costs", h("div", {}, quality.element, distance.element, h("p.quiet.small-words", {}, "Click a curve to go to its ρ.")))),
+        ends),
+      h("aside.side-column", { "aria-label": "Controls and figures" },
+        card("Controls", h("div.controls", {}, h("label.field", {}, h("span", {}, "Generator"), select), about, sliders, again)),
+        card("Effective sample size", gauge),
+        card("At this ρ", now))));
+  put(ends, h("div.hollow"), h("div.hollow"));
+  begin();
+
+  async function begin() {
+    try {
+      const generators = await get("api/distributions/generators");
+      if (!generators.length) return work.tell(empty("No generator", "Give one on the command line."));
+      put(select, generators.map(({ name, words }) => h("option", { value: name, title: words }, name)));
+      open(generators[0].name);
+    } catch (error) {
+      work.tell(failed(error.message, () => { work.tell(); begin(); }));
+    }
+  }
+
+  function open(name) {
+    state.open = null;
+    work.run("api/distributions/open", { name }, { done: opened });
+  }
+
+  function opened(result) {
+    state.open = result;
+    state.rho = Math.max(result.rho[0], Math.min(result.rho[1], state.rho));
+    state.psi = Math.max(result.psi[0], Math.min(result.psi[1], state.psi));
+    put(about, result.words);
+    drawSliders(result);
+    drawCurves(result);
+    put(ends, end("Modes", result.modes, "where the generator folds most latents onto little: its smoothest, most typical outputs"), end("Anti-modes", result.antimodes, "where it stretches: rare, rich, often broken outputs"));
+    draw();
+  }
+
+  function end(title, url, words) {
+    return card(title, h("figure.end", {}, url ? h("img", { src: url, alt: `${title} of the generator` }) : empty("None", ""), h("figcaption.quiet.small-words", {}, words)));
+  }
+
+  function drawSliders({ rho: [low, high], psi: [narrow, wide] }) {
+    rho = slider({ label: "Polarity ρ", low, high, step: 0.1, value: state.rho, show: (x) => fixed(x, 1), ends: ["modes", "0", "anti-modes"], moved: (x) => {
+      state.rho = x;
+      draw();
+    } });
+    const psi = slider({ label: "Truncation ψ", low: narrow, high: wide, step: 0.01, value: state.psi, show: (x) => fixed(x, 2), ends: ["narrow", "whole latent"], moved: (x) => {
+      state.psi = x;
+      draw();
+    } });
+    const plain = h("button.small", { type: "button", onclick: () => {
+      psi.set(state.psi = wide);
+      move(0);
+    } }, "Plain sampling");
+    put(sliders, rho.element, psi.element, plain);
+  }
+
+  function move(x) {
+    state.rho = Math.round(10 * x) / 10;
+    rho?.set(state.rho);
+    draw();
+  }
+
+  function draw() {
+    if (!state.open) return;
+    for (const one of [quality, distance]) one.mark(state.rho);
+    ask({ key: state.open.key, rho: state.rho, psi: state.psi, seed: state.seed, n: SHOWN });
+  }
+
+  function drawCurves({ curve }) {
+    const line = (name, words, tone) => ({ name: words, tone, points: curve.map((row) => [row.rho, row[name]]) });
+    quality.draw({ series: [line("precision", "precision", 1), line("recall", "recall", 2)], x: { label: "ρ" }, y: { low: 0, high: 1 } });
+    distance.draw({ series: [line("frechet", "Fréchet distance", 3)], x: { label: "ρ" }, y: { low: 0 } });
+  }
+
+  function drawGrid(found, asked) {
+    if (asked.key !== state.open?.key) return;
+    grid.src = found.image;
+    grid.hidden = false;
+    grid.alt = `${SHOWN} samples at ρ = ${fixed(asked.rho, 1)}, ψ = ${fixed(asked.psi, 2)}`;
+    put(speed, typeof found.ms === "number" ? `${whole(found.ms)} ms` : "");
+    drawGauge(found.ess);
+    const point = found.point;
+    put(now, point ? readings([
+      ["ρ", fixed(point.rho, 1)],
+      ["precision", figure(point.precision), "the share of samples that look like real ones"],
+      ["recall", figure(point.recall), "the share of real pictures that the samples cover"],
+      ["Fréchet", figure(point.frechet), "the distance to the real pictures; smaller is closer"],
+    ]) : h("p.quiet", {}, "Measured along ρ at ψ = 1 only."));
+  }
+
+  function drawGauge(ess) {
+    const { n } = state.open;
+    const weak = ess * n < 100;
+    put(gauge,
+      h("p.headline", {}, h("span.headline-figure", {}, share(ess)), ` of ${whole(n)} latents`),
+      h("div.gauge-bar", { role: "meter", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(100 * ess), "aria-label": "effective sample size" }, bar(ess, weak)),
+      h("p.quiet.small-words", {}, weak ? `About ${whole(Math.max(1, ess * n))} latents carry the weight: expect repeats.` : `As good as ${whole(ess * n)} independent draws.`));
+  }
+
+  function bar(ess, weak) {
+    const fill = h(`i${weak ? ".weak" : ""}`);
+    fill.style.width = `${Math.max(0.5, 100 * ess)}%`;
+    return fill;
+  }
+
+  return {};
+}

@@ -1,0 +1,168 @@
+// Images: which pictures are like this one? A collection, a query, its ranked neighbours, and why they are the same or not.
+
+import { get } from "./api.js";
+import { h, put } from "./dom.js";
+import { chooser, droppable, sent } from "./drops.js";
+import { map } from "./map.js";
+import { figure, seconds, whole } from "./numbers.js";
+import { card, choice, empty, failed, head, verdict, worker } from "./parts.js";
+import { whyDialog } from "./why.js";
+
+const NEIGHBOURS = 12;
+const VERIFIED = 3;
+
+export function mount(panel) {
+  const state = { source: null, pictures: [], byId: new Map(), query: null, view: "gallery", duplicates: null };
+  const work = worker();
+  const select = h("select", { "aria-label": "Collection" });
+  const about = h("p.quiet.small-words");
+  const gallery = h("div.gallery", { role: "list", "aria-label": "Gallery" });
+  const chart = map({ chosen: (picture) => search(picture) });
+  const groups = h("div.duplicates");
+  const views = { gallery, map: chart.element, duplicates: groups };
+  const query = h("div.query");
+  const hits = h("ol.hits", { "aria-label": "Ranked neighbours" });
+  const timing = h("span.quiet.small-words");
+  const why = whyDialog();
+  const switchView = choice({ label: "View", value: "gallery", options: [["gallery", "Gallery"], ["map", "Map"], ["duplicates", "Duplicates"]], chosen: turn });
+
+  select.addEventListener("change", () => open(select.value));
+  droppable(panel, (files) => take(files));
+  const pick = chooser({ words: "Choose a photo", taken: take, label: "Search with a photo of your own" });
+  put(panel,
+    head("Which pictures are like this one?", "A shortlist by embedding, re-ranked by transport between local features, verified by matches that agree on one geometry.", h("label.field.inline-field", {}, h("span", {}, "Collection"), select)),
+    work.element,
+    h("div.columns.images-columns", {},
+      h("aside.collection-column", { "aria-label": "Collection" }, card("Collection", h("div", {}, about, gallery, chart.element, groups), { side: switchView })),
+      h("div.main-column", { data: { results: "" } }, card("Query", query, { side: pick, name: "query-card" }), card("Neighbours", hits, { side: timing, name: "hits-card" }))),
+    why.element);
+  put(query, h("p.quiet", {}, "Click a picture of the collection, or drop a photo anywhere in this tab."));
+  put(hits, h("li.wide", {}, empty("No query yet", "Ranked neighbours appear here.")));
+  turn("gallery");
+  begin();
+
+  // ------------------------------------------------------------------------------------------------------------- steps
+
+  async function begin() {
+    try {
+      const sources = await get("api/images/sources");
+      put(select, sources.map(({ name, words, count }) => h("option", { value: name, title: words }, typeof count === "number" ? `${name} (${whole(count)})` : name)));
+      if (sources.length) open(sources[0].name);
+    } catch (error) {
+      work.tell(failed(error.message, () => { work.tell(); begin(); }));
+    }
+  }
+
+  function open(source) {
+    work.run("api/images/open", { source }, { done: opened });
+  }
+
+  function opened(result) {
+    Object.assign(state, { source: result.source, pictures: result.pictures, duplicates: null, query: null });
+    state.byId = new Map(result.pictures.map((picture) => [picture.id, picture]));
+    const shown = result.pictures.length < result.count ? `, ${whole(result.pictures.length)} shown` : "";
+    put(about, `${whole(result.count)} pictures${shown}. `, result.words ?? "");
+    put(gallery, result.pictures.map((picture, n) => tile(picture, n)));
+    chart.pictures(result.pictures);
+    turn(state.view);
+    if (result.pictures.length) search(result.pictures[0], { quiet: true });
+    else put(hits, h("li.wide", {}, empty("The collection is empty", "There is no picture in this folder.")));
+  }
+
+  function turn(name) {
+    state.view = name;
+    for (const [other, element] of Object.entries(views)) element.hidden = other !== name;
+    if (name === "map") chart.shown();
+    if (name === "duplicates") duplicates();
+  }
+
+  async function take(files) {
+    try {
+      work.tell(h("p.work-words", {}, `Sending ${files[0].name} …`));
+      const [picture] = await sent(files.slice(0, 1));
+      work.tell();
+      search(picture);
+    } catch (error) {
+      work.tell(failed(error.message));
+    }
+  }
+
+  function search(picture, { quiet = false } = {}) {
+    if (!state.source) return;
+    state.query = picture;
+    for (const button of gallery.querySelectorAll("button")) button.setAttribute("aria-current", String(button.dataset.id === picture.id));
+    chart.mark(picture.id);
+    put(query, h("img", { src: picture.thumb, alt: `Query: ${picture.name}` }), h("div", {}, h("p.query-name", {}, picture.name), h("p.quiet.small-words", {}, `${picture.width} × ${picture.height}`)));
+    put(timing, "searching …");
+    hits.classList.add("stale");
+    const body = { source: state.source, query: picture.id, k: NEIGHBOURS, verify: VERIFIED };
+    work.run("api/images/search", body, { done: (result) => drawHits(result, true), partial: (result) => drawHits(result, false) });
+    if (!quiet && matchMedia("(max-width: 900px)").matches) panel.querySelector("[data-results]").scrollIntoView({ behavior: "smooth", block: "start" });
+  }
+
+  async function duplicates() {
+    if (!state.source || state.duplicates) return;
+    put(groups, h("p.quiet", {}, "Looking for near-duplicates …"));
+    try {
+      state.duplicates = (await get(`api/images/duplicates?source=${encodeURIComponent(state.source)}`)).groups;
+    } catch (error) {
+      put(groups, failed(error.message));
+      return;
+    }
+    const drawn = state.duplicates.map((ids) => ids.map((id) => state.byId.get(id)).filter(Boolean)).filter((group) => group.length > 1);
+    put(groups, drawn.length ? drawn.map((group, n) => h("section.group", { "aria-label": `Group ${n + 1}` }, h("h3", {}, `${group.length} alike`), h("div.gallery", {}, group.map((picture, i) => tile(picture, i))))) : empty("No near-duplicates", "No two pictures of this collection are nearly the same."));
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- drawing
+
+  function tile(picture, n) {
+    const image = h("img", { src: picture.thumb, alt: picture.name, loading: "lazy", draggable: "false" });
+    const button = h("button.thumb", { type: "button", title: picture.name, tabindex: n ? "-1" : "0", data: { id: picture.id } }, image);
+    button.addEventListener("click", () => search(picture));
+    button.addEventListener("keydown", roam);
+    return h("div", { role: "listitem" }, button);
+  }
+
+  function drawHits(result, done) {
+    hits.classList.toggle("stale", !done);
+    put(hits, result.hits.map((hit) => drawHit(hit, result.query, done)));
+    hits.dataset.query = result.query.id;
+    hits.dataset.state = done ? "done" : "partial";
+    const { shortlist, rerank, verify } = result.seconds ?? {};
+    const parts = [["shortlist", shortlist], ["re-rank", rerank], ["verify", verify]].filter(([, time]) => typeof time === "number");
+    put(timing, parts.map(([name, time]) => `${name} ${seconds(time)}`).join(" · "), done ? "" : " …");
+  }
+
+  function drawHit(hit, asked, done) {
+    const picture = typeof hit.picture === "object" && hit.picture ? hit.picture : state.byId.get(hit.picture) ?? { thumb: "", name: hit.name, id: hit.picture };
+    const name = picture.name ?? hit.name;
+    const open = h("button.hit-picture", { type: "button", title: `Search with ${name}`, onclick: () => search(picture) }, h("img", { src: picture.thumb, alt: name }), h("span.rank", {}, hit.rank));
+    const reason = h("button.small", { type: "button", data: { why: picture.id }, onclick: () => why.open({ source: state.source, query: asked, hit: picture }) }, "Why?");
+    const agree = typeof hit.inliers === "number" ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} agree`) : h("span.quiet", {}, "\u00a0");
+    return h(`li.hit${hit.verdict ? `.is-${hit.verdict}` : ""}`, { data: { rank: hit.rank } }, open,
+      h("p.clip.hit-name", { title: name }, name),
+      h("dl.hit-figures", {}, h("div", {}, h("dt", {}, "distance"), h("dd", {}, figure(hit.distance))), h("div", {}, h("dt", {}, "transport"), h("dd", {}, figure(hit.transport)))),
+      h("div.hit-foot", {}, done || hit.verdict ? verdict(hit.verdict, hit.probability) : h("span.verdict.none", {}, "…"), reason), agree);
+  }
+
+  return {
+    shown() {
+      if (state.view === "map") chart.shown();
+    },
+  };
+}
+
+/** Arrow keys among the pictures of a gallery; one of them is in the order of Tab. */
+function roam(event) {
+  const all = [...event.currentTarget.closest(".gallery").querySelectorAll("button.thumb")];
+  const here = all.indexOf(event.currentTarget);
+  const top = all[0].getBoundingClientRect().top;
+  const across = all.filter((button) => Math.abs(button.getBoundingClientRect().top - top) < 4).length;
+  const steps = { ArrowRight: here + 1, ArrowLeft: here - 1, ArrowDown: here + across, ArrowUp: here - across, Home: 0, End: all.length - 1 };
+  const next = all[steps[event.key]];
+  if (!next) return;
+  event.preventDefault();
+  all[here].tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}

@@ -1,0 +1,162 @@
+// The controls that every tab shares: sliders, choices, readings, the state of heavy work.
+
+import { Gone, job } from "./api.js";
+import { h, icon, put } from "./dom.js";
+
+export const CROSS = "M4 4l8 8M12 4l-8 8";
+export const PLUS = "M8 3v10M3 8h10";
+
+/** The head of a tab: its question, and what the tab does in one sentence. */
+export function head(question, words, ...more) {
+  return h("header.head", {}, h("div", {}, h("h1", {}, question), h("p.lead", {}, words)), ...more);
+}
+
+/** A card with a title; `side` stands at the right of it. */
+export function card(title, body, { side = null, name = "" } = {}) {
+  const head = h("div.card-head", {}, h("h2", {}, title), side);
+  return h(`section.card${name ? `.${name}` : ""}`, { "aria-label": title }, head, body);
+}
+
+/** Figures with names: readings([["cycle error", "0.41 px", "hint"], …]). */
+export function readings(rows) {
+  const list = h("dl.readings");
+  for (const [name, value, hint] of rows) {
+    list.append(h("div", { title: hint }, h("dt", {}, name), h("dd", { data: { reading: name } }, value)));
+  }
+  return list;
+}
+
+let made = 0;
+
+/**
+ * A slider with its value beside it. `log` slides the logarithm. `moved` is called while it moves.
+ * Returns {element, value, set}: the value is in the user's own units.
+ */
+export function slider({ label, low, high, step, value, show, moved, log = false, ends = null, hint = null }) {
+  const id = `slider-${++made}`;
+  const forth = (x) => (log ? Math.log10(x) : x);
+  const back = (t) => (log ? 10 ** t : t);
+  const input = h("input", { type: "range", id, min: forth(low), max: forth(high), step: step ?? "any" });
+  const output = h("output", { for: id });
+  const draw = () => {
+    const now = back(Number(input.value));
+    output.textContent = show(now);
+    input.setAttribute("aria-valuetext", show(now));
+    const part = (Number(input.value) - Number(input.min)) / (Number(input.max) - Number(input.min) || 1);
+    input.style.setProperty("--part", `${100 * part}%`);
+  };
+  input.addEventListener("input", () => {
+    draw();
+    moved(back(Number(input.value)));
+  });
+  const set = (x) => {
+    input.value = String(forth(x));
+    draw();
+  };
+  set(value);
+  const foot = ends && h("div.slider-ends", { "aria-hidden": "true" }, ends.map((word) => h("span", {}, word)));
+  const element = h("div.slider", { title: hint }, h("label", { for: id }, label), output, input, foot);
+  return { element, input, set, value: () => back(Number(input.value)) };
+}
+
+/** One of a few: radio buttons that look like one control. `options` is [[value, words, hint?], …]. */
+export function choice({ label, options, value, chosen }) {
+  const name = `choice-${++made}`;
+  const group = h("fieldset.choice", {}, h("legend", {}, label));
+  for (const [option, words, hint] of options) {
+    const input = h("input", { type: "radio", name, value: option, checked: option === value });
+    input.addEventListener("change", () => chosen(option));
+    group.append(h("label", { title: hint }, input, h("span", {}, words)));
+  }
+  return group;
+}
+
+/** A switch that shows or hides something; looks like its mark in the legend. */
+export function toggle({ mark, words, on, switched }) {
+  const button = h("button.toggle", { type: "button", "aria-pressed": String(on) }, h(`i.mark.${mark}`), words);
+  button.addEventListener("click", () => {
+    const now = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(now));
+    switched(now);
+  });
+  return button;
+}
+
+/** A sentence where there is nothing yet. */
+export function empty(title, words, ...more) {
+  return h("div.empty", {}, h("p.empty-title", {}, title), h("p", {}, words), ...more);
+}
+
+/** The server's sentence, with a way to try again. */
+export function failed(message, again = null) {
+  const button = again && h("button", { type: "button", onclick: again }, "Try again");
+  return h("div.failed", { role: "alert" }, h("p", {}, message), button);
+}
+
+/**
+ * The place where heavy work is told: its queue place, its words, how far it is, a button that cancels it, its error.
+ * run(path, body, {done, partial}): `done` gets the result. New work takes the place of what still runs.
+ */
+export function worker() {
+  const element = h("div.work", { "aria-live": "polite", hidden: true });
+  let current = null;
+
+  async function run(path, body, { done, partial = () => {} }) {
+    current?.abort();
+    const control = new AbortController();
+    current = control;
+    const tell = begun(element, control);
+    const hear = (line) => (line.state === "partial" ? partial(line.result) : tell(line));
+    try {
+      const result = await job(path, body, { signal: control.signal, on: (line) => current === control && hear(line) });
+      if (current !== control) return;
+      element.hidden = true;
+      done(result);
+    } catch (error) {
+      if (current === control) ended(element, error, () => run(path, body, { done, partial }));
+    } finally {
+      if (current === control) current = null;
+    }
+  }
+
+  const tell = (...children) => {
+    put(element, children);
+    element.hidden = !children.length;
+  };
+  return { element, run, tell, cancel: () => current?.abort(), busy: () => current !== null };
+}
+
+function begun(element, control) {
+  const words = h("span.work-words", {}, "Asking …");
+  const bar = h("progress", { max: 1, "aria-label": "how far the work is" });
+  const cancel = h("button.small", { type: "button", onclick: () => control.abort() }, icon(CROSS), "Cancel");
+  put(element, h("div.work-row", {}, words, cancel), bar);
+  element.hidden = false;
+  return (line) => {
+    words.textContent = spoken(line);
+    if (typeof line.done === "number") bar.value = line.done;
+    else bar.removeAttribute("value");
+  };
+}
+
+function ended(element, error, again) {
+  const restart = h("button.small", { type: "button", onclick: again }, "Start again");
+  if (error.name === "AbortError") put(element, h("div.work-row", {}, h("span.work-words", {}, "Cancelled."), restart));
+  else put(element, failed(error.message, error instanceof Gone ? again : null));
+}
+
+function spoken(line) {
+  if (line.state === "waiting") {
+    if (!line.ahead) return "Waiting: next in the queue";
+    return `Waiting: ${line.ahead} ${line.ahead === 1 ? "job" : "jobs"} ahead in the queue`;
+  }
+  const words = line.words ? line.words[0].toUpperCase() + line.words.slice(1) : "Working";
+  return typeof line.done === "number" ? `${words} · ${Math.round(100 * line.done)} %` : `${words} …`;
+}
+
+/** A coloured word for a verdict, with its probability. */
+export function verdict(name, probability) {
+  if (!name) return h("span.verdict.none", {}, "not verified");
+  const percent = typeof probability === "number" ? ` ${Math.round(100 * probability)} %` : "";
+  return h(`span.verdict.${name}`, { title: "probability that both show the same thing" }, name, h("span.verdict-share", {}, percent));
+}
