@@ -48,11 +48,18 @@ def compare(a: Any, b: Any, *, level: str = "auto", **options: Any) -> Chosen:
     Generator, its name, or a Bank. `level` overrides the choice. `options` are those of the level (`OPTIONS`).
     """
     one, two = told(a, "a"), told(b, "b")
-    chosen, why = choose(one, two) if level == "auto" else (_named(level), "it was asked for")
-    _check_fit(chosen, one, two)
-    _check_options(chosen, options)
-    run = {"pixels": _pixels, "images": _images, "sets": _sets, "distributions": _distributions}[chosen]
-    return run(one, two, why, options)
+    chosen, why = choose(one, two) if level == "auto" else (level, "it was asked for")
+    return between(one, two, chosen, why, options)
+
+
+def between(a: Told, b: Told, level: str, why: str, options: dict[str, Any]) -> Chosen:
+    """Compare two things, told already, at a level."""
+    if level not in OPTIONS:
+        raise InputError(f"level: expected auto, {', '.join(OPTIONS)}, got {level!r}")
+    _check_fit(level, a, b)
+    _check_options(level, options)
+    run = {"pixels": _pixels, "images": _images, "sets": _sets, "distributions": _distributions}[level]
+    return run(a, b, why, options)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -245,12 +252,6 @@ def _why_sets(a: Told, b: Told, sizes: list[int]) -> str:
     if a.kind == b.kind:
         return "both are sets of features"
     return f"a is {a.words} and b {b.words}"
-
-
-def _named(level: str) -> str:
-    if level not in OPTIONS:
-        raise InputError(f"level: expected auto, {', '.join(OPTIONS)}, got {level!r}")
-    return level
 
 
 def _check_fit(level: str, a: Told, b: Told) -> None:

@@ -1,0 +1,124 @@
+"""`likewise compare A B`: two photos, albums, videos, folders or generators, at the level that fits them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from likewise.cli.terminal import check_writable, labels_of, remark, result, tell_left_out, write_json
+
+if TYPE_CHECKING:
+    from likewise.levels import Chosen
+
+LEVELS = ("auto", "pixels", "images", "sets", "distributions")
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option("--level", default="auto", show_default=True, type=click.Choice(LEVELS), help="compare at this level")
+@click.option("--every", type=click.IntRange(1), help="sets: take each n-th frame of a video; by default every one")
+@click.option("--k", type=click.IntRange(1), help="sets: most points of a set (8); distributions: neighbours (3)")
+@click.option("--n", type=click.IntRange(2), help="distributions: pictures drawn of a generator")
+@click.option("--rho", type=float, help="distributions: polarity with which a bank is drawn; below 0 modes")
+@click.option("--generator", help="distributions: the generator that a bank came from, where it is not a shipped one")
+@click.option("--family", help="distributions: the kind of network in a file of weights, where its keys do not tell")
+@click.option("--seed", type=click.IntRange(0), help="seed of k-means, or of what is drawn of a generator")
+@click.option("--out", default="compare", show_default=True, type=click.Path(), help="folder for pictures and JSON")
+@click.option("--json", "as_json", is_flag=True, help="print compare.json")
+def compare(a: str, b: str, level: str, out: str, as_json: bool, **given: Any) -> None:
+    """Compare A and B: the level is chosen from what they are, and said with the reason.
+
+    \b
+    two single photos                              pixels: flow, warp, matches; the image distance beside it
+    folders of up to 200 pictures, videos, albums  sets: the transport plan
+    two larger folders, or a generator             distributions: Fréchet, precision, recall, what is not covered
+
+    A generator is a name (fashion), mine.py:generator, a file of weights, or a bank. Writes compare.png and
+    compare.json; for photos also matches.png and warp.png. More options: `likewise LEVEL compare --help`.
+    """
+    from likewise import levels
+    from likewise.cli.pixels_model import working
+
+    folder = Path(out)
+    check_writable(folder)
+    one, two = levels.told(a, "A"), levels.told(b, "B")
+    chosen, why = levels.choose(one, two) if level == "auto" else (level, "--level says so")
+    remark(f"{chosen}, because {why}")
+    options = {name: value for name, value in given.items() if value is not None}
+    with working("comparing"):
+        found = levels.between(one, two, chosen, why, {**options, **_quietly(chosen)})
+        files = _written(found, folder, labels_of(a, b))
+    tell_left_out(found.skipped)
+    record = {**found.to_dict(), "a": a, "b": b, "files": [str(f) for f in files]}
+    write_json(folder / "compare.json", record)
+    result(words(found, labels_of(a, b)), record, as_json)
+    remark(f"see {', '.join(str(f) for f in files)}")
+
+
+def _quietly(level: str) -> dict[str, str]:
+    """On the command line a picture that cannot be read is named and left out."""
+    return {"on_error": "skip"} if level in ("sets", "distributions") else {}
+
+
+def words(found: Chosen, labels: tuple[str, str]) -> str:
+    """The one line: the level, why, and what it found."""
+    own, (one, two) = found.own, labels
+    said = {"pixels": _pixels, "images": _images, "sets": _sets, "distributions": _distributions}[found.level]
+    return f"{found.level}, because {found.why}: {said(found, own, one, two)}"
+
+
+def _pixels(found: Chosen, own: Any, one: str, two: str) -> str:
+    home = f"{own.home:.0%} of {one} comes home from {two}"
+    counts = f"{len(found.matches)} matches" if found.matches else "no matches"
+    near = "" if found.beside is None else f"; image distance {found.beside.distance:.3f}"
+    return f"cycle error {own.distance:.2f} px, {home}, {counts}{near}"
+
+
+def _images(found: Chosen, own: Any, one: str, two: str) -> str:
+    return f"distance {own.distance:.3f} of {one} and {two} (0 the same, 2 the most)"
+
+
+def _sets(found: Chosen, own: Any, one: str, two: str) -> str:
+    m, n = own.plan.shape
+    how = "" if own.converged else f", not converged (marginal error {own.residual:.1e})"
+    return f"distance {own.distance:.4g} of {one} and {two}, plan {m}×{n}{how}"
+
+
+def _distributions(found: Chosen, own: Any, one: str, two: str) -> str:
+    shares = f"precision {own.precision:.3f}, recall {own.recall:.3f}"
+    left = f"{len(own.uncovered)} of the {len(own.real)} of {one} are uncovered by the {len(own.fake)} of {two}"
+    return f"Fréchet distance {float(own.distance):.4g}, {shares}; {left}"
+
+
+def _written(found: Chosen, folder: Path, labels: tuple[str, str]) -> list[Path]:
+    """The pictures: the level's own, and for two photos the matches and the second laid onto the first."""
+    target = folder / "compare.png"
+    if found.level == "pixels":
+        return _photos(found, folder, target)
+    if found.level == "sets":
+        from likewise.cli.sources import thumbnails
+
+        own: Any = found.own
+        found.plot(target, labels=labels, thumbnails=(thumbnails(own.p), thumbnails(own.q)))
+    elif found.level == "distributions":
+        found.plot(target, labels=labels)
+    else:
+        found.plot(target)
+    return [target]
+
+
+def _photos(found: Chosen, folder: Path, target: Path) -> list[Path]:
+    from likewise import plot
+    from likewise.io import write_image
+
+    own: Any = found.own
+    found.plot(target)
+    files = [target, write_image(folder / "warp.png", own.warp())]
+    if found.matches is not None and len(found.matches):
+        title = f"{len(found.matches)} features found again"
+        drawn = plot.matches(own.pictures[0], own.pictures[1], found.matches, title=title)
+        files.append(plot.save(drawn, folder / "matches.png"))
+    return files
