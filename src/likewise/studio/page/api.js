@@ -6,6 +6,7 @@ export class Refusal extends Error {}
 /** The server does not answer. */
 export class Gone extends Error {}
 
+const LOST = "The server went away before the work was done.";
 const listeners = new Set();
 let there = true;
 
@@ -72,12 +73,12 @@ export async function job(path, body, { signal, on }) {
   let last = null;
   for await (const line of lines(response.body, signal)) {
     last = JSON.parse(line);
-    if (last.state === "failed") throw new Refusal(last.error);
-    if (last.state === "done") return last.result;
-    on(last);
+    if (last.state !== "done" && last.state !== "failed") on(last);
   }
+  if (last?.state === "failed") throw new Refusal(last.error);
+  if (last?.state === "done") return last.result;
   presence(false);
-  throw new Gone(last ? "The server went away before the work was done." : "The server gave no answer.");
+  throw new Gone(LOST);
 }
 
 async function* lines(stream, signal) {
@@ -94,9 +95,7 @@ async function* lines(stream, signal) {
   } catch (error) {
     if (signal?.aborted) throw new DOMException("cancelled", "AbortError");
     presence(false);
-    throw new Gone("The server went away before the work was done.");
-  } finally {
-    reader.cancel().catch(() => {});
+    throw new Gone(LOST);
   }
   if (rest.trim()) yield rest;
 }

@@ -4,7 +4,7 @@ import { h, put, s } from "./dom.js";
 import { droppable } from "./drops.js";
 
 /** Of more matches than this only some get a line; each has its dots. */
-const LINES = 160;
+const LINES = 120;
 const GROUPS = ["outlier", "stage2", "stage1"]; // drawn in this order: what matters most lies above
 
 /**

@@ -33,11 +33,11 @@ export function mount(panel) {
 
   // ------------------------------------------------------------------------------------------------------------ layout
 
-  const choose = h("div.row", {}, chooser({ words: "Choose photo a", taken: (files) => take("a", files) }), chooser({ words: "Choose photo b", taken: (files) => take("b", files) }), h("button", { type: "button", onclick: swap, title: "a becomes b, b becomes a" }, "Swap"));
+  const choose = h("div.row", {}, ["a", "b"].map((side) => chooser({ words: `Choose ${side}`, label: `Choose photo ${side}`, taken: (files) => take(side, files) })), h("button", { type: "button", onclick: swap, title: "a becomes b, b becomes a" }, "Swap"));
   const left = h("div.main-column", {},
     card("Matches", h("div", {}, view.element, h("div.under", {}, radius.element, legend), reason), { side: choose, name: "matches" }),
-    h("div.two", {}, card("Before and after", before.element, { side: beforeChoice }), card("Flow", flow)));
-  const right = h("aside.side-column", { "aria-label": "Figures" }, card("Figures", figures), card("One point", h("div", {}, point, near.element)));
+    h("div.two.last", {}, card("Before and after", h("div", {}, before.element, h("p.quiet.small-words.after-words", {}, "Drag the edge, or move it with the arrow keys.")), { side: beforeChoice }), card("Flow", flow)));
+  const right = h("aside.side-column", { "aria-label": "Figures" }, card("Figures", figures, { name: "figures-card" }), card("One point", h("div", {}, point, near.element), { name: "point-card" }));
   put(panel,
     head("Where did this point go?", "Two photos of one place, by other light and from elsewhere: a vector for each pixel, and the check that needs no truth, whether it comes home.", samples),
     work.element, h("div.columns", {}, left, right));

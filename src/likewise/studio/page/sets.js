@@ -16,15 +16,15 @@ export function mount(panel) {
   const one = h("div.noticed", { "aria-live": "polite" });
   const askPlan = latest((body) => post("api/sets/plan", body), drawPlan, (error) => work.tell(failed(error.message)));
 
-  const pick = (side) => chooser({ words: `Choose photos for album ${side}`, several: true, taken: (files) => take(side, files) });
-  const back = h("button", { type: "button", onclick: () => state.sample && open(state.sample) }, "Sample albums");
+  const pick = (side) => chooser({ words: `Choose ${side}`, label: `Choose photos for album ${side}`, several: true, taken: (files) => take(side, files) });
+  const back = h("button", { type: "button", onclick: () => state.sample && open(state.sample) }, "Samples");
   for (const side of ["a", "b"]) droppable(bands.columns[side], (files) => take(side, files));
   put(panel,
     head("How alike are two albums?", "Each photo's mass goes to the photos most like it; what that costs is the distance. Hover or focus a photo to see where its mass goes."),
     work.element,
     h("div.columns", {},
       h("div.main-column", {}, card("Transport plan", bands.element, { side: h("div.row", {}, pick("a"), pick("b"), back), name: "plan" })),
-      h("aside.side-column", { "aria-label": "Controls and figures" }, card("Controls", controls), card("Figures", figures), card("One photo", one))));
+      h("aside.side-column", { "aria-label": "Controls and figures" }, card("Controls", controls, { name: "controls-card" }), card("Figures", figures), card("One photo", one))));
   put(figures, h("p.quiet", {}, "The figures come with the comparison."));
   noticed(null);
   begin();
@@ -78,7 +78,7 @@ export function mount(panel) {
   function drawControls({ gamma, metrics }) {
     const words = h("p.quiet.small-words");
     const say = () => put(words, metrics.find((metric) => metric.name === state.metric)?.words ?? "");
-    const smooth = slider({ label: "Sharpness γ", low: gamma.low, high: gamma.high, value: gamma.auto, log: true, step: "any", show: (x) => figure(x), ends: ["smooth", "sharp"], hint: "Large γ: near to exact transport, few bands. Small γ: mass is spread.", moved: (x) => {
+    const smooth = slider({ label: "Smoothing γ", low: gamma.low, high: gamma.high, value: gamma.auto, log: true, step: "any", show: (x) => figure(x), ends: ["sharp", "smooth"], hint: "Small γ: near to exact transport, few bands. Large γ: mass is spread.", moved: (x) => {
       state.gamma = x;
       ask();
     } });
