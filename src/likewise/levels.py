@@ -140,8 +140,10 @@ def told(item: Any, where: str = "a") -> Told:
 
 
 def _path(text: str, where: str) -> Told:
+    if not text:
+        raise InputError(f"{where}: expected a path, got an empty one")
     path = Path(text)
-    if not path.exists():
+    if not os.path.exists(text):  # Path.exists raises where a name is too long
         return _missing(text, where)
     if path.is_dir():
         return _folder(path, where)
