@@ -1,0 +1,116 @@
+"""The tab of sets, as a person uses it: γ, metrics, one photo's lines, albums of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.browser.visits import Visit
+
+
+@pytest.fixture(scope="module")
+def albums(visits: Any) -> Iterator[Visit]:
+    v = visits("sets")
+    v.wait("#panel-sets[data-gamma]", heavy=True)
+    v.wait(".band")
+    yield v
+    v.close()
+    v.check()
+
+
+def bands(v: Visit) -> dict[tuple[str, str], float]:
+    """The mass of each band that is drawn."""
+    rows = v.page.evaluate(
+        "[...document.querySelectorAll('.bands path')].map(p => [p.dataset.from, p.dataset.to, p.dataset.mass])"
+    )
+    return {(i, j): float(mass) for i, j, mass in rows}
+
+
+def distance(v: Visit) -> float:
+    return float(v.page.locator("#panel-sets .headline-figure").inner_text().replace("\u2212", "-"))
+
+
+def test_the_bands_carry_all_the_mass(albums: Visit) -> None:
+    assert sum(bands(albums).values()) == pytest.approx(1, abs=0.02)
+    assert int(albums.page.locator(".bands").get_attribute("data-bands")) == len(bands(albums))
+    assert albums.reading("converged", "sets") == "yes"
+
+
+def test_gamma_is_dragged_and_the_lines_change(albums: Visit) -> None:
+    before, gamma = bands(albums), albums.page.locator("#panel-sets").get_attribute("data-gamma")
+    albums.drag("#panel-sets input[type=range]", 0.5, 0.97)
+    albums.until("was => document.querySelector('#panel-sets').dataset.gamma !== was", gamma)
+    albums.until("was => document.querySelectorAll('.band').length > was", len(before))  # smooth: more pairs share mass
+    smooth = bands(albums)
+    assert max(smooth.values()) < max(before.values())
+    asked = [body["gamma"] for path, body in albums.bodies if path == "sets/plan"]
+    assert asked[-1] == pytest.approx(float(albums.page.locator("#panel-sets").get_attribute("data-gamma")))
+    albums.page.get_by_role("button", name="Automatic γ").click()
+    albums.until("was => document.querySelector('#panel-sets').dataset.gamma === was", gamma)
+    assert bands(albums) == before
+
+
+def test_gamma_follows_the_arrow_keys(albums: Visit) -> None:
+    gamma = albums.page.locator("#panel-sets").get_attribute("data-gamma")
+    albums.page.locator("#panel-sets input[type=range]").focus()
+    albums.page.keyboard.press("Home")
+    albums.until("was => Number(document.querySelector('#panel-sets').dataset.gamma) < Number(was)", gamma)
+    albums.page.get_by_role("button", name="Automatic γ").click()
+    albums.until("was => document.querySelector('#panel-sets').dataset.gamma === was", gamma)
+
+
+def test_the_metric_is_switched(albums: Visit) -> None:
+    first, before = albums.reading("metric", "sets"), distance(albums)
+    other = "identity" if first == "learned" else "learned"
+    albums.page.get_by_role("radio", name=other).check()
+    albums.until("name => document.querySelector('#panel-sets [data-reading=metric]').textContent === name", other)
+    assert distance(albums) != before
+    albums.page.get_by_role("radio", name=first).check()
+    albums.until("name => document.querySelector('#panel-sets [data-reading=metric]').textContent === name", first)
+    assert distance(albums) == before
+
+
+def test_one_photo_shows_only_its_lines_with_their_masses(albums: Visit) -> None:
+    tile = albums.page.locator(".album[data-side=a] .tile").first
+    tile.hover()
+    mine = albums.wait(".band.mine")
+    assert mine.is_visible()
+    count = albums.page.locator(".band.mine").count()
+    assert count + albums.page.locator(".band.off").count() == len(bands(albums))
+    shares = [t for t in albums.page.locator(".album[data-side=b] .tile-mass").all_inner_texts() if t]
+    assert sum(float(t.strip("<> %")) for t in shares) == pytest.approx(100, abs=3)
+    albums.page.locator("h1:visible").hover()
+    albums.until("document.querySelectorAll('.band.mine').length === 0")
+    tile.focus()
+    albums.wait(".band.mine")
+    albums.page.keyboard.press("ArrowDown")
+    albums.until("document.activeElement === document.querySelectorAll('.album[data-side=a] .tile')[1]")
+    albums.page.keyboard.press("ArrowRight")
+    albums.until("document.activeElement.closest('.album')?.dataset.side === 'b'")
+    assert albums.page.locator("#panel-sets .partners li").count() >= 1
+
+
+def test_albums_of_ones_own(visit: Any, photos: dict[str, Path]) -> None:
+    v = visit("sets", width=390, colours="dark")
+    v.wait(".album[data-side=a] .tile")
+    v.choose("button[aria-label='Choose photos for album a']", photos["a"], photos["b"])
+    v.until("document.querySelectorAll('.album[data-side=a] .tile').length === 2")
+    v.drop(".album[data-side=b]", photos["b"])
+    v.until("document.querySelectorAll('.album[data-side=b] .tile').length === 1")
+    v.until("document.querySelectorAll('.bands path').length === 2", heavy=True)
+    assert list(bands(v).values()) == pytest.approx([0.5, 0.5])
+    assert v.sideways() <= 0
+
+
+def test_a_file_that_is_no_picture_shows_the_sentence_of_the_server(visit: Any, photos: dict[str, Path]) -> None:
+    v = visit("sets")
+    v.wait(".album[data-side=a] .tile")
+    with v.page.expect_response("**/api/pictures") as answer:
+        v.choose("button[aria-label='Choose photos for album b']", photos["words"])
+    v.until(
+        "words => document.querySelector('#panel-sets .failed')?.textContent.includes(words)",
+        answer.value.json()["error"],
+    )
+    v.forgive("422")

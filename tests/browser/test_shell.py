@@ -1,0 +1,150 @@
+"""The shell: tabs by key, by link and by the back button; colours; widths; a server that goes away."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from tests.browser.visits import PATIENCE, Visit, started, stopped
+
+TABS = ("pixels", "images", "sets", "distributions", "runs")
+
+
+def chosen(visit: Visit) -> str:
+    return str(visit.page.locator("[role=tab][aria-selected=true]").inner_text().lower())
+
+
+def test_tabs_follow_the_arrow_keys_and_the_back_button(visit: Any) -> None:
+    v = visit("runs")
+    v.wait("#panel-runs h1")
+    v.page.locator("#tab-runs").focus()
+    v.page.keyboard.press("ArrowLeft")
+    v.until("document.activeElement.id === 'tab-distributions'")
+    assert chosen(v) == "distributions"
+    v.page.keyboard.press("End")
+    assert chosen(v) == "runs"
+    v.page.keyboard.press("ArrowRight")  # around
+    v.until("document.activeElement.id === 'tab-pixels'")
+    assert v.page.locator("[role=tab][tabindex='0']").count() == 1  # one stop of Tab for all five
+    v.page.go_back()
+    v.until("document.querySelector('#panel-runs').hidden === false")
+    assert chosen(v) == "runs"
+    assert v.page.title().startswith("Runs")
+
+
+def test_a_wrong_address_of_a_tab_opens_the_first(visit: Any) -> None:
+    v = visit("nothing-of-that-name")
+    v.wait("#panel-pixels h1")
+    assert chosen(v) == "pixels"
+
+
+def test_colours_follow_the_system_and_then_the_person(visit: Any) -> None:
+    v = visit("runs", colours="dark")
+    v.wait("#panel-runs h1")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    dark = v.page.evaluate(ground)
+    v.page.locator("#theme").click()
+    assert v.page.locator("#theme").get_attribute("aria-label") == "Colours: light"
+    light = v.page.evaluate(ground)
+    assert dark != light
+    v.page.reload()
+    v.wait("#panel-runs h1")
+    assert v.page.evaluate(ground) == light  # remembered, though the system is dark
+    v.page.locator("#theme").click()
+    assert v.page.evaluate(ground) == dark
+    v.page.locator("#theme").click()
+    assert v.page.locator("#theme").get_attribute("aria-label") == "Colours: as the system has them"
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_words_stand_out_from_their_ground(visit: Any, colours: str) -> None:
+    """WCAG's contrast of at least 4.5 for the inks that words are set in."""
+    v = visit("runs", colours=colours)
+    v.wait("#panel-runs h1")
+    ratios = v.page.evaluate(
+        """() => {
+          const probe = document.body.appendChild(document.createElement("i"));
+          const colour = name => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map(Number); };
+          const light = rgb => rgb.map(c => c / 255).map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((t, c, i) => t + c * [0.2126, 0.7152, 0.0722][i], 0);
+          const pairs = [["ink", "surface"], ["ink", "ground"], ["quiet", "surface"], ["quiet", "ground"], ["quiet", "sunken"], ["accent", "surface"], ["accent", "accent-soft"], ["on-accent", "accent"],
+            ["same", "same-soft"], ["unsure", "unsure-soft"], ["different", "different-soft"], ["different", "surface"]];
+          return pairs.map(([ink, ground]) => { const [a, b] = [light(colour(ink)), light(colour(ground))].sort((x, y) => y - x); return [`${ink} on ${ground}`, (a + 0.05) / (b + 0.05)]; });
+        }"""
+    )
+    weak = {name: round(ratio, 2) for name, ratio in ratios if ratio < 4.5}
+    assert len(ratios) == 12
+    assert not weak
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_no_tab_is_wider_than_its_window(visit: Any, width: int, colours: str) -> None:
+    v = visit("runs", width=width, colours=colours)
+    for tab in TABS:
+        v.page.evaluate("tab => { location.hash = tab; }", tab)
+        v.wait(f"#panel-{tab} h1")
+        v.page.wait_for_timeout(150)
+        assert v.sideways() <= 0, tab
+    clipped = v.page.evaluate(
+        "[...document.querySelectorAll('[role=tab]')].filter(t => t.getBoundingClientRect().right > innerWidth || t.scrollWidth > t.clientWidth + 1).map(t => t.id)"
+    )
+    assert clipped == []
+
+
+def test_everything_that_is_pressed_has_a_name(visit: Any) -> None:
+    v = visit("runs")
+    for tab in TABS:
+        v.page.evaluate("tab => { location.hash = tab; }", tab)
+        v.wait(f"#panel-{tab} h1")
+    v.page.wait_for_timeout(300)
+    nameless = v.page.evaluate(
+        """() => [...document.querySelectorAll("button, select, input:not([hidden]), [role=slider], [tabindex='0'], img")].filter(e => !(
+          e.getAttribute("aria-label") || e.getAttribute("aria-labelledby") || e.title || e.innerText?.trim() || e.closest("label")?.textContent.trim()
+          || (e.id && document.querySelector(`label[for="${e.id}"]`)) || (e.tagName === "IMG" && e.hasAttribute("alt")))).map(e => e.outerHTML.slice(0, 120))"""
+    )
+    assert nameless == []
+
+
+def test_the_page_is_forbidden_to_ask_elsewhere(visit: Any) -> None:
+    """A request to another origin, tried from within the page, is stopped by the policy before it is made."""
+    v = visit("runs")
+    v.wait("#panel-runs h1")
+    refused = v.page.evaluate("fetch('http://127.0.0.1:9/').then(() => false, () => true)")
+    assert refused
+    assert any("Content Security Policy" in c for c in v.complaints)
+    v.forgive("Content Security Policy")
+    v.forgive("127.0.0.1:9")
+    v.asked = [url for url in v.asked if not url.startswith("http://127.0.0.1:9/")]
+
+
+def test_without_the_token_there_is_no_page(server: Any) -> None:
+    from urllib.error import HTTPError
+
+    origin = server[1].split("/", 3)[:3]
+    with pytest.raises(HTTPError) as refused:
+        urlopen(Request("/".join(origin) + "/"), timeout=PATIENCE / 1000)
+    assert refused.value.code == 403
+    refused.value.close()
+
+
+def test_a_server_that_goes_away_is_said(chromium: Any, tmp_path: Path) -> None:
+    process, address = started([sys.executable, "-m", "likewise.cli"], tmp_path)
+    v = Visit(chromium, address, "runs", width=390, colours="light", touch=False)
+    try:
+        v.wait("#panel-runs h1")
+        assert v.page.locator("#gone").is_hidden()
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        gone = v.wait("#gone")
+        assert "does not answer" in gone.inner_text()
+        assert "likewise studio" in gone.inner_text()
+        v.forgive("ERR_CONNECTION_REFUSED")
+        v.forgive("net::ERR_")
+        v.check()
+    finally:
+        v.close()
+        stopped(process)
