@@ -1,4 +1,4 @@
-"""One studio and one Chromium for all browser tests; every visit records what the page asks for and what it complains of."""
+"""One studio and one Chromium for all browser tests; every visit records what the page asks for and complains of."""
 
 from __future__ import annotations
 

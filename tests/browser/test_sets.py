@@ -107,10 +107,6 @@ def test_albums_of_ones_own(visit: Any, photos: dict[str, Path]) -> None:
 def test_a_file_that_is_no_picture_shows_the_sentence_of_the_server(visit: Any, photos: dict[str, Path]) -> None:
     v = visit("sets")
     v.wait(".album[data-side=a] .tile")
-    with v.page.expect_response("**/api/pictures") as answer:
-        v.choose("button[aria-label='Choose photos for album b']", photos["words"])
-    v.until(
-        "words => document.querySelector('#panel-sets .failed')?.textContent.includes(words)",
-        answer.value.json()["error"],
-    )
+    v.choose("button[aria-label='Choose photos for album b']", photos["words"])
+    v.complains("sets", v.refusal(photos["words"]))
     v.forgive("422")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import select
 import signal
@@ -10,12 +11,19 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 PATIENCE = 1000.0 * float(os.environ.get("LIKEWISE_PATIENCE", "120"))
 """How long heavy work may take, in ms; on two idle cores a tenth of it is enough."""
 
 Box = dict[str, float]
+
+
+def crowd() -> float:
+    """How many programs wanted each core in the last minute, at least 1: by so much slower may everything be."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def started(command: list[str], folder: Path, *more: str) -> tuple[subprocess.Popen[str], str]:
@@ -93,7 +101,7 @@ class Visit:
         return found
 
     def until(self, words: str, value: Any = None, *, heavy: bool = False) -> None:
-        """Wait until a JavaScript expression, or a function of `value`, is true (asked from outside: the policy forbids eval)."""
+        """Wait until a JavaScript expression, or a function of `value`, is true (asked from outside: eval is barred)."""
         end = time.monotonic() + (PATIENCE if heavy else 15_000) / 1000
         while not self.page.evaluate(words, value):
             assert time.monotonic() < end, f"never became true: {words} (with {value!r})"
@@ -123,9 +131,8 @@ class Visit:
         """Drag the knob of a slider (a selector of its input) to about a value of its own scale."""
         found = self.page.locator(slider).first
         low, high, now = (float(v) for v in found.evaluate("e => [e.min, e.max, e.value]"))
-        shares = [
-            0.5 + ((v - low) / (high - low) - 0.5) * (1 - 18 / self.box(slider)["width"]) for v in (now, float(value))
-        ]
+        room = 1 - 18 / self.box(slider)["width"]  # the knob's middle does not reach the ends
+        shares = [0.5 + ((v - low) / (high - low) - 0.5) * room for v in (now, float(value))]
         self.drag(slider, *shares)
 
     def choose(self, button: str, *files: Path) -> None:
@@ -150,6 +157,23 @@ class Visit:
         )
         for event in ("dragenter", "dragover", "drop"):
             self.page.locator(selector).first.dispatch_event(event, {"dataTransfer": transfer})
+
+    def refusal(self, file: Path) -> str:
+        """The server's sentence about a file that it refuses, asked without the page."""
+        request = Request(f"{self.address}api/pictures", data=file.read_bytes(), headers={"X-Name": file.name})
+        try:
+            urlopen(request, timeout=PATIENCE / 1000).close()
+        except HTTPError as error:
+            with error:
+                return str(json.load(error)["error"])
+        raise AssertionError(f"{file.name} was not refused")
+
+    def complains(self, panel: str, words: str) -> None:
+        """Wait until a tab shows a sentence as an error."""
+        self.until(
+            "([panel, words]) => document.querySelector(`#panel-${panel} .failed`)?.textContent.includes(words)",
+            [panel, words],
+        )
 
     def sideways(self) -> int:
         """By how many pixels the page is wider than the window."""

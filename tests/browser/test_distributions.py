@@ -1,0 +1,86 @@
+"""The tab of distributions, as a person uses it: ρ and ψ are dragged, the grid follows, curves say what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.browser.visits import Visit, crowd
+
+RHO = "#panel-distributions .slider:has-text('ρ') input"
+PSI = "#panel-distributions .slider:has-text('ψ') input"
+ALT = "document.querySelector('.grid-picture').alt"
+SOURCE = "document.querySelector('.grid-picture').src"
+
+
+@pytest.fixture(scope="module")
+def generator(visits: Any) -> Iterator[Visit]:
+    v = visits("distributions")
+    v.wait(".grid-picture:not([hidden])", heavy=True)
+    yield v
+    v.close()
+    v.check()
+
+
+def ess(v: Visit) -> float:
+    return float(v.page.locator(".gauge .headline-figure").inner_text().strip("<> %"))
+
+
+def test_plain_sampling_uses_the_whole_bank(generator: Visit) -> None:
+    assert ess(generator) == 100
+    generator.until("document.querySelector('.grid-picture').naturalWidth > 50")
+    for name in ("precision", "recall", "Fréchet distance"):
+        line = generator.page.locator(f".chart-line[data-series='{name}']")
+        assert int(line.get_attribute("data-points")) >= 3
+    assert generator.page.locator(".end img").count() == 2
+
+
+def test_rho_is_dragged_and_the_grid_follows_within_a_second(generator: Visit) -> None:
+    before, full = generator.page.evaluate(SOURCE), ess(generator)
+    generator.slide(RHO, "-2")
+    began = time.monotonic()
+    generator.until(f"({ALT}).includes('ρ = \u22122')", heavy=True)
+    took = time.monotonic() - began
+    print(f"the grid followed {took:.2f} s after the knob was let go")
+    assert generator.page.evaluate(SOURCE) != before
+    assert ess(generator) < full
+    ring = generator.page.locator(".chart-now-ring").first
+    assert ring.is_visible()
+    asked = [body["rho"] for path, body in generator.bodies if path == "distributions/grid"]
+    assert asked[-1] == pytest.approx(-2, abs=0.15)
+    assert took < crowd()
+    speed = generator.page.locator(".samples-card .card-head").inner_text()
+    print("the server says", speed.replace("\n", " "))
+
+
+def test_psi_and_keys(generator: Visit) -> None:
+    before = generator.page.evaluate(SOURCE)
+    generator.page.locator(PSI).focus()
+    generator.page.keyboard.press("Home")
+    generator.until(f"was => ({SOURCE}) !== was && !({ALT}).includes('ψ = 1.00')", before)
+
+
+def test_a_click_on_a_curve_goes_there(generator: Visit) -> None:
+    box = generator.box(".chart.pickable")
+    generator.page.mouse.click(box["x"] + 0.95 * box["width"], box["y"] + box["height"] / 2)
+    generator.until("document.querySelector('.slider output').textContent.startsWith('4')")
+    generator.until(f"({ALT}).includes('ρ = 4')")
+
+
+def test_draw_anew_draws_others_and_plain_sampling_goes_back(generator: Visit) -> None:
+    generator.page.get_by_role("button", name="Plain sampling").click()
+    generator.until(f"({ALT}).includes('ρ = 0.0, ψ = 1.00')")
+    before = generator.page.evaluate(SOURCE)
+    generator.page.get_by_role("button", name="Draw anew").click()
+    generator.until(f"was => ({SOURCE}) !== was", before)
+    assert ess(generator) == 100
+
+
+def test_on_a_phone_the_sliders_stand_above_the_grid(visit: Any) -> None:
+    v = visit("distributions", width=390, colours="dark")
+    v.wait(".grid-picture:not([hidden])", heavy=True)
+    slider, grid = v.page.locator(RHO).bounding_box(), v.page.locator(".grid-frame").bounding_box()
+    assert slider["y"] < grid["y"]
+    assert v.sideways() <= 0
