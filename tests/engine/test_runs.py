@@ -142,3 +142,49 @@ def test_progress_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch:
     with runs.progress(3, "blocks", show=False) as advance:
         advance()
     assert capsys.readouterr().err == ""
+
+
+SLEEPING = (
+    "import sys, time\nfrom likewise.engine.runs import Run\n"
+    "run = Run.create(sys.argv[1], {})\n"
+    "try:\n    print('begun', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(130)\n"
+)
+
+
+def test_a_run_tells_whether_its_process_is_alive_and_can_interrupt_it(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEPING, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        run = Run.open(tmp_path)
+        assert run.state == "running"
+        assert run.interrupt()
+        assert child.wait(20) == 130
+    assert run.state == "stopped"
+    assert not run.interrupt()
+    run.finish(loss=1.0)
+    assert run.state == "finished"
+
+
+def test_a_run_never_interrupts_a_process_that_only_has_its_number(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        try:
+            run = Run.create(tmp_path, {})
+            said = json.loads((tmp_path / "process.json").read_text())
+            for wrong in ({"pid": other.pid}, {"began": None}, {"pid": "1"}, {"pid": -1}, {"pid": True}, {"host": "x"}):
+                (tmp_path / "process.json").write_text(json.dumps({**said, **wrong}))
+                assert run.state == "stopped", wrong
+                assert not run.interrupt(), wrong
+            (tmp_path / "process.json").write_text("[")
+            assert run.state == "stopped"
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_a_run_of_this_process_is_running_and_does_not_interrupt_itself(tmp_path: Path) -> None:
+    run = Run.create(tmp_path, {"a": 1})
+    assert run.state == "running"
+    assert not run.interrupt()
+    (tmp_path / "process.json").unlink()
+    assert run.state == "stopped"
+    assert Run.create(tmp_path, {"a": 1}, resume=True).state == "running"

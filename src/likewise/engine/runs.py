@@ -5,6 +5,7 @@ run/
   run.json        command, seed, versions, when it began
   metrics.jsonl   one line a `log`; appended, so a killed run keeps every line but at most the one being written
   result.json     written by `finish`: the run came to its end
+  process.json    which process works on it, so that others can see whether it still does, and interrupt it
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import math
 import os
 import platform
 import shlex
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from likewise import io
 from likewise.errors import FileError, InputError
@@ -58,6 +61,7 @@ class Run:
             if difference:
                 raise InputError(f"out: {path} is a run with another configuration ({difference}); use another folder")
             _drop_torn_line(path / "metrics.jsonl")
+            _sign(path)
             return run
         path.mkdir(parents=True, exist_ok=True)
         about = {
@@ -68,6 +72,7 @@ class Run:
         }
         _write_json(path / "run.json", about)
         _write_json(path / "config.json", plain)
+        _sign(path)
         return cls(path, plain, about)
 
     @classmethod
@@ -109,8 +114,68 @@ class Run:
         file = self.path / "result.json"
         return _words(read_json(file)) if file.exists() else None
 
+    @property
+    def state(self) -> Literal["finished", "running", "stopped"]:
+        """finished: it came to its end; running: its process is alive, on this machine; stopped: neither."""
+        if (self.path / "result.json").exists():
+            return "finished"
+        return "stopped" if _worker(self.path) is None else "running"
+
+    def interrupt(self) -> bool:
+        """Interrupt the process that works on the run, as Ctrl-C does; whether there was one on this machine.
+
+        A process that only has the number of the one that began the run is left alone.
+        """
+        pid = _worker(self.path)
+        if pid is None or pid == os.getpid():
+            return False
+        try:
+            os.kill(pid, signal.SIGINT)
+        except OSError:  # it has just ended, or it is somebody else's
+            return False
+        return True
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {'finished' if (self.path / 'result.json').exists() else 'not finished'})"
+
+
+def _sign(path: Path) -> None:
+    """Say that this process works on a run; of the processes of torchrun, the first does."""
+    if os.environ.get("RANK", "0") == "0":
+        pid = os.getpid()
+        _write_json(path / "process.json", {"pid": pid, "host": platform.node(), "began": _began(pid)})
+
+
+def _worker(path: Path) -> int | None:
+    """The number of the process that works on a run, if it is alive on this machine and still the same one."""
+    try:
+        said = read_json(path / "process.json")
+    except FileError:
+        return None
+    pid, began = said.get("pid"), said.get("began")
+    if isinstance(pid, bool) or not isinstance(pid, int) or pid <= 1 or not isinstance(began, str):
+        return None
+    return pid if said.get("host") == platform.node() and began == _began(pid) else None
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, in words that no other process of that number shares; None where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, *fields = stat.rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return None if state == "Z" else f"{boot} {fields[18]}"
+    except (OSError, IndexError, ValueError):
+        return None if Path("/proc/self/stat").exists() else _began_by_ps(pid)
+
+
+def _began_by_ps(pid: int) -> str | None:
+    """The same where there is no /proc."""
+    try:
+        told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip() or None
 
 
 def versions() -> dict[str, str]:

@@ -61,7 +61,7 @@ def application(session: Session, page: Path = PAGE) -> FastAPI:
 
 
 def _routes(session: Session) -> list[Route]:
-    tabs, limiter = session, anyio.CapacityLimiter(AT_ONCE)
+    tabs, limiter, slow = session, anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(2)
     store, arrivals = session.store, uploads.Arrivals(session.store)
 
     async def answered(call: Callable[..., Any], *arguments: Any) -> JSONResponse:
@@ -115,6 +115,20 @@ def _routes(session: Session) -> list[Route]:
         key = request.query_params.get("key", "")
         return await answered(tabs.pixels.point, key, queried(request, "x"), queried(request, "y"))
 
+    async def duplicates(request: Request) -> Response:
+        name = request.query_params.get("source", "")
+        return JSONResponse(await to_thread.run_sync(tabs.images.duplicates, name, limiter=slow))
+
+    async def sample_run(request: Request) -> Response:
+        return JSONResponse(await to_thread.run_sync(tabs.runs.sample, limiter=slow))
+
+    async def run(request: Request) -> Response:
+        since = queried(request, "since") if "since" in request.query_params else 0.0
+        return await answered(tabs.runs.read, request.path_params["id"], since)
+
+    async def cancel(request: Request) -> Response:
+        return await answered(tabs.runs.cancel, request.path_params["id"])
+
     return [
         get("/api/about", session.about),
         Route("/api/pictures", picture, methods=["POST"]),
@@ -125,9 +139,22 @@ def _routes(session: Session) -> list[Route]:
         job("/api/pixels/compare", tabs.pixels.compare),
         light("/api/pixels/match", tabs.pixels.match),
         Route("/api/pixels/point", point, methods=["GET"]),
+        get("/api/images/sources", tabs.images.sources),
+        job("/api/images/open", tabs.images.open),
+        job("/api/images/search", tabs.images.search),
+        job("/api/images/why", tabs.images.why),
+        Route("/api/images/duplicates", duplicates, methods=["GET"]),
         get("/api/sets/samples", tabs.sets.samples),
         job("/api/sets/compare", tabs.sets.compare),
         light("/api/sets/plan", tabs.sets.plan),
+        get("/api/distributions/generators", tabs.distributions.generators),
+        job("/api/distributions/open", tabs.distributions.open),
+        light("/api/distributions/grid", tabs.distributions.grid),
+        light("/api/distributions/point", tabs.distributions.point),
+        get("/api/runs", tabs.runs.list),
+        Route("/api/runs/sample", sample_run, methods=["POST"]),
+        Route("/api/runs/{id}", run, methods=["GET"]),
+        Route("/api/runs/{id}/cancel", cancel, methods=["POST"]),
     ]
 
 

@@ -79,10 +79,9 @@ def number(fields: Fields, name: str, low: float, high: float, default: float | 
     value = fields.get(name)
     if value is None and default is not None:
         return default
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if not plain or not low <= value <= high or not math.isfinite(value):  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InputError(f"{name}: expected a number from {low:g} to {high:g}, got {_shown(value)}")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def whole(fields: Fields, name: str, low: int, high: int, default: int | None = None) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise.studio.asked import Fields, identity, number
+from likewise.studio.drawing import heat
 from likewise.studio.jobs import Work
 from likewise.studio.store import RGB, Picture, Recent, Store, fitted
+from likewise.studio.watching import aligning
 
 SIDE = 1024
 """The longest side at which two photos are compared here."""
@@ -74,17 +74,18 @@ class Pixels:
         """Align b to a; both flows, the warp and the confidence as images."""
         from likewise.pixels import compare, default
         from likewise.pixels.features import detect
+        from likewise.plot.flows import longest
 
         work.say("reading both photos")
         a, b = (self.store.array(identity(fields, name), SIDE) for name in ("a", "b"))
         work.say("aligning")
-        with watched(default().network, work):
+        with aligning(work):
             found = compare(a, b)
         work.say("finding features", 0.8)
         features = detect(a), detect(b)
         work.say("drawing", 0.9)
         key = self._kept.put(Compared(found, features, default().work))
-        return {"key": key, **described(found), "images": self._images(found)}
+        return {"key": key, **described(found), "largest": longest(found.flow), "images": self._images(found)}
 
     def _images(self, found: Any) -> dict[str, str]:
         """a, b, the flow, b laid onto a and the confidence as files; all but b in a's frame."""
@@ -168,14 +169,6 @@ def _some(n: int, most: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(0).permutation(n)[:most])
 
 
-def heat(values: NDArray[Any]) -> RGB:
-    """Values in [0, 1] in the colours of cividis, which read alike for all eyes."""
-    import cv2
-
-    grey = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
-    return np.ascontiguousarray(cv2.applyColorMap(grey, cv2.COLORMAP_CIVIDIS)[..., ::-1])
-
-
 def turned(photo: RGB) -> RGB:
     """A photo from a camera that turned by 14° and tilted, in dimmer, warmer light."""
     import cv2
@@ -186,15 +179,3 @@ def turned(photo: RGB) -> RGB:
     tilt = np.array([[1.0, 0.04, 0.0], [0.02, 1.0, 0.0], [2.5e-4, 1.5e-4, 1.0]])
     bent = cv2.warpPerspective(small, tilt @ turn, (w, h), flags=cv2.INTER_LINEAR)
     return np.asarray(np.rint(bent * np.array([0.62, 0.52, 0.4])), dtype=np.uint8)
-
-
-@contextlib.contextmanager
-def watched(network: Any, work: Work) -> Iterator[None]:
-    """While inside, every pass of the network asks first whether anybody still waits for its result."""
-    parts = (network, network.encoder)
-    hooks = [part.register_forward_pre_hook(lambda *_: work.check()) for part in parts]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

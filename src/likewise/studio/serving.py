@@ -13,6 +13,7 @@ import uvicorn
 from likewise.errors import InputError
 from likewise.studio import security
 from likewise.studio.app import guarded
+from likewise.studio.distributions import hush
 from likewise.studio.given import Given
 from likewise.studio.session import Session
 
@@ -46,6 +47,7 @@ class Server(uvicorn.Server):
 def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True) -> None:
     """Serve until interrupted."""
     listening = bound(port)
+    hush()
     session = Session(given)
     try:
         server(session, listening, open_browser=open_browser).run(sockets=[listening])
@@ -80,7 +82,7 @@ def address(port: int, token: str) -> str:
 
 def bound(port: int) -> socket.socket:
     """A socket on 127.0.0.1; port 0 takes a free one."""
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or Nagle delays answers
     if sys.platform != "win32":
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from likewise.studio.distributions import Distributions
 from likewise.studio.given import Given
+from likewise.studio.images import Images
 from likewise.studio.jobs import Jobs
 from likewise.studio.pixels import Pixels
+from likewise.studio.runs import Runs
 from likewise.studio.sets import Sets
 from likewise.studio.store import Store
 
@@ -20,10 +22,13 @@ class Session:
     """The state of a server; `close` lets go of all of it."""
 
     def __init__(self, given: Given | None = None, *, cache: Path | None = None) -> None:
-        self.given = given or Given()
+        self.given, self._closed = given or Given(), False
         self.store, self.jobs = Store(), Jobs()
         self.pixels = Pixels(self.store)
+        self.images = Images(self.store, self.given.folders, cache)
         self.sets = Sets(self.store, cache)
+        self.distributions = Distributions(self.store, self.given.generator, self.given.real, cache)
+        self.runs = Runs(self.store, self.given.runs)
 
     def about(self) -> dict[str, Any]:
         """Version, threads, extras that are installed, and what was given."""
@@ -35,11 +40,15 @@ class Session:
             "version": version("likewise"),
             "threads": torch.get_num_threads(),
             "extras": {name: find_spec(package) is not None for name, package in EXTRAS.items()},
-            "folders": [os.path.basename(os.path.normpath(f)) for f in self.given.folders],
-            "runs": len(self.given.runs),
+            "folders": [source["name"] for source in self.images.sources()[1:]],
+            "runs": len(self.runs.list()),
         }
 
     def close(self) -> None:
-        """Cancel what runs and remove the session's folder."""
-        self.jobs.close()
-        self.store.close()
+        """Cancel what runs, end the sample runs, and remove the session's folder; asked twice, it does it once."""
+        if not self._closed:
+            self._closed = True
+            self.jobs.close()
+            self.runs.close()
+            self.images.close()
+            self.store.close()

@@ -131,7 +131,7 @@ class Sets:
         mean, basis = principal(rows, DIMENSIONS)
         parts = np.split((rows - mean) @ basis, np.cumsum([len(a) for a in albums])[:-1])
         names = [album[0].parent.parent.name for album in albums]
-        model = WassersteinLMNN(multilevel=False, max_iter=30)
+        model = WassersteinLMNN(multilevel=False, k_targets=2, rho0=0.1, rounds=2)
         model.fit([Signature(p) for p in parts], names, watch=lambda _: work.check())
         return Metric(mean, basis, model.M0_)
 

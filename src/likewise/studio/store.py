@@ -30,6 +30,9 @@ MOST_FILES, MOST_BYTES = 6000, 1 << 30
 MOST_NAMES = 20_000
 """Pictures of the user's folders that are known by an id."""
 
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+"""Of which a header is read; io reads the same."""
+
 T = TypeVar("T")
 RGB = NDArray[np.uint8]
 
@@ -48,7 +51,7 @@ class Recent(Generic[T]):
 
     def put(self, item: T, key: str | None = None) -> str:
         """Keep something; its id."""
-        key = fresh() if key is None else key
+        key = key or fresh()
         with self._lock:
             self._items[key] = item
             self._items.move_to_end(key)
@@ -64,6 +67,11 @@ class Recent(Generic[T]):
                 raise Gone(self.what)
             self._items.move_to_end(key)
             return self._items[key]
+
+    def items(self) -> list[tuple[str, T]]:
+        """What is kept, with the ids, that which was used last at the end."""
+        with self._lock:
+            return list(self._items.items())
 
     def __len__(self) -> int:
         return len(self._items)
@@ -219,7 +227,7 @@ def size_of(path: str | Path) -> tuple[int, int]:
     if not io.is_image(path):
         return 0, 0
     try:
-        with Image.open(path, formats=list(io._PLUGINS)) as picture:
+        with Image.open(path, formats=FORMATS) as picture:
             turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
             return picture.size[::-1] if turned else picture.size
     except Exception:  # a damaged header can make a decoder raise anything
