@@ -1,9 +1,9 @@
 // Lines over two axes in SVG: readable ticks, a legend with the last value, one marked place, a reading under the pointer.
 
 import { h, put, s } from "./dom.js";
-import { figure } from "./numbers.js";
+import { figure, fixed } from "./numbers.js";
 
-const EDGE = { left: 52, right: 12, top: 10, bottom: 34 };
+const EDGE = { left: 52, right: 12, top: 10, bottom: 36 };
 
 /** Round numbers between low and high, about `count` of them. */
 export function ticks(low, high, count = 5) {
@@ -114,14 +114,20 @@ function axes({ x, y }, scale, width, height) {
   const floor = height - EDGE.bottom;
   const down = (y.log ? powers : ticks)(scale.y0, scale.y1, Math.max(2, Math.round(height / 55)));
   const along = ticks(scale.x0, scale.x1, Math.max(3, Math.round(width / 110)));
+  const names = { down: y.log ? down.map((v) => figure(v, 1)) : written(down), along: written(along) };
   return s("g.axes", {},
-    down.map((v) => s("g", {}, s("path.grid", { d: `M${EDGE.left} ${scale.y(v)}H${width - EDGE.right}` }), s("text", { x: EDGE.left - 8, y: scale.y(v) + 4, "text-anchor": "end" }, figure(v)))),
-    along.map((v) => s("g", {}, s("path.tick", { d: `M${scale.x(v)} ${floor}v4` }), s("text", { x: scale.x(v), y: floor + 17, "text-anchor": "middle" }, Math.abs(v) >= 1000 ? short(v) : figure(v)))),
+    down.map((v, n) => s("g", {}, s("path.grid", { d: `M${EDGE.left} ${scale.y(v)}H${width - EDGE.right}` }), s("text", { x: EDGE.left - 8, y: scale.y(v) + 4, "text-anchor": "end" }, names.down[n]))),
+    along.map((v, n) => s("g", {}, s("path.tick", { d: `M${scale.x(v)} ${floor}v4` }), s("text", { x: scale.x(v), y: floor + 17, "text-anchor": "middle" }, names.along[n]))),
     s("path.floor", { d: `M${EDGE.left} ${floor}H${width - EDGE.right}` }),
-    s("text.axis-name", { x: width - EDGE.right, y: height - 2, "text-anchor": "end" }, x.label));
+    s("text.axis-name", { x: (EDGE.left + width - EDGE.right) / 2, y: height - 1, "text-anchor": "middle" }, x.label));
 }
 
-const short = (v) => (v % 1000 === 0 ? `${v / 1000}k` : figure(v));
+/** Ticks in one way of writing: as many decimals as tell them apart. */
+function written(values) {
+  const tight = Math.max(...values.map(Math.abs)) < 1e-3 || Math.max(...values.map(Math.abs)) >= 1e5;
+  const digits = tight ? 0 : [0, 1, 2, 3, 4].find((n) => values.every((v) => Math.abs(v - Number(v.toFixed(n))) < 1e-9)) ?? 4;
+  return values.map((v) => (tight ? figure(v, 2) : fixed(v, digits)));
+}
 
 function line({ points, tone, name }, scale) {
   let pen = "M";

@@ -25,7 +25,7 @@ export function mount(panel) {
   const ask = latest((body) => post("api/distributions/grid", body), drawGrid, (error) => work.tell(failed(error.message)));
 
   select.addEventListener("change", () => open(select.value));
-  const again = h("button", { type: "button", onclick: () => {
+  const again = h("button.small", { type: "button", onclick: () => {
     state.seed += 1;
     draw();
   } }, "Draw anew");
@@ -39,7 +39,7 @@ export function mount(panel) {
           card("What it costs", h("div", {}, quality.element, distance.element, h("p.quiet.small-words", {}, "Click a curve to go to its ρ.")))),
         ends),
       h("aside.side-column", { "aria-label": "Controls and figures" },
-        card("Controls", h("div.controls", {}, h("label.field", {}, h("span", {}, "Generator"), select), about, sliders, again), { name: "controls-card" }),
+        card("Controls", h("div.controls", {}, h("label.field", {}, h("span", {}, "Generator"), select), about, sliders), { name: "controls-card" }),
         card("Effective sample size", gauge),
         card("At this ρ", now))));
   put(ends, h("div.hollow"), h("div.hollow"));
@@ -89,7 +89,7 @@ export function mount(panel) {
       psi.set(state.psi = wide);
       move(0);
     } }, "Plain sampling");
-    put(sliders, rho.element, psi.element, plain);
+    put(sliders, rho.element, psi.element, h("div.row", {}, plain, again));
   }
 
   function move(x) {

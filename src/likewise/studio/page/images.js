@@ -92,7 +92,7 @@ export function mount(panel) {
     state.query = picture;
     for (const button of gallery.querySelectorAll("button")) button.setAttribute("aria-current", String(button.dataset.id === picture.id));
     chart.mark(picture.id);
-    put(query, h("img", { src: picture.thumb, alt: `Query: ${picture.name}` }), h("div", {}, h("p.query-name", {}, picture.name), h("p.quiet.small-words", {}, `${picture.width} × ${picture.height}`)));
+    put(query, h("img", { src: picture.thumb, alt: `Query: ${picture.name}` }), h("div", {}, h("p.query-name", {}, picture.name), h("p.quiet.small-words", {}, `${picture.width} × ${picture.height}`), h("p.quiet.small-words", {}, "Another: click any picture, or drop a photo anywhere in this tab.")));
     put(timing, "searching …");
     hits.classList.add("stale");
     const body = { source: state.source, query: picture.id, k: NEIGHBOURS, verify: VERIFIED };
@@ -138,7 +138,7 @@ export function mount(panel) {
     const name = picture.name ?? hit.name;
     const open = h("button.hit-picture", { type: "button", title: `Search with ${name}`, onclick: () => search(picture) }, h("img", { src: picture.thumb, alt: name }), h("span.rank", {}, hit.rank));
     const reason = h("button.small", { type: "button", data: { why: picture.id }, onclick: () => why.open({ source: state.source, query: asked, hit: picture }) }, "Why?");
-    const agree = typeof hit.inliers === "number" ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} agree`) : h("span.quiet", {}, "\u00a0");
+    const agree = typeof hit.inliers === "number" ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} agree`) : null;
     return h(`li.hit${hit.verdict ? `.is-${hit.verdict}` : ""}`, { data: { rank: hit.rank } }, open,
       h("p.clip.hit-name", { title: name }, name),
       h("dl.hit-figures", {}, h("div", {}, h("dt", {}, "distance"), h("dd", {}, figure(hit.distance))), h("div", {}, h("dt", {}, "transport"), h("dd", {}, figure(hit.transport)))),

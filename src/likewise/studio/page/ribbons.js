@@ -21,6 +21,7 @@ export function ribbons({ noticed }) {
       state.tiles[side] = state[side].map((picture, i) => tile(side, picture, i));
       put(columns[side], state.tiles[side].length ? state.tiles[side] : h("p.frame-empty", {}, `Drop photos for album ${side} here`));
     }
+    element.style.setProperty("--count", String(Math.max(1, a.length, b.length)));
     put(drawing);
     noticed(null);
   }

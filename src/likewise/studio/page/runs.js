@@ -100,7 +100,7 @@ export function mount(panel) {
     const chosen = run.id === state.id;
     const button = h("button.run", { type: "button", role: "option", "aria-selected": String(chosen), tabindex: chosen ? "0" : "-1", data: { run: run.id, state: run.state } },
       h("span.run-name.clip", {}, run.name), badge(run.state),
-      h("span.quiet.small-words", {}, `${run.kind} · step ${whole(run.step)}${run.steps ? ` of ${whole(run.steps)}` : ""}`),
+      h("span.quiet.small-words.clip", {}, `${run.kind} · step ${whole(run.step)}${run.steps ? ` of ${whole(run.steps)}` : ""}`),
       h("span.quiet.small-words.run-when", {}, ago(run.updated)));
     button.addEventListener("click", () => choose(run.id));
     button.addEventListener("keydown", (event) => {
