@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     UnderWay: TypeAlias = tuple[int, Picture, Future[np.ndarray[Any, Any]]]
 
+T = TypeVar("T")
 R = TypeVar("R")
 
 CHUNK = 4
@@ -206,7 +207,7 @@ class Embedder:
         chunks = torch.split(self._tensor(crops), CHUNK)
         parallel = torch.device(self.device).type == "cpu" and _openmp()
         function = self._features_and_parts if parts else self._features
-        found = _in_threads(function, chunks) if parallel else [function(x) for x in chunks]
+        found = in_threads(function, chunks) if parallel else [function(x) for x in chunks]
         return tuple(np.concatenate(side) for side in zip(*found, strict=True))
 
     def _features(self, x: Tensor) -> tuple[Any, ...]:
@@ -282,7 +283,7 @@ def _openmp() -> bool:
     return "OpenMP" in torch.__config__.parallel_info()
 
 
-def _in_threads(function: Callable[[Tensor], R], chunks: Sequence[Tensor]) -> list[R]:
+def in_threads(function: Callable[[T], R], chunks: Sequence[T]) -> list[R]:
     """One chunk a thread and one thread a chunk: as many at a time as torch would have used inside each operation.
 
     Two to five times faster than threads inside operations where cores are shared with others (threads that meet after

@@ -16,6 +16,8 @@ from likewise.errors import InputError, ShapeError
 
 WHOLE = 1 << 30
 """A chunk that holds any batch."""
+MOST_NUMBERS = 65_536
+"""Rows longer than this are refused: no file makes the network take gigabytes."""
 
 
 class Tail(nn.Module):
@@ -111,6 +113,8 @@ def assemble(backbone: Any, *, frozen: int, total: int, heads: int, norm: str = 
     norm: "folded" moves normalisations into their convolutions, where the backbone can do that; "frozen" keeps them as
     they are in evaluation; "trained" lets them see the batches (then all of a batch goes through in one piece).
     """
+    if not 1 <= total <= MOST_NUMBERS:
+        raise InputError(f"total: expected 1 to {MOST_NUMBERS:,} numbers a picture, got {total}")
     backbone = backbone.fold() if norm == "folded" and hasattr(backbone, "fold") else copy.deepcopy(backbone)
     parts = list(backbone.requires_grad_(True).parts())
     if not 0 <= frozen <= len(parts):

@@ -11,6 +11,7 @@ from likewise.plot.covers import Pair, cover_map, coverage
 from likewise.plot.flows import alignment, checkerboard, disc, matches, wheel
 from likewise.plot.frontiers import frontier
 from likewise.plot.orders import crossings, untangle
+from likewise.plot.parts import parts
 from likewise.plot.pictures import THUMBNAIL_PIXELS, Picture, grid
 from likewise.plot.plans import Thumbnails, plan
 from likewise.plot.rankings import ranking
@@ -39,6 +40,7 @@ __all__ = [
     "heatmap",
     "histogram",
     "matches",
+    "parts",
     "plan",
     "ranking",
     "save",

@@ -83,6 +83,9 @@ class Store(Protocol):
     def put(self, records: Sequence[Record], rows: Rows, parts: Parts | None = None) -> None:
         """Keep these; a name that is kept already gets the new row."""
 
+    def rows(self, names: Sequence[str]) -> Mapping[str, Rows]:
+        """The row of those names that are kept."""
+
     def parts(self, names: Sequence[str]) -> Mapping[str, Parts]:
         """The parts (cells, width) of those names of which some are kept."""
 

@@ -119,6 +119,11 @@ class FolderStore:
             self._sweep()
             yield
 
+    def rows(self, names: Sequence[str]) -> Mapping[str, Rows]:
+        """The row of those names that are kept."""
+        places = {name: self._where[name] for name in names if name in self._where}
+        return {name: self._by_number[number].rows[i] for name, (number, i) in places.items()}
+
     def parts(self, names: Sequence[str]) -> Mapping[str, Parts]:
         """The parts of those names of which some are kept."""
         found = {}

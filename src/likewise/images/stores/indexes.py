@@ -150,8 +150,10 @@ class Index:
             raise FileError(f"{path}: missing, damaged or not the one that this gallery wrote")
         try:
             inner = faiss.read_index(str(path))
-        except RuntimeError as error:
-            raise FileError(f"{path}: cannot be read by this FAISS: {str(error).splitlines()[0][:200]}") from None
+        except (RuntimeError, MemoryError) as error:
+            raise FileError(f"{path}: cannot be read by this FAISS: {(str(error) or 'memory')[:200]}") from None
+        if not _whole(faiss, inner, told):
+            raise FileError(f"{path}: damaged, or not an index that this gallery would write")
         return cls(inner, told)
 
     def entry(self) -> dict[str, Any]:
@@ -167,7 +169,36 @@ def known(value: Any) -> Facts | None:
         return None
     whole = (facts.rows, facts.effort, facts.queries, facts.lists)
     told = all(type(n) is int and n >= 0 for n in whole) and all(type(x) is float for x in (facts.recall, facts.wanted))
-    return facts if told and facts.kind in ("ivf", "hnsw") else None
+    sane = told and 1 <= facts.effort <= max(facts.lists, MOST_EFFORT) and facts.lists <= facts.rows < 2**40
+    return facts if sane and facts.kind in ("ivf", "hnsw") else None
+
+
+def _whole(faiss: Any, inner: Any, facts: Facts) -> bool:
+    """Whether an index that was read is of the kind and size that the manifest tells, and its links lead somewhere.
+
+    FAISS believes what it reads: a link beyond the last row, which a file can hold, would be followed.
+    """
+    if facts.kind == "ivf":
+        fits = isinstance(inner, faiss.IndexIVFScalarQuantizer) and inner.is_trained and inner.nlist == facts.lists
+        return bool(fits and inner.ntotal == facts.rows and inner.quantizer.ntotal == inner.nlist)
+    graph = faiss.downcast_index(inner.index) if isinstance(inner, faiss.IndexIDMap2) else None
+    if not isinstance(graph, faiss.IndexHNSWFlat) or not inner.ntotal == graph.ntotal == facts.rows:
+        return False
+    return _linked(faiss, graph.hnsw, facts.rows)
+
+
+def _linked(faiss: Any, hnsw: Any, rows: int) -> bool:
+    """Whether every node has its level and its links, and every link is a row or none."""
+    levels, offsets, links = (faiss.vector_to_array(v) for v in (hnsw.levels, hnsw.offsets, hnsw.neighbors))
+    per_level = faiss.vector_to_array(hnsw.cum_nneighbor_per_level)
+    if len(levels) != rows or len(offsets) != rows + 1 or not len(per_level) or (np.diff(per_level) < 0).any():
+        return False
+    if levels.min() < 1 or levels.max() >= len(per_level) or not 0 <= hnsw.max_level < len(per_level) - 1:
+        return False
+    starts = np.concatenate([[0], np.cumsum(per_level[levels].astype(np.int64))])
+    entry = hnsw.entry_point
+    fits = (offsets == starts).all() and len(links) == starts[-1] and 0 <= entry < rows
+    return bool(fits and (links >= -1).all() and (links < rows).all() and hnsw.max_level == levels[entry] - 1)
 
 
 def chosen_kind(kind: str, rows: int) -> str:
@@ -237,5 +268,10 @@ def _search(inner: Any, kind: str, queries: Rows, k: int, effort: int) -> tuple[
 
     ivf = kind == "ivf"
     params = faiss.SearchParametersIVF(nprobe=effort) if ivf else faiss.SearchParametersHNSW(efSearch=max(effort, k))
-    D, I = inner.search(queries, k, params=params)
+    if queries.shape[1] != inner.d:
+        raise FileError(f"index: damaged, it holds rows of {inner.d} numbers where the gallery has {queries.shape[1]}")
+    try:
+        D, I = inner.search(queries, k, params=params)
+    except (RuntimeError, MemoryError) as error:
+        raise FileError(f"index: damaged, it cannot be searched: {(str(error) or 'memory')[:200]}") from None
     return D, I

@@ -108,6 +108,16 @@ class MilvusStore:
             found.update({by_key[r["id"]]: (int(r["size"]), int(r["mtime"])) for r in rows})
         return found
 
+    def rows(self, names: Sequence[str]) -> Mapping[str, Rows]:
+        """The row of those names that are kept."""
+        by_key = {_key(name): name for name in names}
+        found = {}
+        for keys in _slices(list(by_key)):
+            with _said(self.where):
+                entries = self.client.get(self.collection, ids=keys, output_fields=["id", "row"])
+            found.update({by_key[e["id"]]: np.asarray(e["row"], dtype=np.float32) for e in entries})
+        return found
+
     def _count(self, where: str) -> int:
         with _said(self.where):
             found = self.client.query(self.collection, filter=where, output_fields=["count(*)"])

@@ -1,0 +1,171 @@
+"""`likewise index` and `likewise search`: photos made searchable, and searched with reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from likewise.cli.terminal import check_writable, remark, result, tell_left_out, warn
+
+if TYPE_CHECKING:
+    from likewise.search.collection import Collection
+    from likewise.search.result import Found, Result
+
+PLACE = "likewise-index"
+
+
+@click.command()
+@click.argument("folder", type=click.Path())
+@click.option("--out", default=PLACE, show_default=True, help="the index: a folder, or milvus://host:port/collection")
+@click.option("--model", type=click.Path(), help="embed with this model (a file of `likewise images train`)")
+@click.option("--kind", type=click.Choice(["auto", "flat", "ivf", "hnsw"]), help="exact (flat), or an index of FAISS")
+@click.option("--check", is_flag=True, help="read the whole index afterwards, and say what is wrong")
+@click.option("--json", "as_json", is_flag=True, help="print what was done as JSON")
+def index(folder: str, out: str, model: str | None, kind: str | None, check: bool, as_json: bool) -> None:
+    """Make the photos below FOLDER searchable.
+
+    Once more brings the index up to date: new photos are added, changed ones embedded anew, deleted ones taken out.
+    It can be stopped at any moment, and goes on where it was.
+    """
+    from likewise.errors import FileError
+    from likewise.search import Collection
+
+    with Collection.build(folder, out, model=_model(model), kind=kind or "auto", progress=True) as collection:
+        done = collection.report
+        tell_left_out([(s.name, s.reason) for s in done.skipped])
+        wrong = collection.check() if check else []
+        record = {**collection.describe(), "out": out, "added": done.added, "updated": done.updated}
+        record |= {"unchanged": done.unchanged, "removed": done.removed}
+        record["skipped"] = [{"name": s.name, "reason": s.reason} for s in done.skipped]
+        result(f"{collection!r} in {out}: {done}", record, as_json)
+    for problem in wrong[1:]:
+        warn(problem)
+    if wrong:
+        raise FileError(wrong[0])
+
+
+@click.command()
+@click.argument("query", nargs=-1, type=click.Path())
+@click.option("--index", "place", default=PLACE, show_default=True, help="the index: a folder, or milvus://…")
+@click.option("--model", type=click.Path(), help="the model that made the index, where it does not hold it itself")
+@click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="how many to find")
+@click.option(
+    "--shortlist", default=100, show_default=True, type=click.IntRange(1), help="candidates that are re-ranked"
+)
+@click.option("--rerank/--no-rerank", default=True, show_default=True, help="order candidates by transport of parts")
+@click.option("--metric", type=click.Path(), help="re-rank under this learned metric (a file of `likewise sets fit`)")
+@click.option("--verify", default=5, show_default=True, type=click.IntRange(0), help="the best that are verified")
+@click.option("--thorough", is_flag=True, help="verify with all patience: other views are searched, seconds each")
+@click.option("--under", help="only photos below this folder")
+@click.option("--label", help="only photos whose own folder has this name")
+@click.option("--each", is_flag=True, help="search for every QUERY by itself, not for one thing seen in all of them")
+@click.option("--duplicates", is_flag=True, help="no query: group the photos that are copies of one another")
+@click.option("--out", type=click.Path(), help="write a page of the results (.html) or a picture (.png, .svg, .pdf)")
+@click.option("--json", "as_json", is_flag=True, help="print the results as JSON")
+def search(
+    query: tuple[str, ...], place: str, model: str | None, each: bool, duplicates: bool, out: str | None, as_json: bool,
+    **given: Any,
+) -> None:  # fmt: skip
+    """Find the photos that show what QUERY shows: a photo, several of the same thing, a folder of such, or a video.
+
+    Candidates are found by embedding, ordered by transport between their parts, and the best are verified by matches
+    that agree on one geometry. Every hit says how probable it is to show the same, and why; --out page.html shows it.
+    """
+    from likewise.errors import InputError
+
+    _check_out(out)
+    if bool(query) == duplicates:
+        raise InputError(f"query: expected {'none with --duplicates' if query else 'a photo or a video to search for'}")
+    with _opened(place, model) as collection:
+        if duplicates:
+            _duplicates(collection, as_json)
+            return
+        options = {**given, "metric": _metric(given["metric"])}
+        found = [collection.search(q, **options) for q in (query if each else [_asked(query)])]
+        root = collection.gallery.root
+    if out is not None:
+        _write(found, Path(out))
+        remark(f"see {out}")
+    records = [one.to_dict() for one in found]
+    lines = "
+".join(_table(one, root) for one in found)
+    result(lines, records[0] if len(found) == 1 else {"queries": records}, as_json)
+
+
+def _asked(query: tuple[str, ...]) -> Any:
+    return query[0] if len(query) == 1 else list(query)
+
+
+def _opened(place: str, model: str | None) -> Collection:
+    from likewise.errors import FileError
+    from likewise.images.stores import places
+    from likewise.search import Collection
+
+    if not places.exists(place):
+        raise FileError(f"{place}: no index here; make one with `likewise index FOLDER`, or name it with --index")
+    return Collection.open(place, _model(model))
+
+
+def _model(path: str | None) -> Any:
+    from likewise.engine.checkpoint import load
+
+    return None if path is None else load(path)
+
+
+def _metric(path: str | None) -> Any:
+    """The global part of a learned metric."""
+    if path is None:
+        return None
+    from likewise.engine.checkpoint import load
+    from likewise.sets.pipeline import as_pipeline
+
+    return as_pipeline(load(path), where=path).model
+
+
+def _check_out(out: str | None) -> None:
+    from likewise.errors import InputError
+
+    if out is None:
+        return
+    if Path(out).suffix.lower() not in (".html", ".png", ".svg", ".pdf", ".jpg"):
+        raise InputError(f"out: expected a name that ends in .html, .png, .svg, .pdf or .jpg, got {out!r}")
+    check_writable(Path(out).absolute().parent)
+
+
+def _write(found: list[Result], path: Path) -> None:
+    from likewise.errors import InputError
+    from likewise.search.page import write
+
+    if path.suffix.lower() == ".html":
+        write(found, path)
+    elif len(found) == 1:
+        found[0].plot(path)
+    else:
+        raise InputError("out: a picture shows one query; write a page (.html) for several")
+
+
+def _table(found: Result, root: Path) -> str:
+    """Rank, verdict, distances and path below the root of every hit."""
+    lines = [", ".join(found.query.names[:3]) + (" …" if len(found.query) > 3 else "")]
+    lines += [f"{hit.rank:>4}  {_words(hit)}  {_short(hit.path, root)}" for hit in found.hits]
+    return "\n".join([*lines, *(f"      {note}" for note in found.notes)])
+
+
+def _words(hit: Found) -> str:
+    transport = "     –" if hit.transport is None else f"{hit.transport:.4f}"
+    seen = "  not verified" if hit.evidence is None else f"{hit.evidence.n:>4} of {len(hit.evidence.matches):<4} "
+    return f"{hit.verdict:<9} {hit.probability:>4.0%}  {hit.distance:.4f}  {transport}  {seen}"
+
+
+def _short(path: str, root: Path) -> str:
+    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
+
+
+def _duplicates(collection: Collection, as_json: bool) -> None:
+    groups = collection.duplicates(progress=True)
+    root = collection.gallery.root
+    lines = [f"{len(groups)} groups of near-duplicates among {len(collection)} photos"]
+    lines += ["\n".join([f"group {i}", *(f"  {_short(p, root)}" for p in g)]) for i, g in enumerate(groups, 1)]
+    result("\n".join(lines), {"index": collection.place, "photos": len(collection), "groups": groups}, as_json)

@@ -1,0 +1,99 @@
+"""Near-duplicates: photos that are copies of one another, saved again, resized, slightly cropped or relit.
+
+Pairs whose rows are near are candidates. One is a copy of the other if their parts lie in the same places: the mean
+over cells of the cosine of part i of one and part i of the other is at least ALIKE; where it is not, but the rows are
+near, the pixels decide: most matches agree on a homography that keeps the frame in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likewise.engine import runs
+from likewise.errors import LikewiseError
+from likewise.images.gallery import Gallery
+from likewise.images.parts import directions
+from likewise.search.evidence import Evidence, verified
+
+NEAR = 0.55
+"""Rows farther apart than this are not of copies."""
+ALIKE = 0.93
+"""Mean cosine of parts in the same places from which on nothing more is asked."""
+UNLIKE = 0.55
+"""Mean cosine below which the pixels are not asked."""
+OVERLAP, AGREE, LEAST = 0.75, 0.5, 20
+"""By pixels: the share of both frames that the other covers, of matches that agree, and the fewest of these."""
+NEIGHBOURS, BLOCK = 16, 256
+"""Candidates of each photo, and photos that are looked up at a time."""
+
+
+def groups(gallery: Gallery, *, progress: bool = False) -> list[list[str]]:
+    """The groups of copies, each and all in the order of paths."""
+    paths = sorted(gallery)
+    place = {path: i for i, path in enumerate(paths)}
+    joined = np.arange(len(paths))
+    with runs.progress(len(paths), "near-duplicates", show=progress) as advance:
+        for path, near in _neighbours(gallery, paths):
+            for other in near:
+                i, j = place[path], place[other]
+                if joined[i] != joined[j] and copies(gallery, path, other):
+                    joined[joined == joined[j]] = joined[i]
+            advance()
+    found: dict[int, list[str]] = {}
+    for path, group in zip(paths, joined.tolist(), strict=True):
+        found.setdefault(group, []).append(path)
+    return sorted(group for group in found.values() if len(group) > 1)
+
+
+def _neighbours(gallery: Gallery, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each photo with those whose rows are near, itself left out."""
+    for start in range(0, len(paths), BLOCK):
+        some = paths[start : start + BLOCK]
+        kept = gallery.store.rows([gallery.name_of(p) for p in some])
+        rows = np.stack([kept[gallery.name_of(p)] for p in some])
+        for path, hits in zip(some, gallery.search_rows(rows, NEIGHBOURS), strict=True):
+            yield path, [h.path for h in hits if h.path != path and h.distance <= NEAR]
+
+
+def copies(gallery: Gallery, a: str, b: str) -> bool:
+    """Whether two photos are copies of one another."""
+    kept = gallery.parts([a, b])
+    if kept is not None:
+        cosine = alignment(kept[0], kept[1])
+        if cosine >= ALIKE:
+            return True
+        if cosine < UNLIKE:
+            return False
+    try:
+        return same_frame(verified(a, b))
+    except LikewiseError:
+        return False
+
+
+def alignment(a: NDArray[np.int8], b: NDArray[np.int8]) -> float:
+    """The mean over cells i of the cosine between part i of a and part i of b."""
+    return float((directions(a) * directions(b)).sum(axis=-1).mean())
+
+
+def same_frame(evidence: Evidence) -> bool:
+    """Whether matches agree on a homography under which each picture shows nearly all of the other."""
+    if evidence.kind != "homography" or evidence.matrix is None:
+        return False
+    if evidence.n < LEAST or evidence.share < AGREE:
+        return False
+    H: Any = evidence.matrix
+    return min(_covered(H, *evidence.sizes), _covered(np.linalg.inv(H), *evidence.sizes[::-1])) >= OVERLAP
+
+
+def _covered(H: NDArray[np.float64], size: tuple[int, int], other: tuple[int, int]) -> float:
+    """The share of points of one frame that H takes into the other."""
+    y, x = np.meshgrid(*(np.linspace(0, n - 1, 16) for n in size), indexing="ij")
+    p = np.stack([x, y, np.ones_like(x)], -1).reshape(-1, 3) @ H.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q = p[:, :2] / p[:, 2:]
+    inside = (q >= -0.5).all(1) & (q[:, 0] <= other[1] - 0.5) & (q[:, 1] <= other[0] - 0.5) & (p[:, 2] * p[0, 2] > 0)
+    return float(inside.mean())

@@ -1,0 +1,76 @@
+"""The verdict: how probable it is that two pictures show the same, by a logistic model of what was measured.
+
+P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the transport
+distance; with evidence it is the logarithm of the matches that agree, their share, what comes home, and both
+distances. The coefficients were fitted by `benchmarks/search_verdict.py` (weights/search-verdict.md says on what).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from likewise.errors import FileError
+
+if TYPE_CHECKING:
+    from likewise.search.evidence import Evidence
+
+Verdict = Literal["same", "different", "unsure"]
+SURE = 0.9
+"""From this probability on the verdict is "same"; up to its complement it is "different"."""
+WEIGHTS = Path(__file__).parents[1] / "weights" / "search-verdict.json"
+
+
+def measured(distance: float, transport: float | None, evidence: Evidence | None) -> tuple[str, list[float]]:
+    """What the model is given: which of its parts, and x."""
+    known = transport is not None and math.isfinite(transport)
+    seen = [distance, float(transport)] if known and transport is not None else [distance]
+    name = "transport" if known else "distance"
+    if evidence is None:
+        return name, seen
+    return f"{name}+evidence", [*seen, math.log1p(evidence.n), evidence.share, evidence.home]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Probabilities from coefficients: for each part of the model (b, w₁, w₂ …)."""
+
+    parts: Mapping[str, Sequence[float]]
+
+    def probability(self, distance: float, transport: float | None = None, evidence: Evidence | None = None) -> float:
+        """P that both show the same."""
+        name, x = measured(distance, transport, evidence)
+        intercept, *weights = self.parts[name]
+        logit = intercept + float(np.dot(weights, x))
+        return 1 / (1 + math.exp(-min(max(logit, -30.0), 30.0)))
+
+
+def word(probability: float) -> Verdict:
+    """same, different, or unsure."""
+    return "same" if probability >= SURE else "different" if probability <= 1 - SURE else "unsure"
+
+
+@functools.cache
+def judge() -> Judge:
+    """The coefficients that come with likewise."""
+    return read(WEIGHTS)
+
+
+def read(path: Path) -> Judge:
+    """Coefficients from a file."""
+    try:
+        said: Any = json.loads(path.read_text())["parts"]
+        parts = {str(name): [float(v) for v in values] for name, values in said.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FileError(f"{path}: not the coefficients of a verdict: {error}") from None
+    wanted = {"distance": 2, "transport": 3, "distance+evidence": 5, "transport+evidence": 6}
+    if {n: len(v) for n, v in parts.items()} != wanted or not all(math.isfinite(v) for p in parts.values() for v in p):
+        raise FileError(f"{path}: not the coefficients of a verdict: expected {wanted}")
+    return Judge(parts)
