@@ -89,8 +89,7 @@ def search(
         _write(found, Path(out))
         remark(f"see {out}")
     records = [one.to_dict() for one in found]
-    lines = "
-".join(_table(one, root) for one in found)
+    lines = "\n".join(_table(one, root) for one in found)
     result(lines, records[0] if len(found) == 1 else {"queries": records}, as_json)
 
 
