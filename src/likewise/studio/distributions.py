@@ -24,11 +24,12 @@ from likewise.studio.store import Recent, Store
 
 RHO, PSI = (-5.0, 5.0), (0.3, 1.0)
 RHOS = (-5.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 5.0)
-"""Where the curve is measured."""
+LEAST_ESS = 0.02
+"""Where the curve is measured: not where so small a share of the bank carries the weight that it says nothing of ρ."""
 FIRST, LATENTS, OWN_LATENTS, SHARD = 192, 1024, 256, 64
 """Latents after which the page can begin; of a shipped generator's bank, and of the user's own; and of one shard."""
-TOP = 3
-"""Singular values in a volume."""
+TOP = 1
+"""Singular values in a volume: with one, a bank of this size bears the whole range of ρ."""
 MEASURED, REFERENCE = 300, 600
 """Pictures of each ρ that are measured, and those that they are measured against."""
 MOST, EDGE, MODES = 100, 84, 24
@@ -107,7 +108,7 @@ class Distributions:
 
         if name in WORDS:
             describe = describer("fashion")
-            return Dialled(name, shipped(name).in_space(describe), describe, None)
+            return Dialled(name, shipped(name), describe, None)
         return Dialled(name, load_generator(name), None, None)
 
     def _key(self, dialled: Dialled) -> str:
@@ -143,7 +144,8 @@ class Distributions:
 
     def _answer(self, key: str, dialled: Dialled, pictures: dict[str, str]) -> dict[str, Any]:
         k, n = dialled.bank.k, len(dialled.bank)
-        words = f"{n} latents; a volume is the product of the {k} largest singular values. {dialled.words}"
+        volume = "the largest singular value" if k == 1 else f"the product of the {k} largest singular values"
+        words = f"{n} latents; a latent's volume is {volume} of the generator's Jacobian there. {dialled.words}"
         curve = sorted(dialled.curve, key=lambda p: p["rho"])
         dials = {"rho": list(RHO), "psi": list(PSI)}
         return {"key": key, "n": n, "k": k, **dials, "curve": curve, **pictures, "words": words.strip()}
@@ -160,8 +162,9 @@ class Distributions:
             dialled.curve = kept
             return
         dialled.curve = []
-        for i, rho in enumerate(sorted(RHOS, key=abs)):
-            work.say(f"measuring ρ = {rho:g}", i / len(RHOS))
+        rhos = [rho for rho in sorted(RHOS, key=abs) if bank.ess(rho) >= LEAST_ESS]
+        for i, rho in enumerate(rhos):
+            work.say(f"measuring ρ = {rho:g}", i / len(rhos))
             dialled.curve.append(measured(dialled, rho, 1.0))
             told()
         if self.real is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,6 +28,8 @@ SPREAD = 600
 """Collections up to this size are mapped by t-SNE, which shows groups; larger ones by their principal components."""
 MOST_GROUPED = 3000
 SAMPLES = "samples"
+QUERIES = ("temple", "motorcycle", "coffee", "portrait")
+"""Photographs whose places are offered as queries."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,16 @@ class Images:
         report, few = opened.collection.report, "" if len(shown) == len(names) else f"; {len(shown)} of them shown"
         bad = f"; {len(report.skipped)} cannot be read" if report.skipped else ""
         words = f"{len(names)} pictures, {gallery.store.about.model}{few}{bad}"
-        return {"source": source.name, "count": len(names), "pictures": pictures, "words": words}
+        answer = {"source": source.name, "count": len(names), "pictures": pictures, "words": words}
+        return {**answer, "queries": self._queries() if source.name == SAMPLES else []}
+
+    def _queries(self) -> list[dict[str, Any]]:
+        """Pictures to search the samples with: places of the gallery in other light, turned, cut anew."""
+        from likewise import samples
+
+        folder = self._written("queries", samples.queries)
+        chosen = [p for name in QUERIES for p in sorted((folder / name).glob("*.jpg"))[:3]]
+        return [self.store.known(p, p.relative_to(folder).as_posix()).to_dict() for p in chosen]
 
     def _source(self, name: str) -> Source:
         if name not in self._sources:
@@ -124,10 +135,14 @@ class Images:
         """The folder of the sample gallery, written when it is first asked for."""
         from likewise import samples
 
-        folder = _writable(self.cache, self.store.folder) / "places"
+        return self._written("places", samples.gallery)
+
+    def _written(self, name: str, write: Callable[[Path], Any]) -> Path:
+        """A folder of the cache that was written to its end, now or before."""
+        folder = _writable(self.cache, self.store.folder) / name
         done = folder.with_suffix(".done")
         if not done.exists():
-            samples.gallery(folder)
+            write(folder)
             io.write_text(done, "every picture is written\n")
         return folder
 
@@ -251,7 +266,11 @@ class Images:
         return {"groups": [[self._known(opened, p).id for p in group] for group in self._groups[source]]}
 
 
-AFTER = {"shortlist": "comparing what they show where", "re-rank": "looking at the best pixel by pixel"}
+AFTER = {
+    "shortlist": "comparing what they show where",
+    "re-rank": "looking at the best pixel by pixel",
+    "verify": "drawing what speaks for them",
+}
 DONE = {"shortlist": 0.3, "re-rank": 0.6, "verify": 0.9}
 
 

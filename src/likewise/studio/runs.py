@@ -303,7 +303,7 @@ def _write_lessons(folder: Path, samples: Any) -> None:
     import cv2
 
     making = folder.with_name(f"{folder.name}.making")
-    for place in samples.places(8):
+    for place in (p for p in samples.places(8) if p.name.partition("/")[0] in samples.SCENES):
         here = making / place.name.removesuffix(".jpg").replace("/", " ")
         here.mkdir(parents=True, exist_ok=True)
         for name, picture in {"as it is": place.picture, **place.changed}.items():

@@ -11,15 +11,15 @@ from likewise.studio.jobs import Work
 
 
 @contextlib.contextmanager
-def watched(parts: tuple[Any, ...], work: Work, passed: Callable[[int], None] | None = None) -> Iterator[None]:
+def watched(parts: tuple[Any, ...], work: Work, passed: Callable[[Any, int], None] | None = None) -> Iterator[None]:
     """While inside, a call of one of these modules checks the work first, and tells `passed` how many rows it takes."""
     lock = threading.Lock()
 
-    def before(_: Any, inputs: tuple[Any, ...]) -> None:
+    def before(module: Any, inputs: tuple[Any, ...]) -> None:
         work.check()
         if passed is not None:
             with lock:
-                passed(int(inputs[0].shape[0]))
+                passed(module, int(inputs[0].shape[0]))
 
     hooks = [part.register_forward_pre_hook(before) for part in parts]
     try:
@@ -42,22 +42,19 @@ def aligning(work: Work) -> Iterator[None]:
 @contextlib.contextmanager
 def embedding(model: Any, work: Work, total: int, words: str) -> Iterator[None]:
     """While inside, every picture that an embedder sees is counted, and said to be one of `total`."""
-    first = _entrance(model)
-    seen = 0
-
-    def passed(count: int) -> None:
-        nonlocal seen
-        seen += count
-        work.say(f"{words}, {min(seen, total)} of {total}", min(1.0, seen / max(total, 1)))
-
-    with watched(() if first is None else (first,), work, passed):
-        yield
-
-
-def _entrance(model: Any) -> Any | None:
-    """The first convolution of an embedder's network, which sees every picture; None for one that has none."""
     from torch import nn
 
-    network = getattr(model, "network", None)
-    modules = network.modules() if isinstance(network, nn.Module) else ()
-    return next((m for m in modules if isinstance(m, nn.Conv2d)), None)
+    network, seen = getattr(model, "network", None), 0
+    first: list[Any] = []
+
+    def passed(module: Any, count: int) -> None:
+        nonlocal seen
+        if not first:
+            first.append(module)  # that which is called first sees every picture
+        if module is first[0]:
+            seen += count
+            work.say(f"{words}, {min(seen, total)} of {total}", min(1.0, seen / max(total, 1)))
+
+    modules = tuple(network.modules())[1:] if isinstance(network, nn.Module) else ()
+    with watched(modules, work, passed):
+        yield
