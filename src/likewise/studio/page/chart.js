@@ -27,7 +27,7 @@ export function powers(low, high) {
 }
 
 /**
- * {element, draw({series, x, y, at}), mark(x)}. A series is {name, tone, points: [[x, y] …]} with gaps where y is no number;
+ * {element, draw({series, x, y}), mark(x, values)}: `values` is what was measured there, by name. A series is {name, tone, points: [[x, y] …]} with gaps where y is no number;
  * x and y are {label, low?, high?, log?}; `picked(x)` makes the chart answer to clicks.
  */
 export function chart({ label, height = 200, picked = null }) {
@@ -36,6 +36,7 @@ export function chart({ label, height = 200, picked = null }) {
   const element = h("div.chart-box", {}, legend, drawing);
   let given = null;
   let at = null;
+  let values = {};
   let scale = null;
   const hover = s("g.chart-hover");
 
@@ -47,15 +48,18 @@ export function chart({ label, height = 200, picked = null }) {
     scale = scales(given, width, height);
     put(hover);
     put(drawing, axes(given, scale, width, height), given.series.map((one) => line(one, scale)), marker(), hover);
-    put(legend, given.series.map((one) => entry(one, at ?? last(one))));
+    put(legend, given.series.map((one) => entry(one, at === null ? valueAt(one, last(one)) : now(one))));
     drawing.setAttribute("aria-label", `${label}. ${legend.textContent}`);
   }
+
+  const now = (one) => values[one.name] ?? valueAt(one, at);
+  const held = (py) => Math.max(EDGE.top, Math.min(height - EDGE.bottom, py)); // what lies beyond the axis is shown at its edge
 
   function marker() {
     if (at === null || !scale) return null;
     const x = scale.x(at);
-    const dots = given.series.map((one) => [one, valueAt(one, at)]).filter(([, y]) => y !== null);
-    return s("g.chart-now", {}, s("path", { d: `M${x} ${EDGE.top}V${height - EDGE.bottom}` }), dots.map(([, y]) => s("circle.chart-now-ring", { cx: x, cy: scale.y(y), r: 5 })));
+    const dots = given.series.map((one) => now(one)).filter((y) => Number.isFinite(y));
+    return s("g.chart-now", {}, s("path", { d: `M${x} ${EDGE.top}V${height - EDGE.bottom}` }), dots.map((y) => s("circle.chart-now-ring", { cx: x, cy: held(scale.y(y)), r: 5 })));
   }
 
   drawing.addEventListener("pointermove", (event) => {
@@ -63,7 +67,7 @@ export function chart({ label, height = 200, picked = null }) {
     const x = scale.back(event.clientX - drawing.getBoundingClientRect().left);
     const px = scale.x(x);
     put(hover, s("path", { d: `M${px} ${EDGE.top}V${height - EDGE.bottom}` }));
-    put(legend, given.series.map((one) => entry(one, x)), h("span.chart-at", {}, `${given.x.label} ${figure(x)}`));
+    put(legend, given.series.map((one) => entry(one, valueAt(one, x))), h("span.chart-at", {}, `${given.x.label} ${figure(x)}`));
   });
   drawing.addEventListener("pointerleave", redraw);
   if (picked) {
@@ -79,8 +83,8 @@ export function chart({ label, height = 200, picked = null }) {
       given = what;
       redraw();
     },
-    mark(x) {
-      at = x;
+    mark(x, measured = {}) {
+      [at, values] = [x, measured];
       redraw();
     },
   };
@@ -144,9 +148,8 @@ function line({ points, tone, name }, scale) {
   return s(`path.chart-line.tone-${tone}`, { d: parts.join("") + lone, data: { series: name, points: parts.length } });
 }
 
-function entry(one, x) {
-  const y = x === null ? null : valueAt(one, x);
-  return h("span.chart-entry", {}, h(`i.mark.tone-${one.tone}`), one.name, " ", h("b", {}, y === null ? "" : figure(y)));
+function entry(one, y) {
+  return h("span.chart-entry", {}, h(`i.mark.tone-${one.tone}`), one.name, " ", h("b", {}, Number.isFinite(y) ? figure(y) : ""));
 }
 
 const last = ({ points }) => (points.length ? points[points.length - 1][0] : null);

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { chart } from "./chart.js";
-import { h, latest, put } from "./dom.js";
+import { h, latest, put, settled } from "./dom.js";
 import { figure, fixed, share, whole } from "./numbers.js";
 import { card, empty, failed, head, readings, slider, worker } from "./parts.js";
 
@@ -22,6 +22,7 @@ export function mount(panel) {
   const distance = chart({ label: "Fréchet distance by ρ", height: 170, picked: (x) => move(x) });
   const speed = h("span.quiet.small-words");
   let rho = null;
+  const measure = settled(rested, 350);
   const ask = latest((body) => post("api/distributions/grid", body), drawGrid, (error) => work.tell(failed(error.message)));
 
   select.addEventListener("change", () => open(select.value));
@@ -30,7 +31,7 @@ export function mount(panel) {
     draw();
   } }, "Draw anew");
   put(panel,
-    head("What does this model cover?", "Samples weighted by det(JᵀJ)^(ρ/2): below 0 towards the modes, above 0 towards what the model rarely makes. Nothing is trained; the bank of volumes is drawn from anew."),
+    head("What does this model cover?", "Each latent counts by the volume that the generator makes of it, to the power ρ: below 0 towards the modes, above 0 towards what is rarely made. Nothing is trained; a bank of latents is drawn from anew."),
     work.element,
     h("div.columns", {},
       h("div.main-column", {},
@@ -41,8 +42,10 @@ export function mount(panel) {
       h("aside.side-column", { "aria-label": "Controls and figures" },
         card("Controls", h("div.controls", {}, h("label.field", {}, h("span", {}, "Generator"), select), about, sliders), { name: "controls-card" }),
         card("Effective sample size", gauge),
-        card("At this ρ", now))));
+        card("At this place", now))));
   put(ends, h("div.hollow"), h("div.hollow"));
+  put(gauge, h("p.quiet", {}, "How much of the bank carries the weight."));
+  put(now, h("p.quiet", {}, "Measured when the curve is."));
   begin();
 
   async function begin() {
@@ -58,18 +61,29 @@ export function mount(panel) {
 
   function open(name) {
     state.open = null;
-    work.run("api/distributions/open", { name }, { done: opened });
+    work.run("api/distributions/open", { name }, { done: opened, partial: opened });
   }
 
+  /** The generator as far as it is measured; comes several times while its bank and its curve grow. */
   function opened(result) {
+    const before = state.open;
     state.open = result;
+    put(about, result.words);
+    drawCurves(result);
+    if (before?.modes !== result.modes || before?.antimodes !== result.antimodes) drawEnds(result);
+    if (before?.key !== result.key) first(result);
+    else if (before.n !== result.n) draw();
+  }
+
+  function first(result) {
     state.rho = Math.max(result.rho[0], Math.min(result.rho[1], state.rho));
     state.psi = Math.max(result.psi[0], Math.min(result.psi[1], state.psi));
-    put(about, result.words);
     drawSliders(result);
-    drawCurves(result);
-    put(ends, end("Modes", result.modes, "where the generator folds most latents onto little: its smoothest, most typical outputs"), end("Anti-modes", result.antimodes, "where it stretches: rare, rich, often broken outputs"));
     draw();
+  }
+
+  function drawEnds(result) {
+    put(ends, end("Modes", result.modes, "where the generator folds most latents onto little: its smoothest, most typical outputs"), end("Anti-modes", result.antimodes, "where it stretches: rare, rich, often broken outputs"));
   }
 
   function end(title, url, words) {
@@ -102,12 +116,31 @@ export function mount(panel) {
     if (!state.open) return;
     for (const one of [quality, distance]) one.mark(state.rho);
     ask({ key: state.open.key, rho: state.rho, psi: state.psi, seed: state.seed, n: SHOWN });
+    measure();
+  }
+
+  /** When the sliders rest: what this place costs, measured there. */
+  async function rested() {
+    if (!state.open?.curve.length) return;
+    const asked = { key: state.open.key, rho: state.rho, psi: state.psi };
+    try {
+      const point = await post("api/distributions/point", asked);
+      if (asked.rho !== state.rho || asked.psi !== state.psi) return;
+      drawPoint(point, "measured here");
+      const values = { precision: point.precision, recall: point.recall, "Fréchet distance": point.frechet };
+      for (const one of [quality, distance]) one.mark(state.rho, values);
+    } catch (error) {
+      put(now, failed(error.message));
+    }
   }
 
   function drawCurves({ curve }) {
     const line = (name, words, tone) => ({ name: words, tone, points: curve.map((row) => [row.rho, row[name]]) });
-    quality.draw({ series: [line("precision", "precision", 1), line("recall", "recall", 2)], x: { label: "ρ" }, y: { low: 0, high: 1 } });
-    distance.draw({ series: [line("frechet", "Fréchet distance", 3)], x: { label: "ρ" }, y: { low: 0 } });
+    const axis = { label: "ρ", low: state.open.rho[0], high: state.open.rho[1] };
+    const found = curve.map((row) => row.frechet).filter((x) => x > 0);
+    const steep = Math.max(...found) > 50 * Math.min(...found);
+    quality.draw({ series: [line("precision", "precision", 1), line("recall", "recall", 2)], x: axis, y: { low: 0, high: 1 } });
+    distance.draw({ series: [line("frechet", "Fréchet distance", 3)], x: axis, y: steep ? { log: true } : { low: 0 } });
   }
 
   function drawGrid(found, asked) {
@@ -117,13 +150,16 @@ export function mount(panel) {
     grid.alt = `${SHOWN} samples at ρ = ${fixed(asked.rho, 1)}, ψ = ${fixed(asked.psi, 2)}`;
     put(speed, typeof found.ms === "number" ? `${whole(found.ms)} ms` : "");
     drawGauge(found.ess);
-    const point = found.point;
-    put(now, point ? readings([
-      ["ρ", fixed(point.rho, 1)],
-      ["precision", figure(point.precision), "the share of samples that look like real ones"],
-      ["recall", figure(point.recall), "the share of real pictures that the samples cover"],
-      ["Fréchet", figure(point.frechet), "the distance to the real pictures; smaller is closer"],
-    ]) : h("p.quiet", {}, "Measured along ρ at ψ = 1 only."));
+    if (found.point) drawPoint({ ...found.point, psi: 1 }, "between measured points");
+  }
+
+  function drawPoint(point, words) {
+    put(now, readings([
+      ["ρ, ψ", `${fixed(point.rho, 1)}, ${fixed(point.psi, 2)}`],
+      ["precision", figure(point.precision), "the share of samples that lie where the reference does"],
+      ["recall", figure(point.recall), "the share of the reference that the samples cover"],
+      ["Fréchet", figure(point.frechet), "smaller is closer"],
+    ]), h("p.quiet.small-words", {}, words));
   }
 
   function drawGauge(ess) {

@@ -17,6 +17,7 @@ export function mount(panel) {
   const select = h("select", { "aria-label": "Collection" });
   const about = h("p.quiet.small-words");
   const gallery = h("div.gallery", { role: "list", "aria-label": "Gallery" });
+  const tries = h("div.tries", { hidden: true });
   const chart = map({ chosen: (picture) => search(picture) });
   const groups = h("div.duplicates");
   const views = { gallery, map: chart.element, duplicates: groups };
@@ -33,7 +34,7 @@ export function mount(panel) {
     head("Which pictures are like this one?", "A shortlist by embedding, re-ranked by transport between local features, verified by matches that agree on one geometry.", h("label.field.inline-field", {}, h("span", {}, "Collection"), select)),
     work.element,
     h("div.columns.images-columns", {},
-      h("aside.collection-column", { "aria-label": "Collection" }, card("Collection", h("div", {}, about, gallery, chart.element, groups), { side: switchView })),
+      h("aside.collection-column", { "aria-label": "Collection" }, card("Collection", h("div", {}, tries, about, gallery, chart.element, groups), { side: switchView })),
       h("div.main-column", { data: { results: "" } }, card("Query", query, { side: pick, name: "query-card" }), card("Neighbours", hits, { side: timing, name: "hits-card" }))),
     why.element);
   put(query, h("p.quiet", {}, "Click a picture of the collection, or drop a photo anywhere in this tab."));
@@ -54,18 +55,31 @@ export function mount(panel) {
   }
 
   function open(source) {
-    work.run("api/images/open", { source }, { done: opened });
+    Object.assign(state, { source: null, duplicates: null, query: null });
+    put(about, "The collection is being opened.");
+    put(gallery);
+    drawQueries([]);
+    chart.pictures([]);
+    work.run("api/images/open", { source }, { done: opened, partial: listed });
+  }
+
+  /** The pictures are known; they cannot be searched yet. */
+  function listed(result) {
+    state.pictures = result.pictures;
+    state.byId = new Map(result.pictures.map((picture) => [picture.id, picture]));
+    const shown = result.pictures.length < result.count ? `; ${whole(result.pictures.length)} of them shown` : "";
+    put(about, result.words || `${whole(result.count)} pictures`, shown);
+    put(gallery, result.pictures.map((picture, n) => tile(picture, n)));
+    drawQueries(result.queries ?? []);
   }
 
   function opened(result) {
-    Object.assign(state, { source: result.source, pictures: result.pictures, duplicates: null, query: null });
-    state.byId = new Map(result.pictures.map((picture) => [picture.id, picture]));
-    const shown = result.pictures.length < result.count ? `, ${whole(result.pictures.length)} shown` : "";
-    put(about, `${whole(result.count)} pictures${shown}. `, result.words ?? "");
-    put(gallery, result.pictures.map((picture, n) => tile(picture, n)));
+    listed(result);
+    state.source = result.source;
     chart.pictures(result.pictures);
     turn(state.view);
-    if (result.pictures.length) search(result.pictures[0], { quiet: true });
+    const first = result.queries?.[0] ?? result.pictures[0];
+    if (first) search(first, { quiet: true });
     else put(hits, h("li.wide", {}, empty("The collection is empty", "There is no picture in this folder.")));
   }
 
@@ -90,7 +104,7 @@ export function mount(panel) {
   function search(picture, { quiet = false } = {}) {
     if (!state.source) return;
     state.query = picture;
-    for (const button of gallery.querySelectorAll("button")) button.setAttribute("aria-current", String(button.dataset.id === picture.id));
+    for (const button of panel.querySelectorAll("button.thumb")) button.setAttribute("aria-current", String(button.dataset.id === picture.id));
     chart.mark(picture.id);
     put(query, h("img", { src: picture.thumb, alt: `Query: ${picture.name}` }), h("div", {}, h("p.query-name", {}, picture.name), h("p.quiet.small-words", {}, `${picture.width} × ${picture.height}`), h("p.quiet.small-words", {}, "Another: click any picture, or drop a photo anywhere in this tab.")));
     put(timing, "searching …");
@@ -121,6 +135,12 @@ export function mount(panel) {
     button.addEventListener("click", () => search(picture));
     button.addEventListener("keydown", roam);
     return h("div", { role: "listitem" }, button);
+  }
+
+  /** Pictures that are worth searching with, above the collection. */
+  function drawQueries(list) {
+    tries.hidden = !list.length;
+    put(tries, h("h3", {}, "Try: the same places in other light, turned, cut anew"), h("div.gallery.tries-row", { role: "list", "aria-label": "Sample queries" }, list.map((picture, n) => tile(picture, n))));
   }
 
   function drawHits(result, done) {

@@ -55,6 +55,7 @@ export function mount(panel) {
 
   async function begin() {
     start.disabled = true;
+    put(start, "Starting …");
     try {
       const { id } = await post("api/runs/sample", {});
       state.runs = await get("api/runs");
@@ -63,6 +64,7 @@ export function mount(panel) {
       put(problem, failed(error.message));
     }
     start.disabled = false;
+    put(start, "Start the sample run");
   }
 
   function choose(id) {
