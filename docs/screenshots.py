@@ -1,0 +1,105 @@
+"""The pictures of docs/studio.md: starts the studio, does in each tab what a person would, and takes its picture.
+
+    python docs/screenshots.py [TAB …]
+
+Needs Playwright and a Chromium; writes docs/_static/studio-TAB.png, each at most 300 kB.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.browser.visits import Visit, started, stopped  # noqa: E402
+
+from likewise.io import write_bytes  # noqa: E402
+
+MOST_BYTES = 300_000
+WIDTH = 1200
+
+
+def pixels(v: Visit) -> None:
+    """The sample, its edge in the middle, one point."""
+    v.wait("#panel-pixels[data-key]", heavy=True)
+    v.wait("[data-mark=found]")
+
+
+def images(v: Visit) -> None:
+    """The second query, verified, beside the map."""
+    v.wait(".hits[data-state=done]", heavy=True)
+    v.page.locator(".tries .thumb").nth(1).click()
+    v.wait(".hits.stale", state="attached")
+    v.wait(".hits[data-state=done]:not(.stale)", heavy=True)
+    v.page.get_by_role("radio", name="Map").check()
+
+
+def sets(v: Visit) -> None:
+    """The sample albums, nothing chosen."""
+    v.wait("#panel-sets[data-gamma]", heavy=True)
+    v.wait(".band")
+
+
+def distributions(v: Visit) -> None:
+    """A little towards the modes, with the curve."""
+    v.until("document.querySelector('#panel-distributions .work').hidden", heavy=True)
+    v.wait(".grid-picture:not([hidden])", heavy=True)
+    v.slide("#panel-distributions .slider:has-text('ρ') input", "-1")
+    v.until("document.querySelector('#panel-distributions').textContent.includes('measured here')", heavy=True)
+
+
+def runs(v: Visit) -> None:
+    """The sample run, a while after its start."""
+    v.page.get_by_role("button", name="Start the sample run").click()
+    v.until("Number(document.querySelector('#panel-runs .chart-line')?.dataset.points ?? 0) >= 12", heavy=True)
+
+
+SCENES: dict[str, Callable[[Visit], None]] = {f.__name__: f for f in (pixels, images, sets, distributions, runs)}
+
+
+def small(shot: bytes) -> bytes:
+    """A screenshot as a PNG of a palette, with as many colours as fit."""
+    picture = Image.open(BytesIO(shot)).convert("RGB")
+    picture = picture.resize((WIDTH, round(picture.height * WIDTH / picture.width)), Image.Resampling.LANCZOS)
+    for colours in (256, 192, 128, 96, 64, 32):
+        buffer = BytesIO()
+        picture.quantize(colours, dither=Image.Dither.FLOYDSTEINBERG).save(buffer, "PNG", optimize=True)
+        if buffer.tell() <= MOST_BYTES:
+            return buffer.getvalue()
+    raise SystemExit(f"even with 32 colours the picture has {buffer.tell():,} bytes, more than {MOST_BYTES:,}")
+
+
+def main(tabs: list[str]) -> None:
+    """Take the pictures of these tabs."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        process, address = started([sys.executable, "-m", "likewise.cli"], Path(folder))
+        try:
+            for tab in tabs:
+                v = Visit(browser, address, tab, width=1400, colours="light", touch=False)
+                SCENES[tab](v)
+                v.page.mouse.move(0, 0)
+                v.page.wait_for_timeout(1500)
+                v.page.evaluate("scrollTo(0, 0)")
+                path = write_bytes(
+                    ROOT / "docs" / "_static" / f"studio-{tab}.png", small(v.page.screenshot(full_page=True))
+                )
+                print(path.relative_to(ROOT), f"{path.stat().st_size:,} bytes")
+                v.close()
+                v.check()
+        finally:
+            stopped(process)
+            browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(SCENES))
