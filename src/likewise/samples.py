@@ -59,10 +59,10 @@ MONDAY = {"cat": 3, "coffee": 2, "flower": 2, "rocket": 1}
 FRIDAY = {"cat": 2, "coffee": 2, "flower": 2, "temple": 2}
 """How many pictures of each scene stand in the two albums."""
 
-ALBUMS, PICTURES = 3, 4
+ALBUMS, PICTURES = 3, 3
 """Albums a scene, and pictures an album, of `scenes`."""
 
-MISSING, VIEWS = ("galaxies", "rocket"), 12
+MISSING, VIEWS = ("galaxies", "rocket"), 8
 """Scenes that the second collection has no picture of, and pictures of each scene in a collection."""
 
 PLACES, SIDE, EDGE = 6, 140, 160
@@ -194,14 +194,18 @@ def gallery(folder: Folder, seed: int = 0) -> list[Path]:
     return [write_image(Path(folder) / p.name, p.picture, quality=92) for p in places(seed)]
 
 
-def queries(folder: Folder, seed: int = 0) -> list[Query]:
-    """Write a picture of every place for each change, folder/photograph/number-change.jpg; what each shows."""
+def queries(folder: Folder, seed: int = 0, *, in_turn: bool = False) -> list[Query]:
+    """Write a picture of every place for each change, folder/photograph/number-change.jpg; what each shows.
+
+    `in_turn` makes one a place, the changes in turn.
+    """
     from likewise.io import write_image
 
     made = []
-    for place in places(seed):
+    for number, place in enumerate(places(seed)):
         stem = Path(folder) / Path(place.name).with_suffix("")
-        for change, picture in place.changed.items():
+        changed = list(place.changed.items())
+        for change, picture in [changed[number % len(changed)]] if in_turn else changed:
             file = stem.with_name(f"{stem.name}-{change.replace(' ', '-')}.jpg")
             made.append(Query(write_image(file, picture, quality=92), place.name, change))
     return made

@@ -16,9 +16,10 @@ from likewise import samples
 from likewise.cli import demo_distributions as distributions
 from likewise.cli import demo_images as images
 from likewise.cli import demo_pixels as pixels
+from likewise.cli import demo_search as search
 from likewise.cli import demo_sets as sets
 from likewise.cli import report
-from likewise.cli.demo import demo
+from likewise.cli.demo import beside, demo
 from likewise.cli.demo_sets import pages, same_scene
 from likewise.types import Hit
 
@@ -146,6 +147,47 @@ def test_scores_of_pixels_by_hand() -> None:
     assert pixels._errors(truth, guess) == pytest.approx({"mean": 5 / 3, "median": 1.0, "right": 2 / 3})
 
 
+# ── side by side ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_pictures_stand_beside_each_other_under_their_words(tmp_path: Path) -> None:
+    files = [("words", picture(tmp_path / "a.png", (300, 100))), ("", picture(tmp_path / "b.png", (100, 100)))]
+    beside([files, files[1:]], tmp_path / "c.png", width=440, gap=40)
+    with Image.open(tmp_path / "c.png") as im:
+        whole = np.asarray(im.convert("RGB")).astype(int)
+    assert whole.shape[1] == 440
+    red = (whole == [255, 0, 0]).all(axis=2)
+    assert red[44:144, :300].all()  # 3 : 1 and 1 : 1 at one height, the gap between them
+    assert red[44:144, 340:440].all()
+    assert not red[:, 300:340][:144].any()
+    assert (whole[:44].min(axis=(1, 2)) < 100).any()  # the words
+    assert red[184:624].all()
+
+
+def test_few_colours_keep_white_white(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 255, size=(60, 90, 3), dtype=np.uint8)
+    noise[:, :30] = 255
+    Image.fromarray(noise).save(tmp_path / "a.png")
+    beside([[("", tmp_path / "a.png")]], tmp_path / "b.png", width=90, few=True)
+    with Image.open(tmp_path / "b.png") as im:
+        assert im.mode == "P"
+        assert (np.asarray(im.convert("RGB"))[:, :30] == 255).all()
+
+
+# ── search ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_misses_are_of_different_photographs_and_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries = [samples.Query(Path("q"), f"{p}/{i}.jpg", "turned") for p in range(9) for i in range(3)]
+    hits = [[Hit(q.place if q.place.endswith("0.jpg") else "x/1.jpg", 0.1, 1)] for q in queries]
+    monkeypatch.setattr(images, "searched", lambda folder, seed: (queries, hits, 27, "m"))
+    found = search.misses(tmp_path, 0)
+    assert len({q.place.partition("/")[0] for q in found}) == len(found) == search.AGAIN
+    assert not any(q.place.endswith("0.jpg") for q in found)
+    assert [q.place for q in search.misses(tmp_path, 0)] == [q.place for q in found]
+
+
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -169,24 +211,27 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "d", run.output
 
 
+@pytest.mark.slow
 def test_it_says_where_the_page_is(made: tuple[Path, str]) -> None:
     folder, output = made
     assert output.splitlines()[-1] == str(folder / "report.html")
 
 
+@pytest.mark.slow
 def test_pictures_are_pngs_with_a_json(made: tuple[Path, str]) -> None:
     folder, _ = made
-    names = ("alignment", "search", "plan", "albums", "light", "coverage", "polarity", "demo")
+    names = ("alignment", "search", "plan", "albums", "light", "coverage", "polarity", "verified", "demo")
     for name in (f"{n}.png" for n in names):
         with Image.open(folder / name) as im:
             assert im.format == "PNG"
             im.load()
     with Image.open(folder / "demo.png") as im:
-        assert im.width > im.height
+        assert im.width == 1600
     assert (folder / "demo.png").stat().st_size < 800_000
     assert not list(folder.rglob("*.tmp*"))
 
 
+@pytest.mark.slow
 def test_figures_on_the_page_are_those_of_the_json(made: tuple[Path, str]) -> None:
     folder, _ = made
     figures, text = json.loads((folder / "demo.json").read_text()), (folder / "report.html").read_text()
@@ -200,6 +245,7 @@ def test_figures_on_the_page_are_those_of_the_json(made: tuple[Path, str]) -> No
     assert plan["distance"] == figures["albums"]["distance"]
 
 
+@pytest.mark.slow
 def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
     figures = json.loads((made[0] / "demo.json").read_text())
     assert figures["albums"]["same_scene_mass"] > 0.9 * figures["albums"]["same_scene_possible"]
@@ -210,26 +256,33 @@ def test_what_the_demo_shows_is_so(made: tuple[Path, str]) -> None:
     assert aligned["likewise"]["right"] > aligned["SIFT + MAGSAC homography"]["right"] + 0.1
     assert aligned["likewise"]["median"] < 1.5
     searched = figures["places"]
-    assert searched["places"] == 6 * 2
-    assert searched["queries"] == 3 * searched["places"]
+    assert searched["places"] == 6 * 2 + 1  # and the workshop by day
+    assert searched["queries"] == 6 * 2
     assert searched["first"] == sum(right for right, _ in searched["first_by_change"].values())
     assert searched["first"] > 0.75 * searched["queries"]  # by chance one in twelve
     covered = figures["coverage"]
     assert covered["uncovered_and_missing"] == covered["missing"]  # every picture of a missing scene is found
     assert covered["uncovered"] < 0.5 * 5 * 8  # and most pictures of the other scenes are covered
+    found = figures["search"]
+    assert (found["photos"], found["night_rank"]) == (13, 1)
+    assert found["night_agree"] > 50
+    assert found["asked_again"] <= searched["queries"] - searched["first"]
+    assert found["put_right"] <= found["asked_again"]
     shares = figures["polarity"]["ess"]
     assert shares["0"] == 1
     assert shares["-1"] < shares["-0.5"] < 1 > shares["0.5"] > shares["1"]
 
 
+@pytest.mark.slow
 def test_the_page_has_an_alt_for_each_picture(made: tuple[Path, str]) -> None:
     tags = Tags((made[0] / "report.html").read_text())
     images = [attributes for tag, attributes in tags.found if tag == "img"]
-    assert len(images) == 7
+    assert len(images) == 8
     assert all(len(str(i["alt"])) > 40 for i in images)
     assert tags.open == []
 
 
+@pytest.mark.slow
 def test_the_folders_it_leaves_are_what_the_commands_take(made: tuple[Path, str]) -> None:
     from likewise.sets.data import collection
 
@@ -237,12 +290,14 @@ def test_the_folders_it_leaves_are_what_the_commands_take(made: tuple[Path, str]
     assert found.labels == tuple(np.repeat(["cat", "coffee", "flower", "rocket", "temple"], 2))
 
 
-def test_the_places_it_leaves_can_be_searched(made: tuple[Path, str], tmp_path: Path) -> None:
-    from likewise.images import Gallery, default
+@pytest.mark.slow
+def test_the_places_it_leaves_can_be_searched(made: tuple[Path, str]) -> None:
+    from likewise.search import Collection
 
-    with Gallery.build(default(), made[0] / "places" / "cat", tmp_path / "gallery") as gallery:
-        hit = gallery.search(made[0] / "queries" / "cat" / "1-other-light.jpg", k=1)[0]
-    assert Path(hit.path).name == "1.jpg"
+    with Collection.open(made[0] / "index") as collection:
+        found = collection.search(made[0] / "queries" / "cat" / "1-other-light.jpg", k=1, verify=1)
+    assert Path(found[0].path).parts[-2:] == ("cat", "1.jpg")
+    assert "<html" in (made[0] / "search.html").read_text()
 
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

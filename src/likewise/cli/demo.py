@@ -3,7 +3,8 @@
 demo/
   report.html      the page: everything below in one file
   demo.png         the panels side by side
-  alignment.png, search.png, plan.png, albums.png, light.png, coverage.png, polarity.png, demo.json
+  alignment.png, search.png, plan.png, albums.png, light.png, coverage.png, polarity.png, verified.png, demo.json
+  index/           the places, indexed; search.html, search.json: the first search
   place/, albums/, places/, queries/ …   the pictures that were compared, to try the commands on
 """
 
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
     from likewise.cli.report import Section
 
 
+ROWS = (("alignment", "search"), ("plan", "polarity"), ("verified",))
+"""The pictures that stand in demo.png."""
+WORDS = {
+    "alignment": "pixels: where did this point go?",
+    "search": "images: which are like this one?",
+    "plan": "sets: how alike are these?",
+    "polarity": "distributions: what does it draw, from modes to anti-modes?",
+    "verified": "search: all levels together, with the reasons",
+}
+
+
 @click.command()
 @click.option("--out", default="demo", show_default=True, type=click.Path(), help="the folder to write to")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="seed of crops, light and draws")
@@ -38,13 +50,14 @@ def demo(out: str, seed: int) -> None:
     from likewise.cli.demo_distributions import coverage_panel, polarity_panel
     from likewise.cli.demo_images import places_panel
     from likewise.cli.demo_pixels import pixels_panel
+    from likewise.cli.demo_search import search_panel
     from likewise.cli.demo_sets import albums_panel, light_panel, matrix_panel
 
-    makers = (pixels_panel, places_panel, albums_panel, matrix_panel, light_panel, coverage_panel, polarity_panel)
-    panels = [make(folder, seed) for make in makers]
+    levels = (pixels_panel, places_panel, albums_panel, matrix_panel, light_panel, coverage_panel, polarity_panel)
+    panels = [make(folder, seed) for make in (*levels, search_panel)]
     seconds = time.perf_counter() - began
-    pictures = [folder / p.picture for p in panels]
-    _side_by_side([pictures[:2], pictures[2:5], pictures[5:]], folder / "demo.png")
+    shown = [[(WORDS[name], folder / f"{name}.png") for name in row] for row in ROWS]
+    beside(shown, folder / "demo.png", few=True)
     figures = {p.name: p.figures for p in panels}
     write_json(folder / "demo.json", {"seed": seed, "seconds": round(seconds, 1), **figures})
     page = _page(panels, folder, seconds, seed)
@@ -75,22 +88,24 @@ def step(words: str) -> Iterator[list[str]]:
 # ── what is written ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _side_by_side(rows: Sequence[Sequence[Path]], target: Path, width: int = 1600, gap: int = 32) -> None:
-    """The panels in one wide picture, rows of one width, of few colours, dithered: small enough for a README."""
+def beside(
+    rows: Sequence[Sequence[tuple[str, Path]]], target: Path, *, few: bool = False, width: int = 1600, gap: int = 40
+) -> None:
+    """Pictures under their words, rows of one width below each other; in `few` colours, dithered, for a README."""
     import io
 
     from PIL import Image
 
     from likewise.io import write_bytes
 
-    strips = [_strip_of(files, width, gap) for files in rows]
+    strips = [_strip_of(row, width, gap) for row in rows]
     height = sum(strip.height for strip in strips) + gap * (len(strips) - 1)
     whole, top = Image.new("RGB", (width, height), "white"), 0
     for strip in strips:
         whole.paste(strip, (0, top))
         top += strip.height + gap
     buffer = io.BytesIO()
-    _few_colours(whole).save(buffer, "PNG", optimize=True)
+    (_few_colours(whole) if few else whole).save(buffer, "PNG", optimize=True)
     write_bytes(target, buffer.getvalue())
 
 
@@ -107,20 +122,31 @@ def _few_colours(whole: Any) -> Any:
     return found
 
 
-def _strip_of(files: Sequence[Path], width: int, gap: int) -> Any:
-    """Pictures of one height beside each other, as wide as is asked for."""
-    from PIL import Image
+def _strip_of(row: Sequence[tuple[str, Path]], width: int, gap: int) -> Any:
+    """Pictures of one height beside each other, as wide as is asked for, their words above."""
+    from PIL import Image, ImageDraw
 
+    from likewise import plot
     from likewise.io import read_array
 
-    panels = [Image.fromarray(read_array(file)) for file in files]
+    panels = [Image.fromarray(read_array(file)) for _, file in row]
     height = round((width - gap * (len(panels) - 1)) / sum(p.width / p.height for p in panels))
-    strip, left = Image.new("RGB", (width, height), "white"), 0
-    for p in panels:
+    head = 44 if any(words for words, _ in row) else 0
+    strip, left = Image.new("RGB", (width, head + height), "white"), 0
+    for (words, _), p in zip(row, panels, strict=True):
         small = p.resize((round(p.width * height / p.height), height), Image.Resampling.LANCZOS)
-        strip.paste(small, (left, 0))
+        strip.paste(small, (left, head))
+        ImageDraw.Draw(strip).text((left + 16, 8), words, fill=plot.INK, font=_font(26))
         left += small.width + gap
     return strip
+
+
+def _font(size: int) -> Any:
+    """The typeface that comes with matplotlib, in which the panels are set."""
+    from matplotlib import get_data_path
+    from PIL import ImageFont
+
+    return ImageFont.truetype(str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans-Bold.ttf")), size)
 
 
 def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> Path:
@@ -133,14 +159,14 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
     own = Section(
         "With your own pictures",
         (
-            "The pictures of this page are on your disk. A gallery is made of any folder of pictures; a set is a "
-            "folder of pictures, a video, or an entry of an .npz file.",
+            "The pictures of this page are on your disk, and so is the index that was searched. `compare` picks the "
+            "level from what it is given and says why; `likewise studio` shows all of it in the browser.",
         ),
-        code=f"likewise pixels compare {folder / 'place' / 'day.png'} {folder / 'place' / 'night.png'}\n"
+        code=f"likewise compare {folder / 'place' / 'day.png'} {folder / 'place' / 'night.png'}\n"
+        f"likewise compare {albums / 'monday'} {albums / 'friday'}\n"
+        f"likewise search {folder / 'queries' / 'cat' / '1-other-light.jpg'} --index {folder / 'index'}\n"
+        f"likewise index {folder / 'places'}\n"
         f"likewise pixels match {folder / 'place' / 'day.png'} {folder / 'place' / 'night.png'}\n"
-        f"likewise images index {folder / 'places'} --out gallery\n"
-        f"likewise images search {folder / 'queries' / 'cat'} --gallery gallery --out ranking.png\n"
-        f"likewise sets compare {albums / 'monday'} {albums / 'friday'}\n"
         f"likewise sets distances {albums / 'scenes'} --out distances.npy\n"
         f"likewise sets fit {albums / 'scenes'} --out model.safetensors\n"
         f"likewise sets evaluate {albums / 'scenes'}\n"

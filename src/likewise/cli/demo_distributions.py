@@ -9,7 +9,7 @@ from likewise import samples
 from likewise.cli.demo import Panel, step
 
 RHOS = (-1.0, -0.5, 0.0, 0.5, 1.0)
-LATENTS, TOP, ACROSS = 600, 3, 12
+LATENTS, TOP, ACROSS = 240, 3, 12
 """The second panel: polarities, latents of the bank, singular values in a volume, and pictures in a row."""
 
 

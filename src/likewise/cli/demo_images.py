@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,23 +23,29 @@ ROWS, HITS = 6, 7
 
 def places_panel(folder: Path, seed: int) -> Panel:
     """Places in photographs, looked up by pictures of them in other light, turned, and from another crop."""
-    import tempfile
-
     import numpy as np
 
-    from likewise.images import Gallery, default
-
     with step("a gallery, searched") as said:
-        samples.gallery(folder / "places", seed)
-        queries = samples.queries(folder / "queries", seed)
-        with tempfile.TemporaryDirectory() as place, Gallery.build(default(), folder / "places", place) as gallery:
-            found = gallery.search([q.path for q in queries], k=HITS)
-            size, model = len(gallery), gallery.store.about.model
+        queries, found, size, model = searched(folder, seed)
         figures = scores(queries, found) | {"places": size, "photographs": len(samples.PHOTOS)}
         _draw(queries, found, folder / "search.png", np.random.default_rng([seed, 6]))
         said.append(f"{figures['first']} of {figures['queries']} queries find their place first, among {size}")
     fact = (f"of queries find their place first, among {size}", f"{figures['first'] / figures['queries']:.0%}")
     return Panel("places", "search.png", figures, fact, _section(folder / "search.png", figures, model))
+
+
+@functools.cache
+def searched(folder: Path, seed: int) -> tuple[list[Query], list[list[Hit]], int, str]:
+    """Index the places and the workshop by day, look up a query a place: queries, hits, how many, by which model."""
+    from likewise.io import write_image
+    from likewise.search import Collection
+
+    samples.gallery(folder / "places", seed)
+    write_image(folder / "places" / "workshop" / "day.jpg", samples.pair(seed)[0])
+    queries = samples.queries(folder / "queries", seed, in_turn=True)
+    with Collection.build(folder / "places", folder / "index") as collection:
+        found = collection.gallery.search([q.path for q in queries], k=HITS)
+        return queries, found, len(collection), collection.gallery.store.about.model
 
 
 # ── what came of it ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -47,7 +54,7 @@ def places_panel(folder: Path, seed: int) -> Panel:
 def scores(queries: Sequence[Query], found: Sequence[Sequence[Hit]]) -> dict[str, Any]:
     """How many queries find their place first and among the first five, of all and for each change; and the misses."""
     ranks = [_rank(q, hits) for q, hits in zip(queries, found, strict=True)]
-    photos = [Path(hits[0].path).parent.name == _photo(q) for q, hits in zip(queries, found, strict=True)]
+    photos = [Path(hits[0].path).parent.name == photo(q) for q, hits in zip(queries, found, strict=True)]
     by = {change: [r for q, r in zip(queries, ranks, strict=True) if q.change == change] for change in CHANGES}
     return {
         "queries": len(queries),
@@ -60,15 +67,15 @@ def scores(queries: Sequence[Query], found: Sequence[Sequence[Hit]]) -> dict[str
 
 def _rank(query: Query, hits: Sequence[Hit]) -> float:
     """The rank of the query's own place among the hits; infinite where it is not among them."""
-    return next((h.rank for h in hits if _place(h) == query.place), float("inf"))
+    return next((h.rank for h in hits if place(h.path) == query.place), float("inf"))
 
 
-def _place(hit: Hit) -> str:
+def place(path: str) -> str:
     """The place that a picture of the gallery shows, as a query names it."""
-    return "/".join(Path(hit.path).parts[-2:])
+    return "/".join(Path(path).parts[-2:])
 
 
-def _photo(query: Query) -> str:
+def photo(query: Query) -> str:
     """The photograph that the query's place lies in."""
     return query.place.partition("/")[0]
 
@@ -81,7 +88,7 @@ def _draw(queries: Sequence[Query], found: Sequence[Sequence[Hit]], path: Path, 
     figure = plot.ranking(
         [queries[i].path for i in chosen],
         [[h.path for h in found[i]] for i in chosen],
-        right=[[_place(h) == queries[i].place or None for h in found[i]] for i in chosen],
+        right=[[place(h.path) == queries[i].place or None for h in found[i]] for i in chosen],
         names=[queries[i].change for i in chosen],
         captions=[[f"{h.distance:.2f}" for h in found[i]] for i in chosen],
         title="a place in other light, turned, from another crop: what is nearest?",
@@ -94,24 +101,24 @@ def _chosen(queries: Sequence[Query], draw: np.random.Generator) -> list[int]:
     taken: dict[str, list[int]] = {change: [] for change in CHANGES}
     used = set[str]()
     for i in draw.permutation(len(queries)).tolist():
-        some, photo = taken[queries[i].change], _photo(queries[i])
-        if len(some) < ROWS // len(CHANGES) and photo not in used:
+        some, which = taken[queries[i].change], photo(queries[i])
+        if len(some) < ROWS // len(CHANGES) and which not in used:
             some.append(i)
-            used.add(photo)
+            used.add(which)
     return [i for some in taken.values() for i in some]
 
 
 def _section(picture: Path, figures: dict[str, Any], model: str) -> Section:
     from likewise.cli.report import Section, Table
 
-    n, first, photo = figures["queries"], figures["first"], figures["first_is_of_the_photograph"]
+    n, first, alike = figures["queries"], figures["first"], figures["first_is_of_the_photograph"]
     text = (
         f"{figures['places']} places in {figures['photographs']} photographs make a gallery, a picture each. It is "
         f"asked {n} times for a place it has, by a picture that it does not have: in other light, turned, or cut out "
         "anew.",
         f"{first} of the {n} queries find their own place first, {figures['among_five']} among the first five; by "
         f"chance it would be one in {figures['places']}. Nothing was trained for this. Of the {n - first} that do "
-        f"not, {photo - first} find another place of the same photograph: a patch of grass is much like the next.",
+        f"not, {alike - first} find another place of the same photograph: a patch of grass is much like the next.",
     )
     by = figures["first_by_change"].items()
     rows = [(change, f"{right} of {of}", f"{right / of:.0%}") for change, (right, of) in by]
