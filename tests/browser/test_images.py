@@ -52,6 +52,10 @@ def test_a_picture_of_the_gallery_finds_its_neighbours(gallery: Visit) -> None:
     assert words & {"same", "different", "unsure"}
     assert "shortlist" in gallery.page.locator(".hits-card .card-head").inner_text()
     assert gallery.page.locator(".thumb[aria-current=true]").count() == 1
+    gallery.page.locator(".tries .thumb").first.click()  # a place of the gallery in other light
+    gallery.until("document.querySelector('.hits').classList.contains('stale')")
+    gallery.until(DONE, gallery.page.locator(".tries .thumb").first.get_attribute("data-id"), heavy=True)
+    assert any(row["verdict"].startswith("same") for row in hits(gallery))
 
 
 def test_arrow_keys_and_enter_search_too(gallery: Visit) -> None:

@@ -101,7 +101,7 @@ class Visit:
         return found
 
     def until(self, words: str, value: Any = None, *, heavy: bool = False) -> None:
-        """Wait until a JavaScript expression, or a function of `value`, is true (asked from outside: eval is barred)."""
+        """Wait until a JavaScript expression, or a function of `value`, is true; asked from outside: eval is barred."""
         end = time.monotonic() + (PATIENCE if heavy else 15_000) / 1000
         while not self.page.evaluate(words, value):
             assert time.monotonic() < end, f"never became true: {words} (with {value!r})"

@@ -73,6 +73,7 @@ export function mount(panel) {
     if (before?.modes !== result.modes || before?.antimodes !== result.antimodes) drawEnds(result);
     if (before?.key !== result.key) first(result);
     else if (before.n !== result.n) draw();
+    else if (!before.curve.length && result.curve.length) measure();
   }
 
   function first(result) {
