@@ -21,7 +21,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -148,6 +148,14 @@ def is_image(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file of this name; one that no file system takes (too long, a NUL) is the name of none."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def _natural(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     """A sorting key under which frame2 comes before frame10; ties are settled by the exact spelling."""
 
@@ -224,6 +232,21 @@ def _decode(stream: IO[bytes], name: str, most_pixels: int, side: int | None) ->
         raise FileError(f"{name}: not enough memory to decode it") from None
     except Exception as error:  # a damaged file can make a decoder raise anything
         raise FileError(f"{name}: damaged or unsupported {kind}: {error or type(error).__name__}") from error
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
+    """The picture at `path` with its header parsed by the one decoder of its format; no pixel is decoded yet."""
+    with _regular(path) as stream:
+        head = stream.read(32)
+        stream.seek(0)
+        kind = _sniff(head)
+        if kind is None:
+            raise FileError(f"{path}: not a picture ({', '.join(_PLUGINS)} are read); it starts with {head[:8]!r}")
+        if kind == "WEBP":
+            _count(_webp_size(head), str(path), MOST_PIXELS)
+        with _quiet_pillow():
+            yield _start(kind, stream)
 
 
 def _start(kind: str, stream: IO[bytes]) -> Image.Image:
@@ -385,28 +408,39 @@ def frames(
 def _frames(
     av: Any, path: Path, every: int, most: int | None, most_pixels: int
 ) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
-    whitelist = {"format_whitelist": _VIDEO_FORMATS, "protocol_whitelist": "file"}
     given = 0
     try:
-        with av.open(str(path.resolve()), options=whitelist, metadata_errors="ignore") as container:
-            if not container.streams.video:
-                raise FileError(f"{path}: has no video stream")
-            stream = container.streams.video[0]
-            _count((stream.codec_context.width, stream.codec_context.height), str(path), most_pixels)
-            stream.thread_type = "AUTO"
-            for i, frame in enumerate(container.decode(stream)):
-                _count((frame.width, frame.height), str(path), most_pixels)
-                if i >= MOST_FRAMES:
-                    raise FileError(f"{path}: more than {MOST_FRAMES:,} frames; cut the video or raise io.MOST_FRAMES")
-                if i % every == 0:
-                    yield _picture(frame)
-                    given += 1
-                    if given == most:
-                        return
-    except av.FFmpegError as error:
-        raise FileError(f"{path}: damaged or unsupported video: {error.strerror or error}") from error
+        for i, frame in enumerate(_decoded(av, path, most_pixels)):
+            if i >= MOST_FRAMES:
+                raise FileError(f"{path}: more than {MOST_FRAMES:,} frames; cut the video or raise io.MOST_FRAMES")
+            if i % every == 0:
+                yield _picture(frame)
+                given += 1
+                if given == most:
+                    return
+    except FileError:
+        raise
+    except Exception as error:  # besides FFmpeg's own errors: whatever a damaged stream leads the bindings to
+        why = getattr(error, "strerror", None) or error or type(error).__name__
+        raise FileError(f"{path}: damaged or unsupported video: {why}") from error
     if given == 0:
         raise FileError(f"{path}: holds no frame that can be decoded")
+
+
+def _decoded(av: Any, path: Path, most_pixels: int) -> Iterator[Any]:
+    """Every frame of the first video stream, its pixels counted before it is given."""
+    whitelist = {"format_whitelist": _VIDEO_FORMATS, "protocol_whitelist": "file"}
+    with av.open(str(path.resolve()), options=whitelist, metadata_errors="ignore") as container:
+        if not container.streams.video:
+            raise FileError(f"{path}: has no video stream")
+        stream = container.streams.video[0]
+        if stream.codec_context is None:
+            raise FileError(f"{path}: its video is of a kind that this FFmpeg does not decode")
+        _count((stream.codec_context.width, stream.codec_context.height), str(path), most_pixels)
+        stream.thread_type = "AUTO"
+        for frame in container.decode(stream):
+            _count((frame.width, frame.height), str(path), most_pixels)
+            yield frame
 
 
 def _picture(frame: Any) -> UInt8[np.ndarray, "h w 3"]:
@@ -459,6 +493,20 @@ def _load_npz(stream: IO[bytes], name: str, most_bytes: int) -> dict[str, np.nda
 
 def _load_npy(stream: IO[bytes], name: str, size: int, most_bytes: int) -> np.ndarray[Any, Any]:
     """One array, read only after its header has been found to agree with the number of bytes that follow it."""
+    shape, order, dtype, declared = _npy_header(stream, name, size, most_bytes)
+    data = stream.read(declared)
+    if len(data) != declared:
+        raise FileError(f"{name}: declares {declared:,} bytes of data and holds {len(data):,}; it is truncated")
+    flat = np.frombuffer(bytearray(data), dtype=dtype, count=math.prod(shape)) if declared else np.empty(shape, dtype)
+    if not is_text(flat):
+        raise FileError(f"{name}: holds text that is not Unicode; it is damaged")
+    return flat.reshape(shape, order=order)
+
+
+def _npy_header(
+    stream: IO[bytes], name: str, size: int, most_bytes: int
+) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
+    """Shape, order, dtype and number of bytes of an array, if it holds plain values and they fit into `size` bytes."""
     if stream.read(6) != b"\x93NUMPY":
         raise FileError(f"{name}: not a NumPy array")
     version = tuple(stream.read(2))
@@ -471,6 +519,8 @@ def _load_npy(stream: IO[bytes], name: str, size: int, most_bytes: int) -> np.nd
     shape, fortran, dtype = readers[version](stream)
     if dtype.hasobject:
         raise FileError(f"{name}: holds Python objects, which would have to be unpickled; save plain numbers")
+    if dtype.names is not None or dtype.subdtype is not None:
+        raise FileError(f"{name}: holds records ({dtype}); save plain arrays")
     if any(n < 0 for n in shape):
         raise FileError(f"{name}: declares the shape {shape}")
     declared = math.prod(shape) * dtype.itemsize
@@ -480,11 +530,32 @@ def _load_npy(stream: IO[bytes], name: str, size: int, most_bytes: int) -> np.nd
         )
     if declared > size:
         raise FileError(f"{name}: declares {declared:,} bytes of data in {size:,}; it is truncated")
-    data = stream.read(declared)
-    if len(data) != declared:
-        raise FileError(f"{name}: declares {declared:,} bytes of data and holds {len(data):,}; it is truncated")
-    flat = np.frombuffer(bytearray(data), dtype=dtype, count=math.prod(shape)) if declared else np.empty(shape, dtype)
-    return flat.reshape(shape, order="F" if fortran else "C")
+    return shape, "F" if fortran else "C", dtype, declared
+
+
+def map_array(path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
+    """The array of an .npy, mapped into memory to be read: checked as `load_arrays` checks it, but not loaded."""
+    with _regular(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        try:
+            shape, order, dtype, declared = _npy_header(stream, f"{path}", size, size)
+            if stream.tell() + declared > size:
+                raise FileError(f"{path}: declares {declared:,} bytes of data, more than it holds; it is truncated")
+            if not declared:
+                return np.empty(shape, dtype)
+            return np.memmap(path, dtype=dtype, mode="r", offset=stream.tell(), shape=shape, order=order)
+        except FileError:
+            raise
+        except Exception as error:  # NumPy reads the header with Python's own parser, which can raise anything
+            raise FileError(f"{path}: damaged: {error or type(error).__name__}") from error
+
+
+def is_text(array: np.ndarray[Any, Any]) -> bool:
+    """Whether a flat array that NumPy takes for text is text: NumPy itself does not look, and Python breaks on it."""
+    if array.dtype.kind != "U" or not array.size:
+        return True
+    codes = array.view(array.dtype.byteorder.replace("|", "=") + "u4") if array.dtype.itemsize else array[:0]
+    return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any()
 
 
 # ------------------------------------------------------------------------------------------------------- files out

@@ -275,7 +275,7 @@ def test_annotations_of_cars_that_are_damaged_or_point_nowhere(tmp_path: Path) -
     with pytest.raises(FileError, match=r"cars_annos\.mat: names .*000002\.png, but there is no such file"):
         layouts.cars196(root)
     (root / "cars_annos.mat").write_bytes(b"no matrix at all")
-    with pytest.raises(FileError, match="not the annotations of CARS196"):
+    with pytest.raises(FileError, match="not a readable MATLAB file: it has no header"):
         layouts.cars196(root)
 
 

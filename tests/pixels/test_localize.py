@@ -193,7 +193,7 @@ def test_what_is_no_map_is_refused(tmp_path: Path) -> None:
         Map.open(tmp_path)
     for name in ("cameras.bin", "images.bin", "points3D.bin"):
         (tmp_path / "model" / name).write_bytes(b"\xff" * 9)
-    with pytest.raises(FileError, match="damaged COLMAP model"):
+    with pytest.raises(FileError, match=r"announces .* entries, more than it can hold"):
         Map.open(tmp_path)
 
 

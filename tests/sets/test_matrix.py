@@ -257,7 +257,7 @@ def test_a_damaged_matrix(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
         DistanceMatrix.open(tmp_path).verify()
     for bad in (bytes(data[:-8]), b"", b"\x93NUMPY"):
         file.write_bytes(bad)
-        with pytest.raises(lw.FileError, match=r"distances\.npy is damaged"):
+        with pytest.raises(lw.FileError, match=r"distances\.npy: (declares|damaged|the file is empty|NumPy format)"):
             DistanceMatrix.open(tmp_path)
     np.save(file, np.zeros((2, 2)))
     with pytest.raises(lw.FileError, match=r"shape \(2, 2\)"):

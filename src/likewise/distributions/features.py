@@ -30,6 +30,8 @@ Indices = Sequence[int]
 
 BATCH = 64
 """Pictures that are in memory at a time."""
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number in a feature: the fourth power of a larger one, which the Fréchet distance takes, is infinite."""
 DRAWN = 5000
 """How many pictures are drawn of a generator where nothing else says it."""
 PLAIN = "features"
@@ -313,9 +315,11 @@ def _numpy(x: Any) -> NDArray[Any]:
 
 def _check_finite(rows: Rows, where: str) -> None:
     for start in range(0, len(rows), 4096):
-        good = np.isfinite(rows[start : start + 4096]).all(axis=1)
+        good = (np.abs(rows[start : start + 4096]) <= LARGEST).all(axis=1)  # NaN is not, either
         if not good.all():
-            raise InputError(f"{where}: row {start + int((~good).argmax())} contains NaN or infinity")
+            row = start + int((~good).argmax())
+            what = f"a number beyond ±{LARGEST:.1e}" if np.isfinite(rows[row]).all() else "NaN or infinity"
+            raise InputError(f"{where}: row {row} contains {what}")
 
 
 __all__ = ["Features", "features", "is_generator", "name_of"]

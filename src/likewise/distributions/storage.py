@@ -231,6 +231,8 @@ def _classes(labels: NDArray[Any] | None, path: Any) -> tuple[NDArray[np.int64] 
     """Class numbers and their count, from one-hot rows or from numbers; an empty array means that there are none."""
     if labels is None or labels.size == 0:
         return None, None
+    if labels.dtype.kind not in "biuf":
+        raise FileError(f"{path}: 'labels': expected numbers, got {labels.dtype} {labels.shape}")
     if labels.ndim == 2 and labels.shape[1] > 1:
         hot = labels.astype(np.float64)
         if not (((hot == 0) | (hot == 1)).all() and (hot.sum(1) == 1).all()):

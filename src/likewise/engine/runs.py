@@ -277,7 +277,7 @@ def _words(line: dict[str, Any]) -> dict[str, Any]:
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{where} is damaged: {error}") from None
     if not isinstance(value, dict):
         raise FileError(f"{where} is damaged: expected a JSON object")

@@ -38,6 +38,8 @@ Shard = JSON
 """What `work` is given: a number, or any JSON value that says which part of the job it is."""
 
 FORMAT = 1
+MOST_SHARDS = 1_000_000
+"""A job, or a manifest, of more shards than this is refused."""
 MOST_FAILURES = 20
 """After this many failed shards the rest is not tried: the fault is in the work, not in a shard."""
 
@@ -76,6 +78,8 @@ def run(
     """
     if isinstance(shards, int) and shards < 0:
         raise InputError(f"shards: expected a number ≥ 0, or a sequence, got {shards}")
+    if (shards if isinstance(shards, int) else len(shards)) > MOST_SHARDS:
+        raise InputError(f"shards: at most {MOST_SHARDS:,}, got more; let a shard do more")
     items = list(range(shards)) if isinstance(shards, int) else list(shards)
     check_executor(executor, n_jobs)
     store = ShardStore(Path(out), _manifest(key, items))
@@ -152,13 +156,18 @@ class ShardStore:
 
     def missing(self) -> list[int]:
         """The shards that have no file."""
-        return [i for i in range(len(self)) if not self.file(i).exists()]
+        there = self._names()
+        return [i for i in range(len(self)) if _file(i) not in there]
+
+    def _names(self) -> set[str]:
+        """What lies in the folder: asked once, not once a shard."""
+        return {entry.name for entry in os.scandir(self.path)} if self.path.is_dir() else set()
 
     def verify(self) -> dict[int, str]:
         """Read every shard that has a file; what is wrong, by shard number. Empty when all is well."""
-        wrong = {}
+        wrong, there = {}, self._names()
         for i in range(len(self)):
-            if self.file(i).exists():
+            if _file(i) in there:
                 try:
                     self.load(i)
                 except FileError as error:
@@ -461,7 +470,9 @@ def _manifest(key: Mapping[str, JSON], items: Sequence[Shard]) -> dict[str, Any]
 
 def _well_formed(manifest: Mapping[str, Any]) -> bool:
     kinds = {"key": dict, "shards": int, "items": str, "digest": str, "versions": dict}
-    return all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()) and manifest["shards"] >= 0
+    if not all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+        return False
+    return not isinstance(manifest["shards"], bool) and 0 <= manifest["shards"] <= MOST_SHARDS
 
 
 def _file(i: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import io, matfiles
 from likewise.errors import FileError, InputError
 from likewise.images.dataset import Dataset as Dataset
 
@@ -124,19 +124,24 @@ def cars196(path: FilePath, split: Split | None = None) -> Dataset:
 
 
 def _cars_list(file: Path) -> tuple[list[Path], list[str], list[int]]:
-    from scipy.io import loadmat
-
+    held = matfiles.variables(file, ["annotations", "class_names"])
     try:
-        held = loadmat(file, squeeze_me=True, variable_names=["annotations", "class_names"])
-        rows = np.atleast_1d(held["annotations"])
-        paths, numbers = [str(p) for p in rows["relative_im_path"]], [int(c) for c in rows["class"]]
-        names = [str(n) for n in np.atleast_1d(held["class_names"])]
-        labels = [names[c - 1] for c in numbers]
-    except Exception as error:  # a damaged .mat can raise anything
-        raise FileError(f"{file}: not the annotations of CARS196: {error or type(error).__name__}") from error
+        rows = held["annotations"].ravel()
+        paths, numbers = [str(_single(p)) for p in rows["relative_im_path"]], [int(_single(c)) for c in rows["class"]]
+        names = [str(_single(n)) for n in held["class_names"].ravel()]
+        labels = [names[c - 1] for c in numbers if 1 <= c <= len(names)]
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise FileError(f"{file}: not the annotations of CARS196: {error or type(error).__name__}") from None
+    if len(labels) != len(numbers):
+        raise FileError(f"{file}: not the annotations of CARS196: a picture is of a class that has no name")
     files = [file.parent / _within(p, file) for p in paths]
     _all_there(files, file)
     return files, labels, numbers
+
+
+def _single(cell: Any) -> Any:
+    """What a MATLAB cell of one element holds."""
+    return np.asarray(cell).item()
 
 
 def sop(path: FilePath, split: Split | None = None) -> Dataset:
@@ -296,7 +301,7 @@ def _within(name: str, file: Path) -> PurePosixPath:
 
 
 def _all_there(files: Sequence[Path], source: Path) -> None:
-    missing = [f for f in files if not f.is_file()]
+    missing = [f for f in files if not io.is_file(f)]
     if missing:
         raise FileError(f"{source}: names {missing[0]}, but there is no such file ({len(missing):,} missing)")
 

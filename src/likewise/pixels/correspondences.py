@@ -198,15 +198,20 @@ class _Scene:
 
     def pairs(self, low: float, high: float) -> NDArray[np.int64]:
         """The pairs (n, 2) of pictures that are there and overlap enough."""
-        there = [isinstance(p, str) and p for p in self.held["image_paths"]]
-        if "pair_infos" in self.held:
-            found = [(int(info[0][0]), int(info[0][1])) for info in self.held["pair_infos"] if low <= info[1] <= high]
-        else:
-            shares = np.asarray(self.held["overlap_matrix"], dtype=np.float64)
-            found = [(int(i), int(j)) for i, j in np.argwhere((shares >= low) & (shares <= high)) if i != j]
+        there = [isinstance(p, str) and p for p in np.atleast_1d(self.held["image_paths"])]
+        try:
+            found = self._overlapping(low, high)
+        except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
+            raise FileError(f"{self.file}: its pairs are not (i, j), overlap: {error}") from None
         if any(not 0 <= k < len(there) for pair in found for k in pair):
             raise FileError(f"{self.file}: names a picture that it does not list")
         return np.array([p for p in found if there[p[0]] and there[p[1]]], dtype=np.int64).reshape(-1, 2)
+
+    def _overlapping(self, low: float, high: float) -> list[tuple[int, int]]:
+        if "pair_infos" in self.held:
+            return [(int(info[0][0]), int(info[0][1])) for info in self.held["pair_infos"] if low <= info[1] <= high]
+        shares = np.asarray(self.held["overlap_matrix"], dtype=np.float64)
+        return [(int(i), int(j)) for i, j in np.argwhere((shares >= low) & (shares <= high)) if i != j]
 
     def pair(self, i: int, j: int) -> FlowPair:
         """Two pictures with their cameras, and with their common points where they were asked for."""
@@ -226,15 +231,21 @@ class _Scene:
             T = np.eye(4)
             pose = np.array(self.held["poses"][k], dtype=np.float64)
             T[: pose.shape[0]] = pose
+            np.linalg.inv(T), np.linalg.inv(K)
         except (ValueError, TypeError, IndexError) as error:
             raise FileError(f"{self.file}: picture {k} has no camera: {error}") from None
+        if not (np.isfinite(K).all() and np.isfinite(T).all()):
+            raise FileError(f"{self.file}: picture {k} has no camera: a number is not finite")
         K[:2, 2] -= 0.5
         return K, T
 
     def _common(self, i: int, j: int) -> tuple[Floats, Floats]:
-        one, two = self.held["points3D_id_to_2D"][i], self.held["points3D_id_to_2D"][j]
-        shared = [k for k in one if k in two]
-        a, b = (np.array([points[k] for k in shared], dtype=np.float64).reshape(-1, 2) - 0.5 for points in (one, two))
+        try:
+            one, two = self.held["points3D_id_to_2D"][i], self.held["points3D_id_to_2D"][j]
+            shared = [k for k in one if k in two]
+            a, b = (np.array([at[k] for k in shared], dtype=np.float64).reshape(-1, 2) - 0.5 for at in (one, two))
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            raise FileError(f"{self.file}: the points of pictures {i} and {j} are damaged: {error}") from None
         return a, b
 
 

@@ -28,13 +28,11 @@ class Shot:
 
 def shot(path: str | os.PathLike[str]) -> Shot:
     """The EXIF of a photo that io can read; whatever is missing or damaged counts as not told."""
-    from PIL import Image
-
     if not io.is_image(path):
         raise FileError(f"{path}: not a picture")
     try:
-        with Image.open(path) as opened:
-            exif = opened.getexif()
+        with io.opened(path) as picture:
+            exif = picture.getexif()
             details, gps = exif.get_ifd(0x8769), exif.get_ifd(0x8825)
             make = " ".join(str(exif.get(tag, "")).strip() for tag in (0x010F, 0x0110)).strip()
     except Exception:  # damaged EXIF can raise anything
@@ -46,7 +44,7 @@ def _focal(film: Any) -> float | None:
     """f₃₅ / 36 mm: the focal length as a share of the longest side."""
     try:
         value = float(film)
-    except (TypeError, ValueError, ZeroDivisionError):
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
     return value / FILM if 5.0 <= value <= 2000.0 else None
 
@@ -54,11 +52,11 @@ def _focal(film: Any) -> float | None:
 def _place(gps: Any) -> tuple[float, float, float] | None:
     try:
         north, east = (
-            (1.0 if str(gps[mark]) in "NE" else -1.0) * sum(float(v) / 60.0**k for k, v in enumerate(gps[tag]))
+            (1.0 if str(gps[mark]) in "NE" else -1.0) * sum(float(v) / 60.0**k for k, v in enumerate(gps[tag][:3]))
             for mark, tag in ((1, 2), (3, 4))
         )
         height = float(gps.get(6, 0.0)) * (-1.0 if gps.get(5, b"\0") in (1, b"\1") else 1.0)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
     known = np.isfinite([north, east, height]).all() and abs(north) <= 90 and abs(east) <= 180 and (north or east)
     return (north, east, height) if known else None

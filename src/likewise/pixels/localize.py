@@ -6,6 +6,7 @@ the map knows in space is a 2-D–3-D correspondence; the pose follows by P3P in
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -107,13 +108,10 @@ class Map:
         folder = Path(path)
         if not (folder / "model").is_dir():
             raise FileError(f"{folder}: not a map; make one with Map.build(photos, {str(folder)!r})")
-        survey = Survey.read(_pycolmap(), folder / "model")
+        survey = Survey.read(folder / "model")
         if not survey.photos or not len(survey.points):
             raise FileError(f"{folder}: its model holds no photo or no point")
-        told = (
-            runs.read_json(folder / "summary.json").get("metres a unit") if (folder / "summary.json").exists() else None
-        )
-        return cls(folder, survey, float(told["scale"]) if told else None)
+        return cls(folder, survey, _scale(folder / "summary.json"))
 
     def __len__(self) -> int:
         return len(self.survey.photos)
@@ -271,6 +269,17 @@ def _row(describe: Any, shown: Any) -> Floats:
     if not plain.size or not np.isfinite(plain).all():
         raise ShapeError(f"describe: expected a finite row for a picture, got {plain.size} numbers")
     return np.asarray(plain / max(float(np.linalg.norm(plain)), np.finfo(np.float64).tiny))
+
+
+def _scale(file: Path) -> float | None:
+    """Metres a unit, where the summary of a reconstruction tells them."""
+    told = runs.read_json(file).get("metres a unit") if file.exists() else None
+    if not told:
+        return None
+    scale = told.get("scale") if isinstance(told, dict) else None
+    if not isinstance(scale, float) or not 0 < scale < math.inf:
+        raise FileError(f"{file}: damaged: expected metres a unit > 0, got {str(scale)[:40]}")
+    return scale
 
 
 def _pycolmap() -> Any:

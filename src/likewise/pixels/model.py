@@ -123,13 +123,18 @@ class Aligner:
     @classmethod
     def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> Aligner:
         """The aligner that `state` described."""
-        network = Network(int(header["dim"]), int(header["hidden"]))
+        sizes = int(header["dim"]), int(header["hidden"])
+        if not 1 <= min(sizes) <= max(sizes) <= WIDEST:  # a header may name any size, and memory is taken for it
+            raise InputError(f"dim, hidden: expected 1 to {WIDEST}, got {sizes[0]} and {sizes[1]}")
+        network = Network(*sizes)
         network.load_state_dict({k: torch.from_numpy(np.asarray(v, dtype=np.float32)) for k, v in arrays.items()})
         return cls(
             network, Manner(**header["manner"]), name=header["name"], recipe=header["recipe"], figures=header["figures"]
         )
 
 
+WIDEST = 1024
+"""The widest network that is made of a file; the shipped one is 96 wide."""
 WEIGHTS = Path(__file__).parents[1] / "weights" / "pixels-aligner.safetensors"
 
 

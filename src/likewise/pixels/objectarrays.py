@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise.errors import FileError
-from likewise.io import MOST_ARRAY_BYTES
+from likewise.io import MOST_ARRAY_BYTES, is_text
 
 _MARK = object()
 
@@ -53,10 +53,12 @@ def _array(data: bytes, size: int) -> NDArray[Any]:
     shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
         found = rebuilt(stream.read())
-        return found if isinstance(found, np.ndarray) else np.array(found, dtype=object)
+        if not isinstance(found, np.ndarray):  # NumPy pickles the array itself
+            raise ValueError(f"a {type(found).__name__} where an array was expected")
+        return found
     if math.prod(shape) * dtype.itemsize > size:
         raise ValueError(f"shape {shape} in {size:,} bytes")
-    flat = np.frombuffer(stream.read(), dtype=dtype, count=math.prod(shape))
+    flat = _checked(np.frombuffer(stream.read(), dtype=dtype, count=math.prod(shape)))
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
@@ -111,8 +113,15 @@ class _Array:
             for i, item in enumerate(content):
                 flat[i] = item
         else:
-            flat = np.frombuffer(_bytes(content), dtype=known)
+            flat = _checked(np.frombuffer(_bytes(content), dtype=known))
         self.value = flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _checked(flat: NDArray[Any]) -> NDArray[Any]:
+    """The same array, unless it is to be text and is none."""
+    if flat.dtype.names is not None or not is_text(flat):
+        raise ValueError("records, or text that is not Unicode")
+    return flat
 
 
 def _bytes(content: Any) -> bytes:
@@ -132,7 +141,7 @@ def _scalar(dtype: _Dtype, content: Any = b"") -> Any:
     known = dtype.finished()
     if known is None:
         raise ValueError("a scalar object")
-    return np.frombuffer(_bytes(content), dtype=known)[0]
+    return _checked(np.frombuffer(_bytes(content), dtype=known))[0]
 
 
 _MADE: dict[str, Callable[..., Any]] = {

@@ -82,6 +82,10 @@ SIZES: dict[str, Size] = {
 """The sizes by name: small (0.99 M weights) and large (5.26 M) as published, tiny (0.28 M) and light (0.51 M) ours."""
 
 
+WIDEST = 1024
+"""The widest network that is made of a file."""
+
+
 class RAFT(nn.Module):
     """RAFT of a size: "small" and "large" as published, "tiny" and "light" for a CPU, or a `Size` of your own.
 
@@ -227,9 +231,12 @@ class RAFT(nn.Module):
     def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> Self:
         """The network that `state` described, in evaluation mode on the CPU."""
         words: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header["size"].items()}
-        model = cls(Size(**words))
-        weights = {k: torch.from_numpy(v.copy()) for k, v in arrays.items()}
-        model.to(_kind(weights)).load_state_dict(raft_keys.fit(weights, model.state_dict(), _name(model.size)))
+        size, weights = Size(**words), {k: torch.from_numpy(v.copy()) for k, v in arrays.items()}
+        numbers = [n for value in words.values() for n in (value if isinstance(value, tuple) else (value,))]
+        if any(isinstance(n, int | float) and not 0 <= n <= WIDEST for n in numbers):  # memory is taken for it
+            raise InputError(f"size: expected numbers from 0 to {WIDEST}, got {words}")
+        model = cls(size)
+        model.to(_kind(weights)).load_state_dict(raft_keys.fit(weights, model.state_dict(), _name(size)))
         return model
 
 

@@ -24,6 +24,10 @@ Index: TypeAlias = NDArray[np.int64]
 MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV")
 """The camera models that are read, in the order of their numbers; those with distortion only where it is 0."""
 _PARAMETERS = (3, 4, 4, 5, 8)
+SHORTEST = 1e-9
+"""A focal length below this many pixels, or anything of a camera beyond 1e9, belongs to none."""
+MOST_NAME = 4096
+"""A name of a picture that is longer than this many bytes is refused."""
 LEAST = 30
 """Points that two pictures must share, unless asked otherwise."""
 
@@ -144,10 +148,12 @@ def _camera(folder: Path, number: int, model: str, width: int, height: int, p: l
         raise FileError(
             f"{folder}: camera {number} is {model}; undistort the pictures (colmap image_undistorter) first"
         )
-    if len(p) != _PARAMETERS[MODELS.index(model)] or not np.isfinite(p).all() or p[0] <= 0:
+    if len(p) != _PARAMETERS[MODELS.index(model)] or not np.isfinite(p).all():
         raise FileError(f"{folder}: camera {number} has {len(p)} parameters that do not make a {model}")
     single = model in ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
     fx, fy, cx, cy, *bent = [p[0], *p] if single else p
+    if not (min(fx, fy) > SHORTEST and max(fx, fy, abs(cx), abs(cy)) < 1 / SHORTEST) or not min(width, height) >= 1:
+        raise FileError(f"{folder}: camera {number} has {len(p)} parameters that do not make a {model}")
     if any(bent):
         raise FileError(f"{folder}: camera {number} has distortion; undistort the pictures (colmap image_undistorter)")
     return Camera((height, width), np.array([[fx, 0, cx - 0.5], [0, fy, cy - 0.5], [0, 0, 1.0]]))
@@ -166,7 +172,7 @@ def _text_cameras(file: Path) -> Iterator[tuple[Any, ...]]:
 
 
 def _binary_cameras(file: Path) -> Iterator[tuple[Any, ...]]:
-    with _Reader(file) as reader:
+    with BinaryFile(file) as reader:
         for _ in range(reader.count(32)):
             number, model, width, height = reader.take("<IiQQ")
             if not 0 <= model < len(MODELS):
@@ -190,9 +196,9 @@ def views_of(folder: Path) -> list[View]:
 
 def _view(file: Path, pose: list[float], camera: int, name: str, table: Floats) -> View:
     """A quaternion w x y z, a translation, and rows x y id (−1 for no 3-D point)."""
-    if not np.isfinite(pose).all() or np.linalg.norm(pose[:4]) == 0:
+    if len(pose) != 7 or not np.isfinite(pose).all() or not 0 < np.linalg.norm(pose[:4]) < np.inf:
         raise FileError(f"{file}: {name} has no pose")
-    known = table[:, 2] >= 0
+    known = (table[:, 2] >= 0) & (table[:, 2] < 2.0**63) & np.isfinite(table).all(axis=1)
     points, ids = table[known, :2] - 0.5, table[known, 2].astype(np.int64)
     return View(name, camera, rotation(np.array(pose[:4])), np.array(pose[4:7]), points, ids)
 
@@ -226,7 +232,7 @@ def _text_views(file: Path) -> Iterator[View]:
 
 def _binary_views(file: Path) -> Iterator[View]:
     row = np.dtype([("x", "<f8"), ("y", "<f8"), ("id", "<i8")])
-    with _Reader(file) as reader:
+    with BinaryFile(file) as reader:
         for _ in range(reader.count(73)):
             _, *pose, camera = reader.take("<I7dI")
             name = reader.name()
@@ -248,14 +254,14 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
         raise FileError(f"{file}: cannot be read: {error}") from None
 
 
-class _Reader:
+class BinaryFile:
     """A little-endian file that never gives more than it holds."""
 
     def __init__(self, file: Path) -> None:
         self.file, self.size = file, file.stat().st_size
         self.stream: IO[bytes] = open(file, "rb")  # noqa: SIM115
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> BinaryFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -278,7 +284,9 @@ class _Reader:
 
     def name(self) -> str:
         """Characters up to a zero."""
-        letters = bytearray()
-        while (letter := self.bytes(1)) != b"\0":
-            letters += letter
+        start = self.stream.tell()
+        letters, zero, _ = self.stream.read(MOST_NAME).partition(b"\0")
+        if not zero:
+            raise FileError(f"{self.file}: a name without an end; it is damaged")
+        self.stream.seek(start + len(letters) + 1)
         return letters.decode("utf-8", "replace")

@@ -268,7 +268,7 @@ class _Job:
 
     def _pairs(self) -> dict[str, Any]:
         """pairs.npz and summary.json."""
-        survey = surveys.Survey.read(self.pycolmap, self.out / "model")
+        survey = surveys.Survey.read(self.out / "model")
         names, arrays, errors = surveys.pairs(survey, self.settings.overlap)
         if not len(arrays["F"]):
             raise LikewiseError(f"overlap: no two photos share {self.settings.overlap} points; make it smaller")

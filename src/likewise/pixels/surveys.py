@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from likewise.errors import FileError
 from likewise.pixels import robust
 from likewise.pixels.exif import metres
+from likewise.pixels.reconstructions import BinaryFile, Camera, View, cameras_of, views_of
 
 Floats: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.int64]
@@ -51,16 +52,15 @@ class Survey:
     points: Floats
 
     @classmethod
-    def read(cls, pycolmap: Any, folder: str | os.PathLike[str]) -> Survey:
-        """A model without distortion from COLMAP's binary files."""
+    def read(cls, folder: str | os.PathLike[str]) -> Survey:
+        """A model without distortion from COLMAP's binary files, read here: damage can keep COLMAP busy forever."""
         path = Path(folder)
-        if not (path / "points3D.bin").is_file():
-            raise FileError(f"{path}: holds no COLMAP model (points3D.bin is missing)")
-        try:
-            model = pycolmap.Reconstruction(os.fspath(path))
-        except Exception as error:  # COLMAP raises anything on a damaged file
-            raise FileError(f"{path}: damaged COLMAP model: {error}") from None
-        return cls.of(model)
+        if not all((path / f"{name}.bin").is_file() for name in ("cameras", "images", "points3D")):
+            raise FileError(f"{path}: holds no COLMAP model (cameras.bin, images.bin or points3D.bin is missing)")
+        cameras, views = cameras_of(path), views_of(path)
+        ids, xyz = _points(path / "points3D.bin")
+        numbers = {k: i for i, k in enumerate(ids)}
+        return cls(tuple(_seen(path, view, cameras, numbers) for view in views), xyz)
 
     @classmethod
     def of(cls, model: Any) -> Survey:
@@ -80,6 +80,32 @@ class Survey:
         """The root mean square distance of the cameras from their mean."""
         c = self.centres
         return float(np.sqrt(((c - c.mean(axis=0)) ** 2).sum(axis=1).mean()))
+
+
+def _points(file: Path) -> tuple[list[int], Floats]:
+    """Numbers and places of the points: id, x y z, colour, error, and who sees it, which the pictures tell, too."""
+    ids, places = [], []
+    with BinaryFile(file) as reader:
+        for _ in range(reader.count(51)):
+            number, *place = reader.take("<Q3d3Bd")[:4]
+            reader.bytes(8 * reader.count(8))
+            ids.append(int(number))
+            places.append(place)
+    xyz = np.array(places, dtype=np.float64).reshape(-1, 3)
+    if not np.isfinite(xyz).all():
+        raise FileError(f"{file}: a point is nowhere; it is damaged")
+    return ids, xyz
+
+
+def _seen(folder: Path, view: View, cameras: Mapping[int, Camera], numbers: Mapping[int, int]) -> Photo:
+    if view.camera not in cameras:
+        raise FileError(f"{folder}: {view.name} has a camera that is not listed")
+    unknown = [k for k in view.ids.tolist() if k not in numbers]
+    if unknown:
+        raise FileError(f"{folder}: {view.name} shows point {unknown[0]}, which is not listed")
+    camera = cameras[view.camera]
+    shows = np.array([numbers[k] for k in view.ids.tolist()], dtype=np.int64)
+    return Photo(view.name, camera.size, camera.K, view.R, view.t, view.points, shows)
 
 
 def _photo(image: Any, numbers: Mapping[int, int]) -> Photo:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from likewise import io, matfiles
 from likewise.errors import FileError, InputError, MissingExtra, ShapeError
 from likewise.sets.features import Describe
 from likewise.types import Array, Signature
@@ -62,7 +63,7 @@ def kinfacew(path: FilePath, relations: Sequence[str] = ("fs", "fd", "ms", "md")
     names = sorted({(relation, name) for relation, (_, _, one, two) in rows for name in (one, two)})
     where = {name: i for i, (_, name) in enumerate(names)}
     files = tuple(root / "images" / RELATIONS[relation] / name for relation, name in names)
-    missing = [f for f in files if not f.is_file()]
+    missing = [f for f in files if not io.is_file(f)]
     if missing:
         raise FileError(f"{missing[0]}: named in meta_data, but there is no such file ({len(missing)} missing)")
     return Kinship(
@@ -85,7 +86,7 @@ def _kin_rows(root: Path, relation: str) -> list[tuple[int, bool, str, str]]:
         raise FileError(f"{path}: pairs has shape {table.shape}, expected (n, 4): fold, kin, image 1, image 2")
     try:
         rows = [(int(r[0].item()), bool(r[1].item()), str(r[2].item()), str(r[3].item())) for r in table]
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise FileError(f"{path}: a row is not fold, kin, image 1, image 2: {error}") from None
     for name in (name for row in rows for name in row[2:]):
         if not re.fullmatch(rf"{relation}_\d+_[12]\.\w+", name):
@@ -149,7 +150,7 @@ def ilids_vid(path: FilePath, *, pictures: str = "sequences", least: int = 1) ->
 
 
 def _ilids_split(file: Path, row: NDArray[Any], everyone: list[str], place: dict[str, int]) -> Split:
-    numbers = np.asarray(row, dtype=np.int64).ravel()
+    numbers = _whole(file, row)
     if sorted(numbers.tolist()) != list(range(1, len(everyone) + 1)):
         raise FileError(f"{file}: a split does not name each of the {len(everyone)} people once")
     names = [everyone[i - 1] for i in numbers]
@@ -184,9 +185,10 @@ def _tracklets(camera: Path, least: int) -> dict[str, tuple[Path, ...]]:
 
 def lomo(path: FilePath, n: int, key: str = "descriptors") -> Array:
     """LOMO descriptors as published, a .mat with `descriptors` (26960, n), a column a picture; as rows (n, d)."""
-    array = np.asarray(_mat(Path(path), key), dtype=np.float64)
-    if array.ndim != 2 or n not in array.shape:
-        raise FileError(f"{path}: {key} has shape {array.shape}, expected (d, {n}), one column a picture")
+    held = _mat(Path(path), key)
+    if held.ndim != 2 or n not in held.shape or held.dtype.kind not in "biuf":
+        raise FileError(f"{path}: {key} is {held.dtype} {held.shape}, expected (d, {n}) numbers, a column a picture")
+    array = held.astype(np.float64)
     return np.ascontiguousarray(array.T if array.shape[1] == n else array)
 
 
@@ -236,7 +238,7 @@ def ucsd_traffic(path: FilePath) -> Traffic:
     numbers = sorted(master)
     place = {number: i for i, number in enumerate(numbers)}
     videos = tuple(root / "video" / f"{master[i][0]}.avi" for i in numbers)
-    missing = [v for v in videos if not v.is_file()]
+    missing = [v for v in videos if not io.is_file(v)]
     if missing:
         raise FileError(f"{missing[0]}: named in ImageMaster, but there is no such file ({len(missing)} missing)")
     if (root / "EvalSet_train").is_file():
@@ -309,7 +311,15 @@ def _eval_text(path: Path) -> list[list[int]]:
 
 
 def _eval_mat(path: Path, key: str) -> list[list[int]]:
-    return [[int(n) for n in np.asarray(cell).ravel()] for cell in _mat(path, key).ravel()]
+    return [[int(n) for n in _whole(path, cell)] for cell in _mat(path, key).ravel()]
+
+
+def _whole(path: Path, row: Any) -> Index:
+    """The whole numbers of a row or a cell."""
+    numbers = np.asarray(row).ravel()
+    if numbers.dtype.kind not in "biuf" or not (np.isfinite(numbers) & (numbers == np.round(numbers))).all():
+        raise FileError(f"{path}: a split is not a list of whole numbers")
+    return numbers.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -401,19 +411,10 @@ def _text(path: Path) -> str:
 
 def _mat(path: Path, key: str) -> NDArray[Any]:
     """One variable of a MATLAB file (version 7 or older; reading executes nothing)."""
-    from scipy.io import loadmat
-
-    if not path.is_file():
-        raise FileError(f"{path}: no such file")
-    try:
-        found = loadmat(path, variable_names=[key])
-    except NotImplementedError:
-        raise FileError(f"{path}: is a MATLAB 7.3 (HDF5) file; save it again with -v7") from None
-    except Exception as error:  # the reader raises many kinds on damaged files
-        raise FileError(f"{path}: not a readable MATLAB file: {error}") from None
+    found = matfiles.variables(path, [key])
     if key not in found:
         raise FileError(f"{path}: has no variable {key!r}")
-    return np.asarray(found[key])
+    return found[key]
 
 
 def children(folder: Path) -> list[Path]:

@@ -122,12 +122,11 @@ class DistanceMatrix:
         kinds = {"shape": list, "gamma": float, "key": dict}
         if info.get("format") != FORMAT or not all(isinstance(info.get(name), kind) for name, kind in kinds.items()):
             raise FileError(f"{folder / 'distances.json'} does not describe a distance matrix of format {FORMAT}")
-        try:
-            values = np.lib.format.open_memmap(file, mode="r")
-        except FileNotFoundError:
-            raise FileError(f"{file} does not exist") from None
-        except (OSError, ValueError) as error:
-            raise FileError(f"{file} is damaged: {error}") from None
+        if not file.exists():
+            raise FileError(f"{file} does not exist")
+        values = io.map_array(file)
+        if values.ndim != 2 or values.dtype not in (np.float32, np.float64):
+            raise FileError(f"{file} is damaged: it holds {values.dtype} {values.shape}, not a matrix of distances")
         if list(values.shape) != info["shape"]:
             raise FileError(f"{file} has shape {values.shape} where distances.json says {tuple(info['shape'])}")
         return cls(folder, info, values)

@@ -1,0 +1,315 @@
+"""The table of readers: what is made, which files of it are edited and how, and how it is read to the end."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.fuzz import forms, seeds
+from tests.fuzz.cases import Reader
+from tests.fuzz.mutations import as_json, as_json_lines, bytewise, text
+
+ANY = (bytewise,)
+NPZ = (forms.zipped(forms.npy),)
+ARRAYS = {"*.npy": (forms.npy,), "*.npz": NPZ}
+MATLAB = (forms.words32, forms.unpacked(forms.words32))
+PICKLES = (forms.zipped(forms.pickled),)
+
+
+def files(folder: Path, *patterns: str) -> list[Path]:
+    """The files that are read, in order."""
+    return sorted(p for pattern in patterns or ("*",) for p in folder.glob(pattern) if p.is_file())
+
+
+def each(read: Any, *patterns: str) -> Any:
+    """Read every file of a folder: the first refusal is the outcome, as one file of it was edited."""
+    return lambda folder: [read(p) for p in files(folder, *patterns)]
+
+
+# ------------------------------------------------------------------------------------------------------- how it is read
+
+
+def picture(path: Path) -> None:
+    from likewise import io
+
+    io.is_image(path)
+    io.read_array(path)
+    io.decode(path.read_bytes(), side=8)
+    io.read(path)
+
+
+def film(path: Path) -> None:
+    from likewise import io
+
+    list(io.frames(path, most=8, every=2))
+
+
+def flow(path: Path) -> None:
+    from likewise.flowfiles import read_flow
+
+    np.asarray(read_flow(path).vectors).sum()
+
+
+def gallery(folder: Path) -> None:
+    """Open, search with and without a filter, look at what is kept, check everything."""
+    import likewise as lw
+
+    with lw.images.Gallery.open(folder / "g") as found:
+        repr(found), len(found), list(found), found.describe()
+        rows = np.eye(int(found.describe().get("dimensions", 8)), 8, dtype=np.float32)[:2]
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        found.check()
+        found.search_rows(rows, 3)
+        found.search_rows(rows, 3, label="k1")
+
+
+def bank(folder: Path) -> None:
+    from likewise.distributions import Bank
+    from likewise.engine.shards import ShardStore
+
+    store = ShardStore.open(folder / "bank")
+    repr(store), store.verify(), store.key
+    found = Bank.open(folder / "bank")
+    repr(found), found.log_weights(0.5), found.ess(0.5), found.sample(3, 0.5, seed=0)
+
+
+def run(folder: Path) -> None:
+    from likewise.engine.runs import Run
+
+    found = Run.open(folder / "run")
+    repr(found), found.seed, found.metrics(), found.result
+
+
+def matrix(folder: Path) -> None:
+    from likewise.sets.matrix import DistanceMatrix
+
+    found = DistanceMatrix.open(folder / "m")
+    repr(found), found.shape, found.gamma, len(found), found[0], np.asarray(found).sum()
+    found.verify()
+
+
+def model(path: Path) -> None:
+    import likewise as lw
+
+    repr(lw.load(path))
+
+
+def state(path: Path) -> None:
+    from likewise.backbones import named
+
+    named("convnet", path)
+
+
+def official(path: Path) -> None:
+    import likewise as lw
+
+    lw.pixels.RAFT.from_official(path)
+
+
+def generator(path: Path) -> None:
+    from likewise.distributions.data import load_generator
+
+    made = load_generator(path)
+    made(made.latent.sample(2, np.random.default_rng(0)))
+
+
+def survey(folder: Path) -> None:
+    from likewise.pixels import surveys
+
+    found = surveys.Survey.read(folder / "binary")
+    surveys.pairs(found, 8)
+
+
+def pairs(folder: Path) -> None:
+    from likewise.pixels.views import Pairs
+
+    found = Pairs.open(folder)
+    repr(found), len(found), found.path(0)
+    found(1, (32, 32), 0)
+
+
+def dataset(name: str, **options: Any) -> Any:
+    """A data set of pairs of pictures, every pair with its truth."""
+
+    def read(folder: Path) -> None:
+        from likewise.pixels import layouts
+
+        for pair in list(layouts.LAYOUTS[name](folder / name[0] if (folder / name[0]).is_dir() else folder, **options))[
+            :3
+        ]:
+            pair.load(24)
+
+    return read
+
+
+def colmap(folder: Path) -> None:
+    from likewise.pixels.reconstructions import colmap as read
+
+    for pair in list(read(folder / "m", least=5))[:3]:
+        pair.load(24)
+
+
+def megadepth(folder: Path) -> None:
+    from likewise.pixels.correspondences import megadepth as read
+
+    for points in (False, True):
+        for pair in list(read(folder / "m", points=points))[:3]:
+            pair.load(24)
+
+
+def labelled(layout: str) -> Any:
+    def read(folder: Path) -> None:
+        from likewise.images import layouts
+
+        for split in (None, "train", "test"):
+            repr(layouts.LAYOUTS[layout](folder, split))
+
+    return read
+
+
+# -------------------------------------------------------------------------------------------------------------- sealing
+
+
+def seal_gallery(folder: Path) -> None:
+    """Sums of segments and index into the manifest, and the manifest's own over all."""
+    from likewise.engine.checkpoint import canonical
+
+    root = folder / "g"
+    said = json.loads((root / "gallery.json").read_bytes())
+    said.pop("checksum", None)
+    for entry in said["segments"]:
+        stem = root / f"segment-{entry['number']:06d}"
+        entry["sha256"] = [_sum(stem.with_suffix(".npy")), _sum(stem.with_suffix(".json"))]
+    if said.get("index"):
+        said["index"]["sha256"] = _sum(root / f"index-{said['index']['number']:06d}.faiss")
+    checksum = hashlib.sha256(canonical(said, "manifest").encode()).hexdigest()
+    (root / "gallery.json").write_text(json.dumps({**said, "checksum": checksum}))
+
+
+def seal_matrix(folder: Path) -> None:
+    said = json.loads((folder / "m" / "distances.json").read_bytes())
+    said["sha256"] = _sum(folder / "m" / "distances.npy")
+    (folder / "m" / "distances.json").write_text(json.dumps(said))
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------------ the table
+
+
+def _sets(name: str) -> Any:
+    def read(*arguments: Any, **options: Any) -> Any:
+        from likewise.sets import data, layouts
+
+        return getattr(layouts if hasattr(layouts, name) else data, name)(*arguments, **options)
+
+    return read
+
+
+def _reference(path: Path) -> None:
+    from likewise.distributions import Bank
+
+    found = Bank.from_reference_npz(path)
+    repr(found), found.log_weights(0.5)
+
+
+def _matches(path: Path) -> None:
+    from likewise.pixels.matches import Matches
+
+    found = Matches.open(path)
+    repr(found), found.homography(), len(found.a)
+
+
+def _shot(path: Path) -> None:
+    from likewise.pixels.exif import shot
+
+    shot(path)
+
+
+def _features(path: Path) -> None:
+    import likewise as lw
+
+    lw.distributions.compare(path, np.random.default_rng(5).normal(size=(40, 3)))
+
+
+def _arrays(path: Path) -> None:
+    from likewise.io import load_arrays
+
+    repr(load_arrays(path))
+
+
+SEGMENTS = {"g/*.npy": (forms.npy,), "g/segment*.json": (as_json,), "g/gallery.json": (as_json,)}
+INDEX = {"g/*.faiss": ANY, "g/gallery.json": (as_json,)}
+MATRIX = {"m/*.npy": (forms.npy,), "m/*.json": (as_json,)}
+SCENES = {"m/scene_info/*.npz": (*NPZ, *PICKLES)}
+CARS = {"cars_annos.mat": MATLAB}
+BANK = {"bank/*.safetensors": (forms.sealed,), "bank/manifest.json": (as_json,)}
+
+READERS: tuple[Reader, ...] = (
+    Reader("png", seeds.png, each(picture), {"*": (bytewise, forms.png, forms.png)}),
+    Reader("jpeg", seeds.jpeg, each(picture), {"*": ANY}),
+    Reader("webp", seeds.webp, each(picture), {"*": ANY}),
+    Reader("tiff", seeds.tiff, each(picture), {"*": (bytewise, forms.words32)}),
+    Reader("bmp", seeds.bmp, each(picture), {"*": ANY}),
+    Reader("gif", seeds.gif, each(picture), {"*": ANY}),
+    Reader("ppm", seeds.ppm, each(picture), {"*": (bytewise, text)}),
+    Reader("avif", seeds.avif, each(picture), {"*": ANY}),
+    Reader("exif", seeds.jpeg, each(_shot), {"a.jpg": ANY}),
+    Reader("video", seeds.video, each(film), {"*": ANY}, needs=("av",)),
+    Reader("arrays", seeds.arrays, each(_arrays), ARRAYS),
+    Reader("flow .flo", seeds.flo, each(flow), {"*": ANY}),
+    Reader("flow png", seeds.kitti, each(flow), {"*": (bytewise, forms.png, forms.png)}),
+    Reader("sets npz", seeds.set_arrays, each(_sets("load_npz")), {"*": NPZ}),
+    Reader("matches npz", seeds.match_arrays, each(_matches), {"*": NPZ}),
+    Reader("reference npz", seeds.reference_arrays, each(_reference), {"*": NPZ}),
+    Reader("features", seeds.feature_arrays, each(_features), ARRAYS),
+    Reader("pairs", seeds.pairs_folder, pairs, {"pairs.npz": NPZ}),
+    Reader("learned metric", seeds.learned, each(model), {"*": (forms.sealed,)}),
+    Reader("raft", seeds.raft, each(model), {"*": (forms.sealed,)}),
+    Reader("aligner", seeds.aligner, each(model), {"*": (forms.sealed,)}),
+    Reader("embedder", seeds.embedder, each(model), {"*": (forms.sealed,)}),
+    Reader(
+        "state dict", seeds.state_dicts, each(state),
+        {"a.pth": PICKLES, "b.pt": (forms.pickled,), "c.safetensors": (forms.safetensors,)},
+    ),
+    Reader(
+        "generator", seeds.generators, each(generator),
+        {"*.pt": PICKLES, "[dv]*.safetensors": (forms.safetensors,), "saved.safetensors": (forms.sealed,)},
+    ),
+    Reader("onnx", seeds.onnx_file, each(generator), {"*": ANY}, needs=("onnx", "onnxruntime")),
+    Reader("bank", seeds.bank, bank, BANK),
+    Reader("saved bank", seeds.saved_bank, bank, BANK),
+    Reader("run", seeds.run, run, {"run/*.json": (as_json,), "run/*.jsonl": (as_json_lines, bytewise)}),
+    Reader("distance matrix", seeds.distance_matrix, matrix, MATRIX, seal_matrix),
+    Reader("gallery", seeds.gallery, gallery, SEGMENTS, seal_gallery),
+    Reader("gallery ivf", seeds.indexed("ivf"), gallery, INDEX, seal_gallery),
+    Reader("gallery hnsw", seeds.indexed("hnsw"), gallery, INDEX, seal_gallery),
+    Reader("colmap text", seeds.colmap_text, colmap, {"m/sparse/*.txt": (text,)}),
+    Reader("colmap binary", seeds.colmap_binary, colmap, {"m/sparse/*.bin": ANY}),
+    Reader("survey", seeds.colmap_whole, survey, {"binary/*.bin": ANY}, needs=("pycolmap",)),
+    Reader("megadepth loftr", seeds.megadepth("loftr"), megadepth, SCENES),
+    Reader("megadepth d2net", seeds.megadepth("d2net"), megadepth, SCENES),
+    Reader("robotcar", seeds.robotcar, dataset("robotcar"), {"r/*.csv": (text, bytewise)}),
+    Reader("hpatches", seeds.hpatches, dataset("hpatches"), {"h/*/H_1_?": (text, bytewise)}),
+    Reader("kinfacew", seeds.kinfacew, lambda f: _sets("kinfacew")(f / "k"), {"k/meta_data/fs_pairs.mat": MATLAB}),
+    Reader("ilids", seeds.ilids, lambda f: _sets("ilids_vid")(f / "i"), {"i/*splits/*.mat": MATLAB}),
+    Reader("traffic", seeds.traffic_text, lambda f: _sets("ucsd_traffic")(f / "t"), {"t/[EI]*": (text,)}),
+    Reader("traffic mat", seeds.traffic_matlab, lambda f: _sets("ucsd_traffic")(f / "t"), {"t/*.mat": MATLAB}),
+    Reader("lomo", seeds.lomo, each(lambda p: _sets("lomo")(p, 5)), {"*.mat": MATLAB}),
+    Reader("time series", seeds.series, each(_sets("read_ts")), {"*": (text, bytewise)}),
+    Reader("cub", seeds.cub, labelled("cub200"), {"*.txt": (text,)}),
+    Reader("cars", seeds.cars, labelled("cars196"), CARS),
+    Reader("products", seeds.products, labelled("sop"), {"*.txt": (text,)}),
+    Reader("omniglot", seeds.omniglot, labelled("omniglot"), {"*.zip": (forms.zipped(forms.png),)}),
+)  # fmt: skip
+
+
+def missing(reader: Reader) -> str:
+    """The package that a reader needs and that is not installed, or ""."""
+    return next((name for name in reader.needs if importlib.util.find_spec(name) is None), "")

@@ -1,0 +1,464 @@
+"""Small valid inputs of every reader, made by the library itself or by the library whose format it is."""
+
+from __future__ import annotations
+
+import io as streams
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from tests.worlds import layouts, scenes
+
+from likewise import flowfiles
+from likewise.types import Flow
+
+SMALL = (24, 32)
+
+
+def picture(seed: int = 0, size: tuple[int, int] = SMALL) -> NDArray[np.uint8]:
+    """A smooth picture with some noise: every compressor has something to do."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[: size[0], : size[1]]
+    smooth = np.stack([x * 7 % 256, y * 9 % 256, (x + y) * 3 % 256], axis=2)
+    return (smooth + rng.integers(0, 20, smooth.shape)).clip(0, 255).astype(np.uint8)
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def exif() -> Image.Exif:
+    """The EXIF of a camera that says where it stood."""
+    data = Image.Exif()
+    data[0x010F], data[0x0110], data[0x0112] = "Maker", "Model", 6
+    data.get_ifd(0x8769)[0xA405] = 27
+    data.get_ifd(0x8825).update({1: "S", 2: (10.0, 30.0, 36.0), 3: "W", 4: (20.0, 0.0, 0.0), 6: 12.5})
+    return data
+
+
+def saved(im: Image.Image, path: Path, kind: str, **options: Any) -> None:
+    """A picture in a format."""
+    out = streams.BytesIO()
+    im.save(out, kind, **options)
+    path.write_bytes(out.getvalue())
+
+
+def png(folder: Path) -> None:
+    im = Image.fromarray(picture())
+    saved(im, folder / "a.png", "PNG")
+    saved(im.convert("P"), folder / "b.png", "PNG", transparency=3)
+    saved(Image.fromarray(picture()[:, :, 0].astype(np.uint16) * 257), folder / "c.png", "PNG")
+    saved(im.convert("RGBA"), folder / "d.png", "PNG", exif=exif(), dpi=(72, 72))
+    saved(im, folder / "e.png", "PNG", save_all=True, append_images=[Image.fromarray(picture(1))], duration=9)
+
+
+def jpeg(folder: Path) -> None:
+    im = Image.fromarray(picture())
+    saved(im, folder / "a.jpg", "JPEG", exif=exif())
+    saved(im, folder / "b.jpg", "JPEG", progressive=True, optimize=True)
+    saved(im.convert("CMYK"), folder / "c.jpg", "JPEG")
+    saved(im.convert("L"), folder / "d.jpg", "JPEG", restart_marker_blocks=2, comment=b"words")
+
+
+def webp(folder: Path) -> None:
+    im = Image.fromarray(picture())
+    saved(im, folder / "a.webp", "WEBP", exif=exif())
+    saved(im.convert("RGBA"), folder / "b.webp", "WEBP", lossless=True)
+    saved(im, folder / "c.webp", "WEBP", save_all=True, append_images=[Image.fromarray(picture(1))])
+
+
+def tiff(folder: Path) -> None:
+    im = Image.fromarray(picture())
+    for name, how in (("a", None), ("b", "tiff_lzw"), ("c", "tiff_adobe_deflate"), ("d", "jpeg"), ("e", "packbits")):
+        saved(im, folder / f"{name}.tif", "TIFF", compression=how)
+    saved(im.convert("1"), folder / "f.tif", "TIFF", compression="group4")
+    saved(Image.fromarray(picture()[:, :, 0].astype(np.float32)), folder / "g.tif", "TIFF", big_tiff=True)
+
+
+def bmp(folder: Path) -> None:
+    im = Image.fromarray(picture())
+    saved(im, folder / "a.bmp", "BMP")
+    saved(im.convert("P"), folder / "b.bmp", "BMP")
+    saved(im.convert("1"), folder / "c.bmp", "BMP")
+    (folder / "d.bmp").write_bytes(_run_lengths())
+
+
+def _run_lengths() -> bytes:
+    """A BMP of 8 × 8 pixels in runs, which Pillow reads and does not write."""
+    pixels = b"".join(bytes([8, row]) + b"\0\0" for row in range(8)) + b"\0\1"
+    head = (40).to_bytes(4, "little") + (8).to_bytes(4, "little") * 2 + b"\1\0\x08\0" + (1).to_bytes(4, "little")
+    head += len(pixels).to_bytes(4, "little") + bytes(8) + (256).to_bytes(4, "little") + bytes(4)
+    palette = b"".join(bytes([i, 255 - i, i // 2, 0]) for i in range(256))
+    start = 14 + len(head) + len(palette)
+    front = b"BM" + (start + len(pixels)).to_bytes(4, "little") + bytes(4) + start.to_bytes(4, "little")
+    return front + head + palette + pixels
+
+
+def gif(folder: Path) -> None:
+    im = Image.fromarray(picture()).convert("P")
+    saved(im, folder / "a.gif", "GIF", interlace=1, transparency=5)
+    others = [Image.fromarray(picture(k)).convert("P") for k in (1, 2)]
+    saved(im, folder / "b.gif", "GIF", save_all=True, append_images=others, duration=20, comment=b"words")
+
+
+def ppm(folder: Path) -> None:
+    saved(Image.fromarray(picture()), folder / "a.ppm", "PPM")
+    saved(Image.fromarray(picture()).convert("1"), folder / "b.pbm", "PPM")
+    rows = "\n".join(" ".join(map(str, row)) for row in picture()[:4, :4].reshape(4, -1))
+    (folder / "c.ppm").write_text(f"P3\n# words\n4 4\n255\n{rows}\n")
+    (folder / "d.pgm").write_bytes(b"P5 4 4 65535\n" + bytes(range(32)))
+
+
+def avif(folder: Path) -> None:
+    saved(Image.fromarray(picture()), folder / "a.avif", "AVIF", exif=exif())
+    saved(Image.fromarray(picture()).convert("RGBA"), folder / "b.avif", "AVIF")
+
+
+def video(folder: Path) -> None:
+    for suffix in (".mp4", ".avi", ".mkv", ".mpg", ".gif"):
+        if suffix == ".gif":
+            im, others = Image.fromarray(picture()), [Image.fromarray(picture(k)) for k in (1, 2)]
+            saved(im, folder / "v.gif", "GIF", save_all=True, append_images=others)
+        elif suffix == ".mpg":
+            _mpeg(folder / "v.mpg")
+        else:
+            layouts.video(folder / f"v{suffix}", frames=4, size=(48, 64))
+
+
+def _mpeg(path: Path) -> None:
+    import av
+
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg1video", rate=25)
+        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+        for k in range(3):
+            frame = av.VideoFrame.from_ndarray(picture(k, (48, 64)), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+
+
+# -------------------------------------------------------------------------------------------------------------- arrays
+
+
+def arrays(folder: Path) -> None:
+    np.save(folder / "a.npy", np.arange(12, dtype=np.float32).reshape(3, 4))
+    np.save(folder / "b.npy", np.asfortranarray(np.arange(6).reshape(2, 3)))
+    np.save(folder / "c.npy", np.array(["one", "two"]))
+    np.savez(folder / "d.npz", a=np.arange(5), b=np.eye(3))
+    np.savez_compressed(folder / "e.npz", rows=np.zeros((40, 8)), names=np.array(["x"] * 40))
+
+
+def set_arrays(folder: Path) -> None:
+    points = np.random.default_rng(0).normal(size=(9, 3))
+    np.savez(
+        folder / "sets.npz", points=points, offsets=np.array([0, 4, 9]), weights=np.r_[[0.25] * 4, [0.2] * 5],
+        labels=np.array(["a", "b"]), levels=np.array([1, 2]), names=np.array([f"n{i}" for i in range(9)]),
+    )  # fmt: skip
+    np.savez(folder / "plain.npz", one=points[:4], two=points[4:])
+
+
+def match_arrays(folder: Path) -> None:
+    from likewise.pixels.matches import Matches
+
+    points = np.random.default_rng(0).random((12, 2)) * 60
+    Matches(points, points + 1, np.ones(12, np.uint8), np.full(12, 0.5), sizes=((48, 64), (48, 64))).save(
+        folder / "m.npz"
+    )
+
+
+def reference_arrays(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(
+        folder / "r.npz",
+        latents=rng.normal(size=(6, 4)),
+        svds=np.exp(rng.normal(size=(6, 3))),
+        labels=np.eye(3)[[0, 1, 2] * 2],
+    )
+
+
+def feature_arrays(folder: Path) -> None:
+    np.save(folder / "f.npy", np.random.default_rng(0).normal(size=(40, 3)))
+    np.savez(folder / "g.npz", rows=np.random.default_rng(1).normal(size=(40, 3)))
+
+
+def pairs_folder(folder: Path) -> None:
+    from likewise.pixels.views import FIELDS
+
+    shapes = {"F": (3, 3), "Ka": (3, 3), "Kb": (3, 3), "R": (3, 3), "t": (3,), "centre_a": (2,), "centre_b": (2,)}
+    rng = np.random.default_rng(0)
+    columns = {n: np.abs(rng.normal(size=(2, *shapes.get(n, ())))) for n, kind in FIELDS.items()}
+    columns |= {n: np.array([0, 1]) for n, kind in FIELDS.items() if kind == "i"}
+    np.savez(folder / "pairs.npz", names=np.array(["0.png", "1.png"]), **columns)
+    for name in ("0.png", "1.png"):
+        saved(Image.fromarray(picture(0, (64, 80))), io_folder(folder) / name, "PNG")
+
+
+def io_folder(folder: Path) -> Path:
+    """images/ below a folder."""
+    (folder / "images").mkdir(exist_ok=True)
+    return folder / "images"
+
+
+def flo(folder: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(6, 8, 2)).astype(np.float32)
+    flowfiles.write_flow(folder / "a.flo", vectors)
+    flowfiles.write_flow(folder / "b.flo", Flow(vectors, np.arange(48).reshape(6, 8) % 3 > 0))
+
+
+def kitti(folder: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(6, 8, 2)).astype(np.float32)
+    flowfiles.write_flow(folder / "a.png", Flow(vectors, np.arange(48).reshape(6, 8) % 3 > 0))
+
+
+# -------------------------------------------------------------------------------------------------------------- models
+
+
+def learned(folder: Path) -> None:
+    import likewise as lw
+    from likewise.sets.pipeline import Pipeline
+
+    rng = np.random.default_rng(0)
+    sets = [rng.normal(loc=k % 2, size=(4, 3)) for k in range(8)]
+    model = lw.sets.WassersteinLMNN(max_iter=2).fit(sets, [k % 2 for k in range(8)])
+    lw.save(model, folder / "lmnn.safetensors")
+    lw.save(Pipeline(model), folder / "pipeline.safetensors")
+
+
+def raft(folder: Path) -> None:
+    import likewise as lw
+
+    lw.save(lw.pixels.RAFT("tiny"), folder / "raft.safetensors")
+
+
+def aligner(folder: Path) -> None:
+    import likewise as lw
+    from likewise.pixels.model import Aligner, Manner
+    from likewise.pixels.network import Network
+
+    lw.save(Aligner(Network(dim=8, hidden=8), Manner(search="always", iters=2), name="n"), folder / "a.safetensors")
+
+
+def embedder(folder: Path) -> None:
+    import torch
+
+    import likewise as lw
+    from likewise.backbones import named
+    from likewise.images import Embedder
+    from likewise.images.network import assemble
+
+    with torch.random.fork_rng():
+        network = assemble(named("convnet"), frozen=1, total=32, heads=4, norm="folded").eval()
+    recipe = {"backbone": "convnet", "frozen": 1, "norm": "folded", "data": "birds", "classes_of_data": 80}
+    model = Embedder(network, name="diva", dim=32, size=32, shortest=40, recipe=recipe, figures={"R@1": 0.4})
+    lw.save(model, folder / "e.safetensors")
+
+
+def state_dicts(folder: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from likewise.backbones import named
+
+    state = named("convnet").state_dict()
+    torch.save(state, folder / "a.pth")
+    torch.save(dict(state), folder / "b.pt", _use_new_zipfile_serialization=False)
+    save_file({k: v.contiguous() for k, v in state.items()}, folder / "c.safetensors")
+
+
+def generators(folder: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+    from tests.worlds import networks
+
+    from likewise.distributions import adapters, data
+
+    for name in ("dcgan", "vae", "stylegan2"):
+        net = networks.ALL[name]()
+        torch.save({"g_ema": net.state_dict()}, folder / f"{name}.pt")
+        save_file({k: v.contiguous().clone() for k, v in net.state_dict().items()}, folder / f"{name}.safetensors")
+    data.save_generator(adapters.weights(folder / "dcgan.pt"), folder / "saved.safetensors")
+
+
+def onnx_file(folder: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(4, 48)).astype(np.float32), "W")
+    nodes = [
+        helper.make_node("MatMul", ["z", "W"], ["h"]),
+        helper.make_node("Tanh", ["h"], ["t"]),
+        helper.make_node("Reshape", ["t", "shape"], ["x"]),
+    ]
+    shape = numpy_helper.from_array(np.array([-1, 3, 4, 4], dtype=np.int64), "shape")
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", 4])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 4, 4])
+    graph = helper.make_graph(nodes, "g", [z], [x], [weights, shape])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (folder / "g.onnx").write_bytes(onnx.ModelProto.SerializeToString(model))
+
+
+# ------------------------------------------------------------------------------------------------------------- folders
+
+
+def bank(folder: Path) -> None:
+    from tests.worlds.generators import Linear
+
+    import likewise as lw
+
+    generator = lw.distributions.Generator(Linear(3, 5), lw.distributions.Normal(3))
+    lw.distributions.harvest(generator, 12, out=folder / "bank", shard_size=5, progress=False)
+
+
+def saved_bank(folder: Path) -> None:
+    from likewise.distributions import Bank
+
+    rng = np.random.default_rng(0)
+    logs = -np.sort(-rng.normal(size=(9, 3)), axis=1)
+    Bank(rng.normal(size=(9, 4)).astype(np.float32), logs, labels=np.arange(9) % 3).save(folder / "bank")
+
+
+def run(folder: Path) -> None:
+    from likewise.engine.runs import Run
+
+    made = Run.create(folder / "run", {"lr": 0.1, "steps": 3, "inner": {"a": [1, 2]}}, seed=3, command="train")
+    for step in range(3):
+        made.log(step, loss=1.0 / (step + 1), note="fine", odd=float("nan"))
+    made.finish(score=0.5, odd=float("inf"))
+
+
+def distance_matrix(folder: Path) -> None:
+    import likewise as lw
+
+    sets = [np.random.default_rng(k).normal(size=(3, 2)) for k in range(4)]
+    lw.sets.distance_matrix(sets, out=folder / "m", progress=False)
+
+
+def gallery(folder: Path) -> None:
+    """Three segments with a removed row, searched exactly; the model is the tests' own."""
+    _filled(folder / "g", "flat", 3, 8)
+
+
+def indexed(kind: str) -> Any:
+    """A gallery with an approximate index of a kind."""
+    return lambda folder: _filled(folder / "g", kind, 1, 1200)
+
+
+def _filled(path: Path, kind: str, parts: int, rows: int) -> None:
+    from likewise.images.stores import About, Record
+    from likewise.images.stores.folder import FolderStore
+
+    dim = 8
+    store = FolderStore.create(path, About(str(path.parent), "m", "d1", dim, kind, 0.9))
+    rng = np.random.default_rng(0)
+    with store.writing():
+        for part in range(parts):
+            x = rng.normal(size=(rows, dim)).astype(np.float32)
+            x /= np.linalg.norm(x, axis=1, keepdims=True)
+            store.put([Record(f"k{i % 3}/p{part}-{i:04d}.png", 1, 1) for i in range(rows)], x)
+        store.remove([f"k1/p0-{1:04d}.png"])
+        store.settle()
+
+
+# ------------------------------------------------------------------------------------------------------------- layouts
+
+
+def colmap_text(folder: Path) -> None:
+    scenes.colmap(folder / "m", scenes.world(cameras=3, points=60))
+
+
+def colmap_binary(folder: Path) -> None:
+    scenes.colmap(folder / "m", scenes.world(cameras=3, points=60), binary=True)
+
+
+def colmap_whole(folder: Path) -> None:
+    """cameras, images and points as COLMAP itself writes them."""
+    import pycolmap
+
+    root = scenes.colmap(folder / "m", scenes.world(cameras=3, points=60))
+    model = pycolmap.Reconstruction()
+    model.read_text(root / "sparse")
+    (folder / "binary").mkdir()
+    model.write_binary(folder / "binary")
+
+
+def megadepth(kind: str) -> Any:
+    return lambda folder: scenes.megadepth(folder / "m", scenes.world(cameras=3, points=60), kind)
+
+
+def robotcar(folder: Path) -> None:
+    scenes.robotcar(folder / "r")
+
+
+def hpatches(folder: Path) -> None:
+    scenes.hpatches(folder / "h", ("v_door",))
+
+
+def kinfacew(folder: Path) -> None:
+    layouts.kinfacew(folder / "k", 5)
+
+
+def ilids(folder: Path) -> None:
+    layouts.ilids(folder / "i", 4, 1, 2)
+
+
+def traffic_text(folder: Path) -> None:
+    layouts.traffic(folder / "t", ("light", "heavy"))
+
+
+def traffic_matlab(folder: Path) -> None:
+    layouts.traffic(folder / "t", ("light", "heavy"), matlab=True)
+
+
+def lomo(folder: Path) -> None:
+    from scipy.io import savemat
+
+    table = np.random.default_rng(0).normal(size=(7, 5))
+    savemat(folder / "a.mat", {"descriptors": table})
+    savemat(folder / "b.mat", {"descriptors": table}, do_compression=True)
+    savemat(folder / "c.mat", {"descriptors": table}, format="4")
+
+
+def series(folder: Path) -> None:
+    (folder / "x.ts").write_text(layouts.TS)
+
+
+def cars(folder: Path) -> None:
+    from scipy.io import savemat
+
+    rows = np.zeros(4, dtype=[("relative_im_path", object), ("class", object)])
+    for i in range(4):
+        layouts.picture(folder / "car_ims" / f"{i}.png", i, (8, 8))
+        rows[i] = (f"car_ims/{i}.png", 1 + 98 * (i % 2))
+    savemat(
+        folder / "cars_annos.mat",
+        {"annotations": rows, "class_names": layouts.cells([[f"car {i}" for i in range(1, 100)]])},
+    )
+
+
+def cub(folder: Path) -> None:
+    names = [f"{c:03d}.bird/{i}.png" for c in (1, 150) for i in range(2)]
+    for i, name in enumerate(names):
+        layouts.picture(folder / "images" / name, i, (8, 8))
+    (folder / "images.txt").write_text("".join(f"{i} {n}\n" for i, n in enumerate(names, 1)))
+    (folder / "image_class_labels.txt").write_text("".join(f"{i} {int(n[:3])}\n" for i, n in enumerate(names, 1)))
+
+
+def products(folder: Path) -> None:
+    for part, first in (("train", 1), ("test", 5)):
+        lines = ["image_id class_id super_class_id path"]
+        for i in range(first, first + 3):
+            layouts.picture(folder / "bicycle_final" / f"{i}.png", i, (8, 8))
+            lines.append(f"{i} {i} 1 bicycle_final/{i}.png")
+        (folder / f"Ebay_{part}.txt").write_text("\n".join(lines) + "\n")
+
+
+def omniglot(folder: Path) -> None:
+    import zipfile
+
+    for part in ("images_background", "images_evaluation"):
+        with zipfile.ZipFile(folder / f"{part}.zip", "w") as archive:
+            for k in range(3):
+                out = streams.BytesIO()
+                Image.fromarray(picture(k, (9, 9))[:, :, 0]).save(out, "PNG")
+                archive.writestr(f"{part}/Runes/character{k % 2 + 1}/{k}.png", out.getvalue())
