@@ -24,7 +24,7 @@ from sklearn.model_selection import GroupKFold
 
 import places
 from likewise import io
-from likewise.search import Collection, Verifier
+from likewise.search import Collection, Verifier, duplicates
 from likewise.search.verdict import WEIGHTS, measured
 from record import commit
 
@@ -40,6 +40,22 @@ SIGNS = np.array([-1, -1, 1, 1, 1])
 """How each must act: nearer, and more evidence, never make it less probable."""
 
 
+APART = 0.6
+"""Photos whose embeddings are nearer than this are taken for pictures of one thing, and only the first is used."""
+
+
+def distinct(photos: list[Path]) -> list[Path]:
+    """The photos that are not like one before them: packages share wallpapers, by day and by night."""
+    from likewise.images import default
+
+    rows = default().embed(photos)
+    kept: list[int] = []
+    for i, row in enumerate(rows):
+        if not kept or np.linalg.norm(rows[kept] - row, axis=1).min() >= APART:
+            kept.append(i)
+    return [photos[i] for i in kept]
+
+
 def table(photos: list[Path], folder: Path, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """x (n, 5), whether both show the same (n,), and the photo each candidate's query is of (n,)."""
     queries = places.made(photos, folder, seed=seed, source="made")
@@ -50,12 +66,19 @@ def table(photos: list[Path], folder: Path, seed: int) -> tuple[NDArray[Any], ND
             hits = [h for h in found.hits if number % 2 == 0 or Path(h.path) not in query.right][:TOP]
             look = Verifier(query.path)
             for hit in hits:
+                if Path(hit.path) not in query.right and copied(collection, query, hit.path):
+                    continue  # textures repeat: this shows the same though it is another part of the photo
                 rows.append(measured(hit.distance, hit.transport, look(hit.path))[1])
                 same.append(Path(hit.path) in query.right)
                 group.append(number)
             if number % 20 == 0:
                 click.echo(f"{number} of {len(queries)} queries", err=True)
     return np.asarray(rows), np.asarray(same), np.asarray(group)
+
+
+def copied(collection: Collection, query: places.Query, path: str) -> bool:
+    """Whether a candidate is a copy of the picture that shows the query's place."""
+    return any(duplicates.copies(collection.gallery, str(right), path) for right in query.right)
 
 
 def fitted(x: NDArray[Any], same: NDArray[Any], columns: tuple[int, ...]) -> list[float]:
@@ -108,7 +131,7 @@ def main(photos: Path, most: int, seed: int, kept: Path | None, out: Path) -> No
         arrays = io.load_arrays(kept)
         x, same, group = arrays["x"], arrays["same"], arrays["group"]
     else:
-        files = io.images(photos)
+        files = distinct(io.images(photos))
         chosen = [files[i] for i in np.random.default_rng(seed).permutation(len(files))[:most]]
         with tempfile.TemporaryDirectory() as scratch:
             x, same, group = table(chosen, Path(scratch), seed)

@@ -2,13 +2,12 @@
 
 Pairs whose rows are near are candidates. One is a copy of the other if their parts lie in the same places: the mean
 over cells of the cosine of part i of one and part i of the other is at least ALIKE; where it is not, but the rows are
-near, the pixels decide: most matches agree on a homography that keeps the frame in its place.
+near, features decide: most matches agree on a homography that keeps the frame in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +16,18 @@ from likewise.engine import runs
 from likewise.errors import LikewiseError
 from likewise.images.gallery import Gallery
 from likewise.images.parts import directions
-from likewise.search.evidence import Evidence, verified
+from likewise.search.evidence import comparable
 
-NEAR = 0.55
+NEAR = 0.65
 """Rows farther apart than this are not of copies."""
 ALIKE = 0.93
 """Mean cosine of parts in the same places from which on nothing more is asked."""
-UNLIKE = 0.55
-"""Mean cosine below which the pixels are not asked."""
-OVERLAP, AGREE, LEAST = 0.75, 0.5, 20
-"""By pixels: the share of both frames that the other covers, of matches that agree, and the fewest of these."""
+UNLIKE = 0.6
+"""Mean cosine below which features are not asked."""
+OVERLAP, AGREE, LEAST = 0.75, 0.5, 15
+"""By features: the share of both frames that the other covers, of matches that agree, and the fewest of these."""
+SIDE, MOST, RATIO = 320, 500, 0.85
+"""Longest side at which features are found, how many, and Lowe's test between them: copies pass it with ease."""
 NEIGHBOURS, BLOCK = 16, 256
 """Candidates of each photo, and photos that are looked up at a time."""
 
@@ -69,7 +70,7 @@ def copies(gallery: Gallery, a: str, b: str) -> bool:
         if cosine < UNLIKE:
             return False
     try:
-        return same_frame(verified(a, b))
+        return same_frame(comparable(a, SIDE), comparable(b, SIDE))
     except LikewiseError:
         return False
 
@@ -79,17 +80,21 @@ def alignment(a: NDArray[np.int8], b: NDArray[np.int8]) -> float:
     return float((directions(a) * directions(b)).sum(axis=-1).mean())
 
 
-def same_frame(evidence: Evidence) -> bool:
+def same_frame(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
     """Whether matches agree on a homography under which each picture shows nearly all of the other."""
-    if evidence.kind != "homography" or evidence.matrix is None:
+    from likewise.pixels.matching import raw
+
+    matches = raw(a, b, ratio=RATIO, most=MOST)
+    model = matches.homography(px=2.0)
+    if model.matrix is None or model.n < LEAST or model.n < AGREE * len(matches):
         return False
-    if evidence.n < LEAST or evidence.share < AGREE:
+    H, sizes = np.asarray(model.matrix), (a.shape[:2], b.shape[:2])
+    if abs(np.linalg.det(H)) < 1e-9:
         return False
-    H: Any = evidence.matrix
-    return min(_covered(H, *evidence.sizes), _covered(np.linalg.inv(H), *evidence.sizes[::-1])) >= OVERLAP
+    return min(_covered(H, *sizes), _covered(np.linalg.inv(H), *sizes[::-1])) >= OVERLAP
 
 
-def _covered(H: NDArray[np.float64], size: tuple[int, int], other: tuple[int, int]) -> float:
+def _covered(H: NDArray[np.float64], size: tuple[int, ...], other: tuple[int, ...]) -> float:
     """The share of points of one frame that H takes into the other."""
     y, x = np.meshgrid(*(np.linspace(0, n - 1, 16) for n in size), indexing="ij")
     p = np.stack([x, y, np.ones_like(x)], -1).reshape(-1, 3) @ H.T

@@ -167,16 +167,16 @@ def one_look(thorough: bool = False) -> Any:
 # ------------------------------------------------------------------------------------------------------------- pieces
 
 
-def comparable(given: Any) -> Photo:
-    """A picture as uint8 (h, w, 3), its longest side at most 640 px, its shortest at least 64."""
+def comparable(given: Any, side: int = SIDE) -> Photo:
+    """A picture as uint8 (h, w, 3), its longest side at most `side` px, its shortest at least 64."""
     import cv2
 
     from likewise import io
     from likewise.images import data
 
     path = isinstance(given, str | os.PathLike)
-    array = io.read_array(given, side=SIDE) if path else data.picture(given)
-    scale = min(1.0, SIDE / max(array.shape[:2]))
+    array = io.read_array(given, side=side) if path else data.picture(given)
+    scale = min(1.0, side / max(array.shape[:2]))
     scale = max(scale, SMALLEST / min(array.shape[:2]))
     if scale == 1.0:
         return np.asarray(array)

@@ -174,8 +174,8 @@ def _data(array: Any) -> str:
 
 def _drawn(figure: Any) -> str:
     held = buffers.BytesIO()
-    figure.savefig(held, format="png", dpi=110)
-    return "data:image/png;base64," + base64.b64encode(held.getvalue()).decode()
+    figure.savefig(held, format="jpeg", dpi=100, pil_kwargs={"quality": 82})
+    return "data:image/jpeg;base64," + base64.b64encode(held.getvalue()).decode()
 
 
 def _e(text: str) -> str:
