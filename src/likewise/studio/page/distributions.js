@@ -18,8 +18,8 @@ export function mount(panel) {
   const gauge = h("div.gauge", { "aria-live": "polite" });
   const now = h("div", { "aria-live": "polite" });
   const ends = h("div.two.last");
-  const quality = chart({ label: "Precision and recall by ρ", height: 190, picked: (x) => move(x) });
-  const distance = chart({ label: "Fréchet distance by ρ", height: 170, picked: (x) => move(x) });
+  const quality = chart({ label: "Precision and recall by ρ", height: 205, picked: (x) => move(x) });
+  const distance = chart({ label: "Fréchet distance by ρ", height: 195, picked: (x) => move(x) });
   const speed = h("span.quiet.small-words");
   let rho = null;
   const measure = settled(rested, 350);
@@ -40,7 +40,7 @@ export function mount(panel) {
           card("What it costs", h("div", {}, quality.element, distance.element, h("p.quiet.small-words", {}, "Click a curve to go to its ρ.")))),
         ends),
       h("aside.side-column", { "aria-label": "Controls and figures" },
-        card("Controls", h("div.controls", {}, h("label.field", {}, h("span", {}, "Generator"), select), about, sliders), { name: "controls-card" }),
+        card("Controls", h("div.controls", {}, h("label.field", {}, h("span", {}, "Generator"), select), sliders, about), { name: "controls-card" }),
         card("Effective sample size", gauge),
         card("At this place", now))));
   put(ends, h("div.hollow"), h("div.hollow"));

@@ -140,7 +140,7 @@ export function mount(panel) {
   /** Pictures that are worth searching with, above the collection. */
   function drawQueries(list) {
     tries.hidden = !list.length;
-    put(tries, h("h3", {}, "Try: the same places in other light, turned, cut anew"), h("div.gallery.tries-row", { role: "list", "aria-label": "Sample queries" }, list.map((picture, n) => tile(picture, n))));
+    put(tries, h("h3", {}, "Try these: places of the collection, seen otherwise"), h("div.gallery.tries-row", { role: "list", "aria-label": "Sample queries" }, list.map((picture, n) => tile(picture, n))));
   }
 
   function drawHits(result, done) {
@@ -158,8 +158,9 @@ export function mount(panel) {
     const name = picture.name ?? hit.name;
     const open = h("button.hit-picture", { type: "button", title: `Search with ${name}`, onclick: () => search(picture) }, h("img", { src: picture.thumb, alt: name }), h("span.rank", {}, hit.rank));
     const reason = h("button.small", { type: "button", data: { why: picture.id }, onclick: () => why.open({ source: state.source, query: asked, hit: picture }) }, "Why?");
-    const agree = typeof hit.inliers === "number" ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} agree`) : null;
-    return h(`li.hit${hit.verdict ? `.is-${hit.verdict}` : ""}`, { data: { rank: hit.rank } }, open,
+    const verified = typeof hit.inliers === "number";
+    const agree = verified ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} matches agree`) : null;
+    return h(`li.hit${hit.verdict && verified ? `.is-${hit.verdict}` : ""}`, { data: { rank: hit.rank } }, open,
       h("p.clip.hit-name", { title: name }, name),
       h("dl.hit-figures", {}, h("div", {}, h("dt", {}, "distance"), h("dd", {}, figure(hit.distance))), h("div", {}, h("dt", {}, "transport"), h("dd", {}, figure(hit.transport)))),
       h("div.hit-foot", {}, done || hit.verdict ? verdict(hit.verdict, hit.probability) : h("span.verdict.none", {}, "…"), reason), agree);

@@ -20,7 +20,7 @@ export function mount(panel) {
   const back = h("button", { type: "button", onclick: () => state.sample && open(state.sample) }, "Samples");
   for (const side of ["a", "b"]) droppable(bands.columns[side], (files) => take(side, files));
   put(panel,
-    head("How alike are two albums?", "Each photo's mass goes to the photos most like it; what that costs is the distance. Hover or focus a photo to see where its mass goes."),
+    head("How alike are two albums?", "Each photo's mass goes to the photos most like it; what that costs is the distance. Hover, focus or tap a photo to see where its mass goes."),
     work.element,
     h("div.columns", {},
       h("div.main-column", {}, card("Transport plan", bands.element, { side: h("div.row", {}, pick("a"), pick("b"), back), name: "plan" })),
@@ -113,7 +113,7 @@ export function mount(panel) {
   }
 
   function noticed(what) {
-    if (!what) return put(one, h("p.quiet", {}, "Hover or focus a photo: only its bands stay, with their masses."));
+    if (!what) return put(one, h("p.quiet", {}, "Hover, focus or tap a photo: only its bands stay, with their masses."));
     const rows = what.partners.slice(0, 6).map(({ picture, mass }) => h("li", {}, h("img", { src: picture.thumb, alt: "" }), h("span.clip", {}, picture.name), h("b", {}, share(mass))));
     return put(one, h("p", {}, h("b", {}, what.picture.name), " sends its mass to"), h("ol.partners", {}, rows));
   }
