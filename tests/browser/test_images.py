@@ -75,7 +75,9 @@ def test_why_opens_the_matches(gallery: Visit) -> None:
     assert gallery.wait("dialog.why[open]").is_visible()
     gallery.wait("dialog.why .why-words .verdict", heavy=True)
     gallery.until("[...document.querySelectorAll('dialog.why .why-picture')].some(i => i.naturalWidth > 100)")
-    assert int(gallery.page.locator("dialog.why [data-reading=matches]").inner_text().replace("\u202f", "")) > 0
+    assert int(gallery.page.locator("dialog.why .why-words").get_attribute("data-matches")) > 0
+    gallery.drag("dialog.why .wipe", 0.5, 0.1)
+    assert 8 <= int(gallery.page.locator("dialog.why .wipe-handle").get_attribute("aria-valuenow")) <= 12
     gallery.page.keyboard.press("Escape")
     gallery.page.locator("dialog.why").wait_for(state="hidden")
     assert gallery.page.evaluate("document.activeElement.matches('[data-why]')")  # the focus is where it was

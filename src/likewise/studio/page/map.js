@@ -123,7 +123,11 @@ export function map({ chosen }) {
     state.at = picture;
     put(said, picture ? [h("b", {}, picture.name), picture.label ? ` · ${picture.label}` : ""] : "\u00a0");
     peek.hidden = !picture;
-    if (picture) put(peek, h("img", { src: picture.thumb, alt: picture.name }));
+    if (picture) {
+      const [x, y] = place(picture);
+      peek.classList.toggle("right", x < state.width / 2 && y > HEIGHT / 2); // never above what it shows
+      put(peek, h("img", { src: picture.thumb, alt: picture.name }));
+    }
     canvas.style.cursor = picture ? "pointer" : "grab";
     redraw();
   }

@@ -1,8 +1,8 @@
 // Why two pictures are said to show the same thing or not: their matches, and one laid onto the other.
 
 import { h, icon, put } from "./dom.js";
-import { whole } from "./numbers.js";
-import { CROSS, readings, verdict, worker } from "./parts.js";
+import { CROSS, verdict, worker } from "./parts.js";
+import { wipe } from "./wipe.js";
 
 /** {element, open({source, query, hit})}. */
 export function whyDialog() {
@@ -18,15 +18,16 @@ export function whyDialog() {
     put(title, "Why ", h("span.quiet", {}, `${query.name} and ${hit.name}`));
     put(body, h("div.why-pair", {}, [query, hit].map((picture) => h("img", { src: picture.thumb, alt: picture.name }))));
     element.showModal();
-    work.run("api/images/why", { source, query: query.id, hit: hit.id }, { done: show });
+    work.run("api/images/why", { source, query: query.id, hit: hit.id }, { done: (found) => show(found, query) });
   }
 
-  function show(found) {
+  function show(found, query) {
+    const laid = wipe();
+    if (found.warp) laid.show(query.url, found.warp, ["the query", "the hit, laid onto it"]);
     put(body,
-      h("div.why-words", {}, verdict(found.verdict, found.probability), h("p", {}, found.words ?? "")),
+      h("div.why-words", { data: { matches: found.matches, agree: found.inliers } }, verdict(found.verdict, found.probability), h("p", {}, found.words ?? "")),
       found.why ? h("figure", {}, h("img.why-picture", { src: found.why, alt: "Matches between both pictures" }), h("figcaption.quiet.small-words", {}, "Matches that agree on one geometry")) : null,
-      found.warp ? h("figure", {}, h("img.why-picture", { src: found.warp, alt: "The hit laid onto the query" }), h("figcaption.quiet.small-words", {}, "The hit laid onto the query by the flow")) : null,
-      readings([["matches", whole(found.matches)], ["agree", whole(found.inliers)]]));
+      found.warp ? h("figure.why-laid", {}, laid.element, h("figcaption.quiet.small-words", {}, "Before and after: drag the edge, or move it with the arrow keys")) : null);
   }
 
   return { element, open };
