@@ -1,51 +1,206 @@
-"""The Python of the README and of the docs runs as printed, and what they name exists."""
+"""Every block of the README and of the docs runs as printed, or is listed with the reason; what they name exists."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
-from likewise import cli
+from likewise import cli, io, samples
+from worlds.layouts import video
+from worlds.scenes import hpatches
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+QUICK = ("README.md", "index.md")
+"""Pages whose Python runs in the fast lane."""
+
+NOT_RUN = {
+    "git clone": "needs the address of the repository",
+    "make demo": "downloads packages into a virtual environment of its own",
+    "pip install": "downloads packages",
+    "torchrun": "starts processes that train together; tests/engine/test_fit.py does so with fewer steps",
+    "likewise studio": "a server that runs until it is ended; tests/studio and tests/browser start it",
+    "likewise demo": "a minute of work; tests/cli/test_demo.py runs it with fewer pictures",
+    "likewise pixels sfm photos/": "needs photos of one place from many spots; tests/pixels/test_sfm.py renders some",
+    "likewise pixels train photos/ --scenes": "needs what `likewise pixels sfm` leaves; tests/pixels trains on such",
+    "likewise pixels localize": "needs what `likewise pixels sfm` leaves; tests/pixels/test_localize.py has one",
+}
+"""Lines that begin so are not run, and why."""
+
+SHORTER = {
+    "likewise pixels train photos/ --out run/": "--steps 1 --network cells --evaluate-every 0",
+    "likewise images train birds/ --out run/": "--steps 2 --size 64",
+    "likewise images ablate": "--steps 1 --seeds 1 --size 64",
+    "likewise sets evaluate": "--resamples 1",
+    "likewise pixels evaluate hpatches/": "--model dis",
+    "likewise pixels evaluate rendered": "--pairs 2",
+}
+"""Lines that begin so are run with these flags after them: what they do is the same, only less of it."""
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The blocks of a page in these languages."""
+    wanted = "|".join(languages)
+    return re.findall(rf"^```(?:{wanted})\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
-def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def lines_of(page: Path) -> list[str]:
+    """The lines of a page's shell blocks, without their comments."""
+    found = [line.strip() for block in blocks(page, "sh") for line in block.splitlines()]
+    return [re.split(r"\s+# ", line)[0] for line in found if line and not line.startswith("#")]
+
+
+# ── languages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_block_is_of_a_language_that_is_run_or_only_read(page: Path) -> None:
+    """Python and shell are run; text is formulas and what is printed; braces are Sphinx's own."""
+    heads = re.findall(r"^```([^\n]*)\n.*?^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert [h for h in heads if h not in ("python", "sh", "text") and not h.startswith("{")] == []
+
+
+# ── Python ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def python_pages() -> list[object]:
+    found = [p for p in PAGES if blocks(p, "python")]
+    return [pytest.param(p, id=p.name, marks=[] if p.name in QUICK else [pytest.mark.slow]) for p in found]
+
+
+@pytest.mark.parametrize("page", python_pages())
+def test_the_python_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for k, block in enumerate(blocks(page, "python")):
         exec(compile(block, f"{page.name}, block {k + 1}", "exec"), names)
+    if page.name == "README.md":
+        _check_what_the_readme_prints(capsys.readouterr().out)
 
 
-def test_the_readme_shows_what_its_python_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def _check_what_the_readme_prints(printed: str) -> None:
+    said = re.search(r"print\(found\) +# (.*?) …", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert said is not None
+    first, second = printed.splitlines()
+    assert first.startswith(f"{said[1]} SetComparison(distance=0.")
+    assert second.startswith("Result(3 hits; first cat-1.jpg: same (")
+    assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reason(line: str) -> str | None:
+    """Why a line is not run; None where it is."""
+    return next((why for start, why in NOT_RUN.items() if line.startswith(start)), None)
+
+
+def shell_pages() -> list[Path]:
+    return [p for p in PAGES if any(reason(line) is None for line in lines_of(p))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_line_is_run_or_listed(page: Path) -> None:
+    """What is run is a command of likewise, or the one line that writes to ~/.bashrc."""
+    for line in lines_of(page):
+        known = line.startswith("likewise ") or "likewise completion" in line
+        assert reason(line) is not None or known, f"{page.name}: {line!r} is neither run nor listed in NOT_RUN"
+
+
+def test_every_reason_and_every_shortening_is_of_some_line() -> None:
+    every = [line for page in PAGES for line in lines_of(page)]
+    for start in (*NOT_RUN, *SHORTER):
+        assert any(line.startswith(start) for line in every), f"{start}: no page says so"
+
+
+def test_a_line_that_is_not_listed_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\n# a remark\nlikewise demo   # a minute\ncurl somewhere\n```\n", encoding="utf-8")
+    assert lines_of(page) == ["likewise demo", "curl somewhere"]
+    with pytest.raises(AssertionError, match="neither run nor listed"):
+        test_every_line_is_run_or_listed(page)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("page", shell_pages(), ids=lambda p: p.name)
+def test_the_commands_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Pasted one after the other, in a folder that has what they name."""
     monkeypatch.chdir(tmp_path)
-    first = blocks(ROOT / "README.md", "python")[0]
-    exec(compile(first, "README.md", "exec"), {})
-    printed = capsys.readouterr().out.strip()
-    shape = re.escape("SetComparison(distance=…, plan 8×11, converged in … iterations)").replace("…", r"[\d.e-]+")
-    assert re.fullmatch(shape, printed), printed
-    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+    furnish(" ".join(lines_of(page)))
+    wrong = []
+    for line in lines_of(page):
+        if reason(line) is None:
+            said = run(line, tmp_path, capsys)
+            wrong += [f"{line}\n    {said}"] if said else []
+    assert not wrong, "\n".join(wrong)
+
+
+def run(line: str, home: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a line; what it said where it failed, else nothing."""
+    if not line.startswith("likewise "):
+        done = subprocess.run(["bash", "-c", line], env={"HOME": str(home), "PATH": "/usr/bin:/bin"}, check=False)
+        return "" if done.returncode == 0 and (home / ".bashrc").read_text() else f"exit {done.returncode}"
+    more = next((flags for start, flags in SHORTER.items() if line.startswith(start)), "")
+    capsys.readouterr()
+    code = cli.main([*shlex.split(line), *shlex.split(more)][1:])
+    out, err = capsys.readouterr()
+    return "" if code == 0 and out.strip() else f"exit {code}: {err.strip()[-600:] or 'it said nothing'}"
+
+
+MINE = """
+import torch
+from likewise.distributions import Generator, Normal
+
+torch.manual_seed(0)
+parts = torch.nn.Linear(4, 48), torch.nn.Tanh(), torch.nn.Unflatten(1, (3, 4, 4)), torch.nn.Upsample(scale_factor=4)
+net = torch.nn.Sequential(*parts)
+generator = Generator(lambda z: (net(z) + 1) / 2, Normal(4), name="mine")
+"""
+
+
+def furnish(words: str) -> None:
+    """The files and folders that commands name: photos, albums, a clip, a program."""
+    draw = np.random.default_rng(0)
+    for name, picture in zip(("day.jpg", "night.jpg"), samples.pair(), strict=True):
+        io.write_image(name, picture)
+    for name in ("query.jpg", "other.jpg", "a.jpg", "b.jpg"):
+        io.write_image(name, samples.view(samples.photograph("cat"), draw))
+    few = {"cat": 3, "coffee": 2, "flower": 2, "temple": 2}
+    for folder in ("photos", "photos-a", "photos-b", "monday", "friday", "album-a", "album-b"):
+        if re.search(rf"\b{folder}/", words):
+            samples.album(Path(folder), few, draw)
+    for folder, names in (("birds", ("cat", "coffee", "flower", "temple")), ("new-birds", ("rocket", "portrait"))):
+        if re.search(rf"\b{folder}/", words):
+            for name in names:
+                samples.album(Path(folder) / name, {name: 5}, draw)
+    if "albums/" in words:
+        for name in ("cat", "coffee", "temple"):
+            for number in range(4):
+                samples.album(Path("albums") / name / str(number), {name: 2}, draw)
+    if "hpatches/" in words:
+        hpatches(Path("hpatches"))
+    if "clip.mp4" in words:
+        video(Path("clip.mp4"), frames=3)
+    with contextlib.suppress(FileExistsError), Path("mine.py").open("x") as program:
+        program.write(MINE)
 
 
 def command_lines() -> list[str]:
-    found = []
-    for page in PAGES:
-        for block in blocks(page, "sh"):
-            found += [line.split("#")[0].strip() for line in block.splitlines() if line.startswith("likewise ")]
-    return sorted(set(found))
+    return sorted({line for page in PAGES for line in lines_of(page) if line.startswith("likewise ")})
 
 
 @pytest.mark.parametrize("line", command_lines())
