@@ -188,3 +188,10 @@ def test_a_run_of_this_process_is_running_and_does_not_interrupt_itself(tmp_path
     (tmp_path / "process.json").unlink()
     assert run.state == "stopped"
     assert Run.create(tmp_path, {"a": 1}, resume=True).state == "running"
+
+
+def test_a_line_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", {})
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b"[" * 100_000 + b"\n")
+    with pytest.raises(lw.FileError, match="line 1 is damaged"):
+        run.metrics()

@@ -372,13 +372,15 @@ def placed(rows: NDArray[Any]) -> NDArray[np.float64]:
     centred = np.asarray(rows, dtype=np.float64) - np.mean(rows, axis=0, dtype=np.float64)
     U, s, _ = np.linalg.svd(centred, full_matrices=False)
     components = U[:, : min(50, len(s))] * s[: min(50, len(s))]
-    flat = components[:, :2] if n > SPREAD or n < 8 else _spread(components)
+    flat = components[:, :2] if n > SPREAD or n < 8 or s[0] < 1e-9 else _spread(components)
     low, high = flat.min(0), flat.max(0)
     return np.asarray((flat - low) / np.where(high > low, high - low, 1.0))
 
 
 def _spread(components: NDArray[np.float64]) -> NDArray[np.float64]:
+    """t-SNE that begins at the first two principal components."""
     from sklearn.manifold import TSNE
 
+    start = (1e-4 * components[:, :2] / components[:, 0].std()).astype(np.float32)
     perplexity = min(30.0, (len(components) - 1) / 3)
-    return np.asarray(TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(components))
+    return np.asarray(TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(components))

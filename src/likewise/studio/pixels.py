@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,13 +47,13 @@ class Pixels:
         def shown(name: str, words: str, a: Picture, b: Picture) -> dict[str, Any]:
             return {"name": name, "words": words, "a": a.to_dict(), "b": b.to_dict()}
 
-        keep = self.store.sample
+        keep, pair = self.store.sample, functools.cache(samples.pair)
         return [
             shown(
                 "day and night",
                 "A workshop by day; and by the light of one lamp, from a spot beside, the camera turned.",
-                keep("workshop, day", lambda: samples.pair()[0]),
-                keep("workshop, night", lambda: samples.pair()[1]),
+                keep("workshop, day", lambda: pair()[0]),
+                keep("workshop, night", lambda: pair()[1]),
             ),
             shown(
                 "a camera that turned",

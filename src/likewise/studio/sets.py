@@ -20,7 +20,7 @@ MOST, SIDE = 100, 512
 KEPT = 12
 DIMENSIONS = 32
 """What rows are brought to, by PCA, before a metric is learned."""
-LOW, HIGH = 0.1, 40.0
+LOW, HIGH = 0.1, 100.0
 """The range of γ, in multiples of what "auto" takes."""
 BATCH = 8
 

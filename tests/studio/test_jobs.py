@@ -1,0 +1,221 @@
+"""One job at a time, a few that wait, and nobody works for those who have gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from likewise.errors import InputError
+from likewise.studio import jobs
+from likewise.studio.asked import Refused
+from likewise.studio.jobs import Jobs, Work
+from likewise.studio.session import Session
+
+from .conftest import TOKEN, answering
+
+
+@pytest.fixture
+def queue() -> Iterator[Jobs]:
+    made = Jobs()
+    yield made
+    made.close()
+
+
+async def _lines(job: jobs.Job) -> list[dict[str, Any]]:
+    return [json.loads(line) async for line in job.lines()]
+
+
+def test_a_job_tells_what_it_does_and_what_came_of_it(queue: Jobs) -> None:
+    def task(work: Work) -> int:
+        work.partial(1)
+        work.say("adding", 0.5)
+        return 2
+
+    async def run() -> list[dict[str, Any]]:
+        return await _lines(queue.submit(task, asyncio.get_running_loop()))
+
+    lines = asyncio.run(run())
+    assert [line for line in lines if line["state"] not in ("waiting", "working")] == [
+        {"state": "partial", "result": 1},
+        {"state": "done", "result": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InputError("a: expected b"), "a: expected b"),
+        (RuntimeError("secret"), jobs.UNFORESEEN),
+        (float("nan"), jobs.UNFORESEEN),
+    ],
+)
+def test_a_job_that_fails_says_one_sentence(queue: Jobs, error: Any, said: str) -> None:
+    def task(_: Work) -> Any:
+        if isinstance(error, Exception):
+            raise error
+        return error  # NaN is not JSON
+
+    async def run() -> list[dict[str, Any]]:
+        return await _lines(queue.submit(task, asyncio.get_running_loop()))
+
+    assert asyncio.run(run())[-1] == {"state": "failed", "error": said}
+
+
+def test_one_works_the_others_wait_and_the_ninth_is_refused(queue: Jobs) -> None:
+    free, order = threading.Event(), list[int]()
+
+    def blocking(number: int) -> Callable[[Work], int]:
+        def task(_: Work) -> int:
+            order.append(number)
+            free.wait(20)
+            return number
+
+        return task
+
+    async def run() -> list[list[dict[str, Any]]]:
+        loop = asyncio.get_running_loop()
+        first = queue.submit(blocking(0), loop)
+        while not order:
+            await asyncio.sleep(0.01)
+        waiting = [queue.submit(blocking(i), loop) for i in range(1, 9)]
+        with pytest.raises(Refused) as refused:
+            queue.submit(blocking(9), loop)
+        assert refused.value.status == 503
+        free.set()
+        return [await _lines(job) for job in (first, *waiting)]
+
+    told = asyncio.run(run())
+    assert order == list(range(9))
+    assert [lines[-1]["result"] for lines in told] == order
+
+
+def test_who_waits_hears_how_many_are_ahead(queue: Jobs) -> None:
+    free, begun = threading.Event(), threading.Event()
+
+    def task(_: Work) -> None:
+        begun.set()
+        free.wait(20)
+
+    async def run() -> tuple[dict[str, Any], dict[str, Any]]:
+        loop = asyncio.get_running_loop()
+        queue.submit(task, loop)
+        await asyncio.to_thread(begun.wait, 20)
+        other, last = queue.submit(task, loop), queue.submit(task, loop)
+        lines = last.lines()
+        before = json.loads(await anext(lines))
+        queue.cancel(other)
+        after = json.loads(await anext(lines))
+        free.set()
+        return before, after
+
+    assert asyncio.run(run()) == ({"state": "waiting", "ahead": 2}, {"state": "waiting", "ahead": 1})
+
+
+def test_a_job_that_is_cancelled_while_it_waits_never_starts(queue: Jobs) -> None:
+    free, started = threading.Event(), list[str]()
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        first = queue.submit(lambda _: free.wait(20), loop)
+        second = queue.submit(lambda _: started.append("second"), loop)
+        third = queue.submit(lambda _: started.append("third"), loop)
+        queue.cancel(second)
+        free.set()
+        await _lines(first)
+        await _lines(third)
+
+    asyncio.run(run())
+    assert started == ["third"]
+
+
+# ── over a connection ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Stages:
+    """A job that goes from stage to stage until nobody listens."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended, self.count = threading.Event(), threading.Event(), 0
+
+    def __call__(self, work: Work, fields: Any) -> int:
+        self.begun.set()
+        try:
+            while self.count < 2000:
+                self.count += 1
+                work.say(f"stage {self.count}")
+                time.sleep(0.01)
+        finally:
+            self.ended.set()
+        return self.count
+
+
+@pytest.fixture
+def stages() -> Iterator[tuple[httpx.Client, Session, Stages, Stages]]:
+    """A studio of its own in which two kinds of jobs go from stage to stage."""
+    session, one, other = Session(), Stages(), Stages()
+    session.sets.compare, session.pixels.compare = one, other  # type: ignore[assignment]
+    with answering(session) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}/{TOKEN}/", timeout=30) as client:
+        yield client, session, one, other
+    assert not session.store.folder.exists()
+
+
+def test_closing_the_connection_stops_a_running_job_at_its_next_stage(stages: Any) -> None:
+    client, _, running, _ = stages
+    with client.stream("POST", "api/sets/compare", json={}) as answer:
+        lines = answer.iter_lines()
+        while json.loads(next(lines))["state"] != "working":
+            pass
+        assert running.begun.wait(10)
+    assert running.ended.wait(10)
+    assert running.count < 1000
+
+
+def test_closing_the_connection_takes_a_waiting_job_out(stages: Any) -> None:
+    client, session, running, other = stages
+    with client.stream("POST", "api/sets/compare", json={}) as first:
+        lines = first.iter_lines()  # held: a stream whose lines nobody holds is closed
+        assert next(lines)
+        assert running.begun.wait(10)
+        with client.stream("POST", "api/pixels/compare", json={}) as waiting:
+            others = waiting.iter_lines()
+            assert json.loads(next(others)) == {"state": "waiting", "ahead": 1}
+        until = time.monotonic() + 10
+        while session.jobs._waiting and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not session.jobs._waiting
+    assert running.ended.wait(10)
+    assert not other.begun.wait(0.3)
+
+
+def test_light_requests_do_not_wait_and_the_tenth_job_is_503(stages: Any) -> None:
+    client, _, running, _ = stages
+    with contextlib.ExitStack() as held:
+        first = held.enter_context(client.stream("POST", "api/sets/compare", json={}))
+        assert running.begun.wait(10)
+        others = [held.enter_context(client.stream("POST", "api/sets/compare", json={})) for _ in range(8)]
+        assert {s.status_code for s in (first, *others)} == {200}
+        refused = client.post("api/sets/compare", json={})
+        assert (refused.status_code, refused.json()["error"]) == (503, jobs.BUSY)
+        began = time.perf_counter()
+        assert client.get("api/images/sources").status_code == 200
+        assert time.perf_counter() - began < 3
+    assert running.ended.wait(10)
+
+
+def test_the_server_ends_while_a_job_runs(stages: Any) -> None:
+    client, session, running, _ = stages
+    with client.stream("POST", "api/sets/compare", json={}) as answer:
+        lines = answer.iter_lines()
+        assert next(lines)
+        assert running.begun.wait(10)
+        session.jobs.stop()
+        assert running.ended.wait(10)
+        assert client.post("api/sets/compare", json={}).status_code == 503

@@ -1,0 +1,162 @@
+"""Nobody without the token, no other name, no other page; and the headers stand on every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+
+import httpx
+import pytest
+
+from likewise.studio import security
+from likewise.studio.session import Session
+
+from .conftest import TOKEN
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def test_tokens_are_long_and_never_the_same() -> None:
+    some = {security.token() for _ in range(50)}
+    assert len(some) == 50
+    assert min(map(len, some)) >= 43
+    assert all(set(t) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") for t in some)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/api/about", "/wrong/api/about", f"/{TOKEN[:-1]}/api/about", f"/{TOKEN}x/api/about", "//api/about"]
+)
+def test_without_the_token_nothing_is_told(port: int, path: str) -> None:
+    answer = httpx.get(f"http://127.0.0.1:{port}{path}")
+    assert answer.status_code == 403
+    assert answer.json() == {"error": security.NO_TOKEN}
+
+
+def test_the_token_alone_leads_to_the_page(client: httpx.Client) -> None:
+    answer = client.get(str(client.base_url).removesuffix("/"), follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, f"/{TOKEN}/")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:{}", "127.0.0.1:{}.evil", "127.0.0.1.evil:{}", "x"],
+)
+def test_another_name_is_misdirected(client: httpx.Client, port: int, host: str) -> None:
+    answer = client.get("api/about", headers={"Host": host.format(port)})
+    assert answer.status_code == 421
+    assert answer.json() == {"error": security.NOT_HERE}
+
+
+def test_localhost_is_ours(client: httpx.Client, port: int) -> None:
+    assert client.get("api/images/sources", headers={"Host": f"LOCALHOST:{port}"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1:{}", "http://127.0.0.1", "http://127.0.0.1:{}.x"]
+)
+def test_another_page_is_refused(client: httpx.Client, port: int, origin: str) -> None:
+    answer = client.post("api/sets/plan", json={}, headers={"Origin": origin.format(port)})
+    assert answer.status_code == 403
+    assert answer.json() == {"error": security.NOT_OURS}
+
+
+def test_our_own_page_is_not(client: httpx.Client, port: int) -> None:
+    ours = {"Origin": f"http://127.0.0.1:{port}", "Sec-Fetch-Site": "same-origin"}
+    assert client.get("api/images/sources", headers=ours).status_code == 200
+    assert client.get("api/images/sources", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "api/images/sources", 200),
+        ("GET", "api/nothing", 404),
+        ("GET", "", 200),
+        ("GET", "index.html", 200),
+        ("POST", "api/sets/plan", 400),
+        ("POST", "api/pixels/compare", 400),
+        ("GET", "api/files/x.jpg", 404),
+    ],
+)
+def test_every_answer_carries_the_headers(client: httpx.Client, method: str, path: str, status: int) -> None:
+    answer = client.request(method, path)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-security-policy"] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert answer.headers["cache-control"] in ("no-store", "no-cache")
+    assert "set-cookie" not in answer.headers
+
+
+def test_refusals_carry_the_headers_too(client: httpx.Client, port: int) -> None:
+    for answer in (client.get("x", headers={"Host": "x"}), httpx.get(f"http://127.0.0.1:{port}/x")):
+        assert answer.status_code in (421, 403)
+        assert answer.headers["content-security-policy"] == POLICY
+
+
+def test_an_unforeseen_error_is_one_plain_sentence(
+    client: httpx.Client, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def burst(*_: object) -> None:
+        raise RuntimeError("secret /home/somebody")
+
+    monkeypatch.setattr(session.store, "shown", burst)
+    answer = client.get("api/pictures/x/thumb")
+    assert answer.status_code == 500
+    assert set(answer.json()) == {"error"}
+    assert "secret" not in answer.text
+    assert answer.headers["content-security-policy"] == POLICY
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../app.py",
+        "%2e%2e/app.py",
+        "..%2fapp.py",
+        "%2e%2e%2f%2e%2e%2f%2e%2e%2fpyproject.toml",
+        "....//app.py",
+        "..\\app.py",
+        "%00",
+        "/etc/passwd",
+        "//etc/passwd",
+        "api/files/..%2f..%2fetc%2fpasswd",
+        "api/files/%2e%2e",
+        "api/pictures/../../view",
+        "page/../app.py",
+    ],
+)
+def test_no_path_leads_out_of_the_page(port: int, path: str) -> None:
+    """Sent as they are, byte for byte: most clients would tidy them up."""
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    link.request("GET", f"/{TOKEN}/{path}")
+    answer = link.getresponse()
+    text = answer.read().decode(errors="replace")
+    link.close()
+    assert answer.status in (400, 403, 404), text
+    assert "root:" not in text
+    assert "import" not in text
+
+
+def test_web_sockets_are_closed() -> None:
+    said: list[object] = []
+
+    async def send(message: object) -> None:
+        said.append(message)
+
+    asyncio.run(security.Guard(None, TOKEN, 80)({"type": "websocket"}, None, send))  # type: ignore[arg-type]
+    assert said == [{"type": "websocket.close", "code": 1008}]
+
+
+def test_only_this_machine_can_connect() -> None:
+    from likewise.studio.serving import bound
+
+    with bound(0) as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
+        assert listening.family == socket.AF_INET

@@ -1,0 +1,160 @@
+"""Runs: what their directories say, live; and the sample that trains in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from likewise.engine import checkpoint
+from likewise.engine.runs import Run
+from likewise.errors import FileError, InputError
+from likewise.studio.asked import Gone
+from likewise.studio.given import Given
+from likewise.studio.runs import Runs, below
+from likewise.studio.store import Store
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = Store()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = Run.create(tmp_path / "group" / "one", {"steps": 10}, command="/usr/bin/likewise images train x")
+    for step in range(4):
+        made.log(step, loss=1 / (step + 1), score=float("nan"), phase="warm")
+    return made
+
+
+def test_runs_are_found_and_summed_up(store: Store, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    (found,) = Runs(store, [tmp_path]).list()
+    assert {k: found[k] for k in ("name", "kind", "state", "step", "steps", "metrics")} == {
+        "name": "group/one",
+        "kind": "images train",
+        "state": "running",
+        "step": 3,
+        "steps": 10,
+        "metrics": ["loss"],
+    }
+    assert abs(found["updated"] - time.time()) < 60
+    assert [p.name for p in below(run.path)] == ["one"]
+
+
+def test_lines_are_read_from_where_one_left_off(store: Store, run: Run, tmp_path: Path) -> None:
+    runs = Runs(store, [tmp_path])
+    key = runs.list()[0]["id"]
+    first = runs.read(key, 0)
+    assert ([line["step"] for line in first["lines"]], first["next"]) == ([0, 1, 2, 3], 4)
+    assert first["lines"][0]["score"] == "NaN"
+    assert first["config"] == {"steps": 10}
+    json.dumps(first, allow_nan=False)
+    with (run.path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 4, "lo')  # torn: being written
+    assert runs.read(key, 4)["lines"] == []
+    with (run.path / "metrics.jsonl").open("a") as stream:
+        stream.write('ss": 0.1}\n')
+    later = runs.read(key, 4)
+    assert (later["lines"], later["next"]) == ([{"step": 4, "loss": 0.1}], 5)
+    for since in (-1, 1e12):
+        with pytest.raises(InputError, match="since"):
+            runs.read(key, since)
+    with pytest.raises(Gone):
+        runs.read("x", 0)
+
+
+def test_checkpoints_with_their_step(store: Store, run: Run, tmp_path: Path) -> None:
+    checkpoint.write(run.path / "state.safetensors", {"x": np.zeros(3)}, {"step": 7})
+    (run.path / "torn.safetensors").write_bytes(b"\xff" * 40)
+    runs = Runs(store, [tmp_path])
+    found = runs.read(runs.list()[0]["id"], 0)["checkpoints"]
+    assert [(c["name"], c["step"]) for c in found] == [("state.safetensors", 7), ("torn.safetensors", None)]
+    assert found[1]["bytes"] == 40
+
+
+def test_a_run_that_ended_is_finished_and_a_killed_one_stopped(store: Store, run: Run, tmp_path: Path) -> None:
+    runs = Runs(store, [tmp_path])
+    (run.path / "process.json").unlink()
+    assert runs.list()[0]["state"] == "stopped"
+    run.finish(loss=0.1)
+    assert runs.list()[0]["state"] == "finished"
+    assert runs.cancel(runs.list()[0]["id"]) == {"state": "finished"}
+
+
+def test_damaged_runs_are_passed_over(store: Store, run: Run, tmp_path: Path) -> None:
+    for name, text in (("a", "{"), ("b", "[]"), ("c", '{"command": 3}')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text(text)
+        (tmp_path / name / "config.json").write_text("{}")
+    (run.path / "metrics.jsonl").write_text("nonsense\n[1]\n" + "x" * 200_000 + "\n")
+    found = {r["name"]: r for r in Runs(store, [tmp_path]).list()}
+    assert set(found) == {"c", "group/one"}
+    assert found["group/one"]["step"] == 0
+
+
+SLOW = (
+    "import sys, time\nfrom likewise.engine.runs import Run\nrun = Run.create(sys.argv[1], {})\n"
+    "try:\n    print('begun', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(130)\n"
+)
+
+
+def test_cancel_interrupts_the_process_of_a_run(store: Store, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path / "r")], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        runs = Runs(store, [tmp_path])
+        key = runs.list()[0]["id"]
+        assert runs.read(key, 0)["state"] == "running"
+        # a child that nobody has waited for yet is a zombie, which counts as gone
+        assert runs.cancel(key) == {"state": "stopped"}
+        assert child.wait(10) == 130
+
+
+def test_a_harvest_is_a_run_too(store: Store, tmp_path: Path) -> None:
+    from likewise.distributions import Generator, Normal, harvest
+
+    def net(z: Any) -> Any:
+        return z * 2
+
+    harvest(Generator(net, Normal(3), name="twice"), 12, out=tmp_path / "bank", shard_size=4, progress=False)
+    runs = Runs(store, [tmp_path])
+    (found,) = runs.list()
+    assert (found["kind"], found["state"], found["step"], found["steps"]) == ("distributions harvest", "finished", 3, 3)
+    lines = runs.read(found["id"], 1)["lines"]
+    assert [line["latents"] for line in lines] == [8, 12]
+    next(iter((tmp_path / "bank").glob("shard-*2.safetensors"))).unlink()
+    assert runs.list()[0]["state"] == "running"  # a shard is missing, and the last was written just now
+    with pytest.raises(InputError, match="not on this machine"):
+        runs.cancel(found["id"])
+
+
+def test_what_is_given_must_be_there(tmp_path: Path) -> None:
+    for wrong in ({"folders": ("/nowhere/x",)}, {"runs": (tmp_path / "x",)}, {"real": tmp_path / "x"}):
+        with pytest.raises(FileError, match="no such folder"):
+            Given(**wrong)  # type: ignore[arg-type]
+    assert Given(folders=("milvus://host:1/x",)).folders
+
+
+@pytest.mark.slow
+def test_the_sample_run_trains_and_can_be_cancelled(client: httpx.Client) -> None:
+    answer = client.post("api/runs/sample")
+    assert answer.status_code == 200, answer.text
+    key, until = answer.json()["id"], time.monotonic() + 60
+    while not (said := client.get(f"api/runs/{key}").json())["lines"] and time.monotonic() < until:
+        time.sleep(0.5)
+    assert said["state"] == "running"
+    assert said["lines"][0]["loss"] > 0
+    assert client.post(f"api/runs/{key}/cancel").json() == {"state": "stopped"}
