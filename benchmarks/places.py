@@ -10,7 +10,7 @@ A query's file has the name of the gallery's file that shows its place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from likewise import io
 
 Photo = NDArray[np.uint8]
-SHARE = 0.46
-"""The part of a photo's sides that a place takes."""
+Point = tuple[float, float]
+SHARE, EDGE = 0.46, 480
+"""The part of a photo's sides that a place takes, and the longest side of its picture in pixels."""
 
 
 @dataclass(frozen=True)
@@ -36,54 +37,71 @@ class Query:
     source: str
 
 
-def made(photos: Iterable[Path], out: Path, *, seed: int, source: str, edge: int = 480) -> list[Query]:
-    """One query for a place of each photo; the gallery also gets what lies in the photo's other corners."""
+def made(photos: Iterable[Path], out: Path, *, seed: int, source: str, each: int = 1) -> list[Query]:
+    """Queries for `each` places of every photo; the gallery gets all its four quarters."""
     found = []
     for number, file in enumerate(photos):
         draw = np.random.default_rng([seed, number])
         photo = io.read_array(file)
-        corners = list(_corners(photo, draw))
-        name = f"{source}-{number:04d}"
-        right = _kept(out / "gallery" / source / f"{name}.jpg", _cut(photo, corners[0], edge))
-        for i, corner in enumerate(corners[1:], start=1):
-            _kept(out / "gallery" / source / f"{name}-{'abc'[i - 1]}.jpg", _cut(photo, corner, edge))
-        seen = lit(another_view(photo, corners[0], edge, draw), draw)
-        quality = int(draw.integers(60, 92))
-        query = io.write_image(out / "queries" / source / f"{name}.jpg", seen, quality=quality)
-        found.append(Query(query, frozenset([right]), source))
+        corners = [_corner(photo, i) for i in draw.permutation(4)]
+        rights = [
+            io.write_image(_name(out, "gallery", source, number, i), cut(photo, corner), quality=92)
+            for i, corner in enumerate(corners)
+        ]
+        for i in range(each):
+            path = _name(out, "queries", source, number, i)
+            found.append(Query(_asked(path, photo, corners[i], SHARE, draw), frozenset([rights[i]]), source))
     return found
 
 
-def _kept(path: Path, picture: Photo) -> Path:
-    return io.write_image(path, picture, quality=92)
+def whole(photos: Iterable[Path], out: Path, *, seed: int, source: str) -> list[Query]:
+    """Photos too small for parts: nearly all of each in the gallery, and as a query."""
+    found = []
+    for number, file in enumerate(photos):
+        draw = np.random.default_rng([seed, number])
+        photo = io.read_array(file)
+        centre, share = (photo.shape[1] / 2, photo.shape[0] / 2), 0.85
+        right = io.write_image(_name(out, "gallery", source, number, 0), cut(photo, centre, share), quality=92)
+        path = _name(out, "queries", source, number, 0)
+        found.append(Query(_asked(path, photo, centre, share, draw), frozenset([right]), source))
+    return found
 
 
-def _corners(photo: Photo, draw: np.random.Generator) -> Iterator[tuple[float, float]]:
-    """Centres of up to four parts, one a quarter of the photo, that do not touch each other; a random one first."""
+def _name(out: Path, kind: str, source: str, number: int, part: int) -> Path:
+    return out / kind / source / f"{number:04d}-{'abcd'[part]}.jpg"
+
+
+def _asked(path: Path, photo: Photo, centre: Point, share: float, draw: np.random.Generator) -> Path:
+    """Write another view of a place in another light."""
+    seen = lit(another_view(photo, centre, draw, share), draw)
+    return io.write_image(path, seen, quality=int(draw.integers(60, 92)))
+
+
+def _corner(photo: Photo, i: int) -> Point:
+    """The centre of a quarter of a photo."""
     h, w = photo.shape[:2]
-    for i in draw.permutation(4):
-        yield w * (0.25 + 0.5 * (i % 2)), h * (0.25 + 0.5 * (i // 2))
+    return w * (0.25 + 0.5 * (i % 2)), h * (0.25 + 0.5 * (i // 2))
 
 
-def _size(photo: Photo, edge: int) -> tuple[int, int]:
-    h, w = (SHARE * n for n in photo.shape[:2])
-    scale = min(1.0, edge / max(h, w))
+def _size(photo: Photo, share: float) -> tuple[int, int]:
+    h, w = (share * n for n in photo.shape[:2])
+    scale = min(1.0, EDGE / max(h, w))
     return round(h * scale), round(w * scale)
 
 
-def _cut(photo: Photo, centre: tuple[float, float], edge: int) -> Photo:
+def cut(photo: Photo, centre: Point, share: float = SHARE) -> Photo:
     """The part of a photo around a point, as it is."""
-    h, w = _size(photo, edge)
-    scale = photo.shape[0] * SHARE / h
+    h, w = _size(photo, share)
+    scale = photo.shape[0] * share / h
     small = cv2.resize(photo, None, fx=1 / scale, fy=1 / scale, interpolation=cv2.INTER_AREA)
     left, top = round(centre[0] / scale - w / 2), round(centre[1] / scale - h / 2)
     return np.ascontiguousarray(small[max(top, 0) : max(top, 0) + h, max(left, 0) : max(left, 0) + w])
 
 
-def another_view(photo: Photo, centre: tuple[float, float], edge: int, draw: np.random.Generator) -> Photo:
+def another_view(photo: Photo, centre: Point, draw: np.random.Generator, share: float = SHARE) -> Photo:
     """The part of a photo around a point from another side: turned, scaled, shifted and slanted; mirrored beyond it."""
-    h, w = _size(photo, edge)
-    scale = photo.shape[0] * SHARE / h
+    h, w = _size(photo, share)
+    scale = photo.shape[0] * share / h
     size = scale * np.exp(draw.uniform(np.log(0.7), np.log(1.4)))
     turn = np.radians(draw.uniform(-25, 25))
     shift = draw.uniform(-0.15, 0.15, 2) * (w, h)
@@ -119,9 +137,9 @@ def oxford(data: Path, out: Path) -> list[Query]:
     """The first picture of each sequence in the gallery, the five others of that place as queries."""
     found = []
     for folder in sorted((data / "oxford").iterdir()):
-        right = _linked(folder / "1.jpg", out / "gallery" / "oxford" / f"{folder.name}.jpg")
+        right = linked(folder / "1.jpg", out / "gallery" / "oxford" / f"{folder.name}.jpg")
         for i in range(2, 7):
-            query = _linked(folder / f"{i}.jpg", out / "queries" / "oxford" / f"{folder.name}-{i}.jpg")
+            query = linked(folder / f"{i}.jpg", out / "queries" / "oxford" / f"{folder.name}-{i}.jpg")
             found.append(Query(query, frozenset([right]), "oxford"))
     return found
 
@@ -139,8 +157,8 @@ def pairs(data: Path, out: Path) -> list[Query]:
     }
     found = []
     for name, (a, b) in two.items():
-        right = _linked(a, out / "gallery" / "pairs" / f"{name}{a.suffix}")
-        found.append(Query(_linked(b, out / "queries" / "pairs" / f"{name}{b.suffix}"), frozenset([right]), "pairs"))
+        right = linked(a, out / "gallery" / "pairs" / f"{name}{a.suffix}")
+        found.append(Query(linked(b, out / "queries" / "pairs" / f"{name}{b.suffix}"), frozenset([right]), "pairs"))
     return found
 
 
@@ -151,16 +169,17 @@ def lund(data: Path, out: Path, common: Any, *, every: int = 4) -> list[Query]:
     30 points with none of the gallery is left out, and those that share 30 show its place.
     """
     files = sorted((data / "lund").glob("*.jpg"))
-    kept = {i: _linked(files[i], out / "gallery" / "lund" / files[i].name) for i in range(0, len(files), every)}
+    kept = {i: linked(files[i], out / "gallery" / "lund" / files[i].name) for i in range(0, len(files), every)}
     found = []
     for i, file in enumerate(files):
         right = frozenset(path for j, path in kept.items() if common[i, j] >= 30)
         if i not in kept and right:
-            found.append(Query(_linked(file, out / "queries" / "lund" / file.name), right, "lund"))
+            found.append(Query(linked(file, out / "queries" / "lund" / file.name), right, "lund"))
     return found
 
 
-def _linked(source: Path, path: Path) -> Path:
+def linked(source: Path, path: Path) -> Path:
+    """A link to a picture; nothing is copied."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         path.symlink_to(source.resolve())

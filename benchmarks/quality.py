@@ -6,6 +6,7 @@
     python benchmarks/quality.py distributions   the experiments on polarity sampling: see quality_distributions.py
     python benchmarks/quality.py images          DiVA against the margin baseline: see quality_images.py
     python benchmarks/quality.py pixels          flow, matches and losses: see quality_pixels.py
+    python benchmarks/quality.py search          known places among thousands of photos: see quality_search.py
 
 eth80: grey 20 × 20 pixels → PCA 50, five objects a class to train, the others to test, drawn `--resamples` times.
 JapaneseVowels: the official split, frames as points. kinfacew2: the official five folds, 1 − EER, mean of the four
@@ -41,6 +42,7 @@ from likewise.sets.model import WassersteinLMNN
 from quality_distributions import distributions
 from quality_images import images
 from quality_pixels import pixels
+from quality_search import search
 from record import record
 
 Methods = dict[str, Callable[[], Any]]
@@ -257,6 +259,7 @@ def held_out(folder: Path, resamples: int, seed: int, cells: Path) -> None:
 main.add_command(distributions)
 main.add_command(images)
 main.add_command(pixels)
+main.add_command(search)
 
 
 if __name__ == "__main__":
