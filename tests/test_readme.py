@@ -27,7 +27,7 @@ NOT_RUN = {
     "git clone": "needs the address of the repository",
     "make demo": "downloads packages into a virtual environment of its own",
     "pip install": "downloads packages",
-    "torchrun": "starts processes that train together; tests/engine/test_fit.py does so with fewer steps",
+    "torchrun": "starts processes that train together; tests/images/test_training.py does so",
     "likewise studio": "a server that runs until it is ended; tests/studio and tests/browser start it",
     "likewise demo": "a minute of work; tests/cli/test_demo.py runs it with fewer pictures",
     "likewise pixels sfm photos/": "needs photos of one place from many spots; tests/pixels/test_sfm.py renders some",
