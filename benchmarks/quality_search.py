@@ -59,7 +59,7 @@ def common(data: Path, folder: Path) -> Any:
     from likewise.pixels import reconstruct
 
     found = reconstruct(data / "lund", folder / "lund", threads=1)
-    numbers = [int(Path(n).stem) - 1 for n in found.names]
+    numbers = [int(n.partition("_")[0]) for n in found.names]  # as the photos come, "0003_04.jpg"
     shared = np.zeros((29, 29), dtype=int)
     for a, b in zip(found.arrays["a"], found.arrays["b"], strict=True):
         shared[numbers[a], numbers[b]] = shared[numbers[b], numbers[a]] = 30
