@@ -11,6 +11,7 @@
     python benchmarks/speed.py embed         the embedder against the bare network (speed_embed.py)
     python benchmarks/speed.py raft          RAFT against a straightforward implementation (speed_raft.py)
     python benchmarks/speed.py aligner       the shipped aligner: time a pair, memory of 12 megapixels
+    python benchmarks/speed.py search WHAT   index, shortlist, stages of a search (speed_search.py)
 
 The workload of the first: N = 1000 sets of 5–20 points in 100 dimensions, γ = 0.05 and 0.01 × the median ground cost,
 marginal error 1e-6, from points to distances. Peers get their best: no padding (problems of one size are batched
@@ -447,9 +448,10 @@ if __name__ == "__main__":
     from speed_embed import embed
     from speed_images import images
     from speed_raft import raft
+    from speed_search import search
     from speed_spectra import spectra
 
-    for added in (spectra, images, diva, embed, raft, aligner):
+    for added in (spectra, images, diva, embed, raft, aligner, search):
         main.add_command(added)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     main()

@@ -1,0 +1,174 @@
+"""How fast a search is: indexing beside the embedder alone, a shortlist, re-ranking and verification.
+
+    python benchmarks/speed.py search index       photos indexed beside the same photos embedded, CPU time, alternating
+    python benchmarks/speed.py search shortlist   a query of 100,000 × 512, exact, after start-up
+    python benchmarks/speed.py search stages      re-rank of 100 candidates and verification of the best 5
+
+The first needs $LIKEWISE_DATA (bird photos); the last takes a collection of `quality.py search --folder`, or makes one
+of the photographs that come with the library's dependencies. Wall clock is that of two threads on two cores, and needs
+them free; CPU time does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+
+from record import record
+
+INDEX = """
+import json, sys, tempfile, time, resource
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from likewise.images import default
+from likewise.search import Collection
+what, folder, n = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+model = default()
+model.embed_with_parts([sorted(folder.rglob("*.jpg"))[0]]), model.embed([sorted(folder.rglob("*.jpg"))[0]])
+began = time.process_time()
+if what == "embed":
+    model.embed(sorted(folder.rglob("*.jpg")))
+else:
+    with tempfile.TemporaryDirectory() as out:
+        Collection.build(folder, Path(out) / "i", model=model).close()
+print(json.dumps({"cpu": time.process_time() - began, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+"""
+
+
+def _run(script: str, *words: str) -> dict[str, Any]:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True, env=env)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@click.group("search")
+def search() -> None:
+    """Indexing and the stages of a search."""
+
+
+@search.command()
+@click.option("--n", default=1000, show_default=True, help="photos")
+@click.option("--rounds", default=3, show_default=True)
+def index(n: int, rounds: int) -> None:
+    """Photos indexed beside the same photos embedded."""
+    birds = sorted((Path(os.environ["LIKEWISE_DATA"]) / "cub200").rglob("*.jpg"))
+    with tempfile.TemporaryDirectory() as scratch:
+        for i in range(n):
+            Path(scratch, f"{i:05d}.jpg").symlink_to(birds[i * len(birds) // n].resolve())
+        times: dict[str, list[dict[str, Any]]] = {"embed": [], "index": []}
+        for _ in range(rounds):
+            for what in times:
+                times[what].append(_run(INDEX, what, scratch, str(n)))
+                click.echo(f"{what} {times[what][-1]}", err=True)
+    ratios = [b["cpu"] / a["cpu"] for a, b in zip(times["embed"], times["index"], strict=True)]
+    rows = [
+        {
+            "what": {"embed": "the embedder alone", "index": "likewise index"}[what],
+            "photos / CPU-s": round(n / median(t["cpu"] for t in found), 2),
+            "of the embedder's time": round(median(ratios), 3) if what == "index" else 1.0,
+            "memory, GB": round(median(t["memory"] for t in found) / 1e6, 2),
+        }
+        for what, found in times.items()
+    ]
+    _told(rows)
+    note = f"{n:,} bird photos, from files, one thread, median of {rounds} alternating rounds in processes of their own"
+    command = f"python benchmarks/speed.py search index --n {n} --rounds {rounds}"
+    record("speed-index", list(rows[0]), rows, command, note)
+
+
+@search.command()
+@click.option("--n", default=100_000, show_default=True)
+@click.option("--dim", default=512, show_default=True)
+def shortlist(n: int, dim: int) -> None:
+    """A query of many rows, after start-up."""
+    import numpy as np
+
+    from likewise.images.gallery import Gallery
+    from likewise.images.stores import About, Record
+    from likewise.images.stores.folder import FolderStore
+
+    draw = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as out:
+        store = FolderStore.create(Path(out) / "g", About(out, "made", "made", dim, "flat"))
+        with store.writing():
+            for start in range(0, n, 4096):
+                rows = draw.standard_normal((min(4096, n - start), dim), dtype=np.float32)
+                rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+                store.put([Record(f"{start + i:06d}.jpg", 1, 1) for i in range(len(rows))], rows)
+            store.settle()
+        gallery = Gallery(FolderStore.open(Path(out) / "g"))
+        queries = draw.standard_normal((60, dim), dtype=np.float32)
+        gallery.search_rows(queries[:1], 100)
+        wall, cpu = [], []
+        for query in queries:
+            began, used = time.perf_counter(), time.process_time()
+            gallery.search_rows(query[None], 100)
+            wall.append(time.perf_counter() - began)
+            cpu.append(time.process_time() - used)
+    rows = [
+        {
+            "query": f"{n:,} × {dim}, the nearest 100, exact",
+            "wall, ms": round(1000 * median(wall), 1),
+            "slowest of 60, ms": round(1000 * max(wall), 1),
+            "CPU, ms": round(1000 * median(cpu), 1),
+        }
+    ]
+    _told(rows)
+    record(
+        "speed-shortlist", list(rows[0]), rows, "python benchmarks/speed.py search shortlist", "median of 60 queries"
+    )
+
+
+@search.command()
+@click.option("--folder", type=click.Path(path_type=Path), help="a collection made by quality.py search --folder")
+@click.option("--queries", default=12, show_default=True)
+@click.option("--threads", default=2, show_default=True)
+def stages(folder: Path | None, queries: int, threads: int) -> None:
+    """Each stage of a search, warm."""
+    import numpy as np
+    import torch
+
+    from likewise import samples
+    from likewise.search import Collection
+
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        place = folder or Path(scratch)
+        if folder is None:
+            samples.gallery(place / "gallery")
+        found = Collection.build(place / "gallery", place / "index")
+        every = sorted((place / "queries").rglob("*.jpg")) or sorted(found)
+        chosen = [every[i] for i in np.linspace(0, len(every) - 1, queries + 1).astype(int)]
+        with found:
+            found.search(chosen[0])
+            times = []
+            for query in chosen[1:]:
+                used = time.process_time()
+                times.append({**found.search(query).seconds, "cpu": time.process_time() - used})
+            size = len(found)
+    names = ("shortlist", "re-rank", "verify")
+    rows = [{"stage": n, "wall, s": round(median(t[n] for t in times), 3)} for n in names]
+    rows.append({"stage": "re-rank + verify", "wall, s": round(median(t["re-rank"] + t["verify"] for t in times), 3)})
+    rows.append({"stage": "all, CPU", "wall, s": round(median(t["cpu"] for t in times), 3)})
+    _told(rows)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    note = f"{len(times)} queries of {size:,} photos, 100 candidates re-ranked, 5 verified, {threads} threads, warm; "
+    record(
+        "speed-search", ["stage", "wall, s"], rows, "python benchmarks/speed.py search stages", f"{note}{memory:.2f} GB"
+    )
+
+
+def _told(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        click.echo("  ".join(f"{k} {v}" for k, v in row.items()))
