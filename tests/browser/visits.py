@@ -26,15 +26,15 @@ def crowd() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def started(command: list[str], folder: Path, *more: str) -> tuple[subprocess.Popen[str], str]:
-    """Start the studio and read the line with its address."""
+def started(command: list[str], folder: Path, **settings: str) -> tuple[subprocess.Popen[str], str]:
+    """Start the studio, with these variables in its environment, and read the line with its address."""
     process = subprocess.Popen(
-        [*command, "studio", "--no-open", "--port", "0", *more],
+        [*command, "studio", "--no-open", "--port", "0"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **settings},
     )
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], PATIENCE / 1000)

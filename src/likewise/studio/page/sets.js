@@ -8,7 +8,7 @@ import { card, choice, failed, head, readings, slider, worker } from "./parts.js
 import { ribbons } from "./ribbons.js";
 
 export function mount(panel) {
-  const state = { a: [], b: [], key: null, gamma: null, metric: null, sample: null };
+  const state = { a: [], b: [], key: null, gamma: null, metric: null, wanted: null, sample: null };
   const work = worker();
   const bands = ribbons({ noticed });
   const controls = h("div.controls");
@@ -60,15 +60,17 @@ export function mount(panel) {
     state.key = null;
     bands.pictures(state.a, state.b);
     if (!state.a.length || !state.b.length) return;
-    work.run("api/sets/compare", { a: state.a.map((p) => p.id), b: state.b.map((p) => p.id) }, { done: compared });
+    work.run("api/sets/compare", { a: state.a.map((p) => p.id), b: state.b.map((p) => p.id) }, { done: compared, partial: compared });
   }
 
+  /** The albums can be planned; comes twice where the learned metric takes a while, and γ stays as it was set. */
   function compared(result) {
-    state.key = result.key;
-    Object.assign(state, { a: result.a, b: result.b, gamma: null });
-    bands.pictures(result.a, result.b);
+    if (state.key !== result.key) {
+      Object.assign(state, { key: result.key, a: result.a, b: result.b, gamma: null });
+      bands.pictures(result.a, result.b);
+    }
     const names = result.metrics.map((metric) => metric.name);
-    state.metric = names.includes(state.metric) ? state.metric : names.includes("learned") ? "learned" : names[0];
+    state.metric = names.find((name) => name === state.wanted) ?? names.find((name) => name === "learned") ?? names[0];
     drawControls(result);
     ask();
   }
@@ -78,7 +80,7 @@ export function mount(panel) {
   function drawControls({ gamma, metrics }) {
     const words = h("p.quiet.small-words");
     const say = () => put(words, metrics.find((metric) => metric.name === state.metric)?.words ?? "");
-    const smooth = slider({ label: "Smoothing γ", low: gamma.low, high: gamma.high, value: gamma.auto, log: true, step: "any", show: (x) => figure(x), ends: ["sharp", "smooth"], hint: "Small γ: near to exact transport, few bands. Large γ: mass is spread.", moved: (x) => {
+    const smooth = slider({ label: "Smoothing γ", low: gamma.low, high: gamma.high, value: state.gamma ?? gamma.auto, log: true, step: "any", show: (x) => figure(x), ends: ["sharp", "smooth"], hint: "Small γ: near to exact transport, few bands. Large γ: mass is spread.", moved: (x) => {
       state.gamma = x;
       ask();
     } });
@@ -88,7 +90,7 @@ export function mount(panel) {
       ask();
     } }, "Automatic γ");
     const metric = choice({ label: "Metric", value: state.metric, options: metrics.map((m) => [m.name, m.name, m.words]), chosen: (name) => {
-      state.metric = name;
+      state.metric = state.wanted = name;
       say();
       ask();
     } });
