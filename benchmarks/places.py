@@ -24,17 +24,24 @@ from likewise import io
 
 Photo = NDArray[np.uint8]
 Point = tuple[float, float]
+Matrix = NDArray[np.float64]
+SHOWN = 0.15
+"""The share of a query's pixels that a picture must show to count as one of its place."""
 SHARE, EDGE = 0.46, 480
 """The part of a photo's sides that a place takes, and the longest side of its picture in pixels."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """A picture of a place, the files of the gallery that show that place, and where both come from."""
+    """A picture of a place, the files of the gallery that show it, and where both come from.
+
+    `seen` are files that show a little of what the query shows: neither right nor wrong.
+    """
 
     path: Path
     right: frozenset[Path]
     source: str
+    seen: frozenset[Path] = frozenset()
 
 
 def made(photos: Iterable[Path], out: Path, *, seed: int, source: str, each: int = 1) -> list[Query]:
@@ -50,7 +57,10 @@ def made(photos: Iterable[Path], out: Path, *, seed: int, source: str, each: int
         ]
         for i in range(each):
             path = _name(out, "queries", source, number, i)
-            found.append(Query(_asked(path, photo, corners[i], SHARE, draw), frozenset([rights[i]]), source))
+            shares = _asked(path, photo, corners[i], SHARE, draw, corners)
+            right = {file for file, share in zip(rights, shares, strict=True) if share >= SHOWN}
+            seen = {file for file, share in zip(rights, shares, strict=True) if 0 < share < SHOWN}
+            found.append(Query(path, frozenset(right | {rights[i]}), source, frozenset(seen - {rights[i]})))
     return found
 
 
@@ -63,7 +73,8 @@ def whole(photos: Iterable[Path], out: Path, *, seed: int, source: str) -> list[
         centre, share = (photo.shape[1] / 2, photo.shape[0] / 2), 0.85
         right = io.write_image(_name(out, "gallery", source, number, 0), cut(photo, centre, share), quality=92)
         path = _name(out, "queries", source, number, 0)
-        found.append(Query(_asked(path, photo, centre, share, draw), frozenset([right]), source))
+        _asked(path, photo, centre, share, draw, [centre])
+        found.append(Query(path, frozenset([right]), source))
     return found
 
 
@@ -71,10 +82,17 @@ def _name(out: Path, kind: str, source: str, number: int, part: int) -> Path:
     return out / kind / source / f"{number:04d}-{'abcd'[part]}.jpg"
 
 
-def _asked(path: Path, photo: Photo, centre: Point, share: float, draw: np.random.Generator) -> Path:
-    """Write another view of a place in another light."""
-    seen = lit(another_view(photo, centre, draw, share), draw)
-    return io.write_image(path, seen, quality=int(draw.integers(60, 92)))
+def _asked(
+    path: Path, photo: Photo, centre: Point, share: float, draw: np.random.Generator, places: Iterable[Point]
+) -> list[float]:
+    """Write another view of a place in another light; the share of its pixels that each of some places shows."""
+    picture, to_photo = another_view(photo, centre, draw, share)
+    io.write_image(path, lit(picture, draw), quality=int(draw.integers(60, 92)))
+    x, y = np.meshgrid(*(np.linspace(0, n, 40) for n in picture.shape[1::-1]))
+    p = np.stack([x.ravel(), y.ravel(), np.ones(x.size)]) * 1.0
+    q = to_photo @ p
+    half = np.array([[photo.shape[1]], [photo.shape[0]]]) * share / 2
+    return [float((np.abs(q[:2] / q[2] - np.array(c)[:, None]) <= half).all(0).mean()) for c in places]
 
 
 def _corner(photo: Photo, i: int) -> Point:
@@ -98,8 +116,11 @@ def cut(photo: Photo, centre: Point, share: float = SHARE) -> Photo:
     return np.ascontiguousarray(small[max(top, 0) : max(top, 0) + h, max(left, 0) : max(left, 0) + w])
 
 
-def another_view(photo: Photo, centre: Point, draw: np.random.Generator, share: float = SHARE) -> Photo:
-    """The part of a photo around a point from another side: turned, scaled, shifted and slanted; mirrored beyond it."""
+def another_view(photo: Photo, centre: Point, draw: np.random.Generator, share: float) -> tuple[Photo, Matrix]:
+    """The part of a photo around a point from another side, and the homography from its pixels to the photo's.
+
+    Turned, nearer or farther, shifted and slanted; mirrored beyond the photo's edge.
+    """
     h, w = _size(photo, share)
     scale = photo.shape[0] * share / h
     size = scale * np.exp(draw.uniform(np.log(0.7), np.log(1.4)))
@@ -113,7 +134,8 @@ def another_view(photo: Photo, centre: Point, draw: np.random.Generator, share: 
     to_photo = place @ bend @ to_centre
     soft = cv2.GaussianBlur(photo, (0, 0), 0.4 * size) if size > 1.2 else photo
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return np.asarray(cv2.warpPerspective(soft, to_photo, (w, h), flags=flags, borderMode=cv2.BORDER_REFLECT_101))
+    picture = cv2.warpPerspective(soft, to_photo, (w, h), flags=flags, borderMode=cv2.BORDER_REFLECT_101)
+    return np.asarray(picture), to_photo
 
 
 def lit(photo: Photo, draw: np.random.Generator) -> Photo:

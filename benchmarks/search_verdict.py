@@ -66,8 +66,8 @@ def table(photos: list[Path], folder: Path, seed: int) -> tuple[NDArray[Any], ND
             hits = [h for h in found.hits if number % 2 == 0 or Path(h.path) not in query.right][:TOP]
             look = Verifier(query.path)
             for hit in hits:
-                if Path(hit.path) not in query.right and copied(collection, query, hit.path):
-                    continue  # textures repeat: this shows the same though it is another part of the photo
+                if Path(hit.path) in query.seen or copied(collection, query, hit.path):
+                    continue  # a little of it is seen; or textures repeat, and another part of the photo is a copy
                 rows.append(measured(hit.distance, hit.transport, look(hit.path))[1])
                 same.append(Path(hit.path) in query.right)
                 group.append(number)
@@ -77,7 +77,9 @@ def table(photos: list[Path], folder: Path, seed: int) -> tuple[NDArray[Any], ND
 
 
 def copied(collection: Collection, query: places.Query, path: str) -> bool:
-    """Whether a candidate is a copy of the picture that shows the query's place."""
+    """Whether a candidate is a copy of a picture that shows the query's place, and is not such a picture itself."""
+    if Path(path) in query.right:
+        return False
     return any(duplicates.copies(collection.gallery, str(right), path) for right in query.right)
 
 
@@ -99,7 +101,7 @@ def probabilities(x: NDArray[Any], columns: tuple[int, ...], weights: list[float
     return np.asarray(1 / (1 + np.exp(-(weights[0] + x[:, list(columns)] @ np.asarray(weights[1:])))))
 
 
-def held_out(x: NDArray[Any], same: NDArray[Any], group: NDArray[Any], columns: tuple[int, ...]) -> dict[str, float]:
+def held_out(x: NDArray[Any], same: NDArray[Any], group: NDArray[Any], columns: tuple[int, ...]) -> dict[str, Any]:
     """Brier score, calibration error over ten bins, and what the verdicts are worth, on photos left out of the fit."""
     p = np.empty(len(x))
     for train, test in GroupKFold(5).split(x, same, group):
@@ -111,9 +113,9 @@ def held_out(x: NDArray[Any], same: NDArray[Any], group: NDArray[Any], columns: 
         "brier": float(((p - same) ** 2).mean()),
         "calibration error": float(sum(gaps)),
         "said same": float(sure.mean()),
-        "right when same": float(same[sure].mean()) if sure.any() else float("nan"),
+        "right when same": float(same[sure].mean()) if sure.any() else None,
         "said different": float(out.mean()),
-        "right when different": float((~same[out]).mean()) if out.any() else float("nan"),
+        "right when different": float((~same[out]).mean()) if out.any() else None,
     }
 
 
@@ -149,7 +151,7 @@ def main(photos: Path, most: int, seed: int, kept: Path | None, out: Path) -> No
     }
     io.write_text(out, json.dumps(said, indent=1) + "\n")
     for name, row in figures.items():
-        click.echo(f"{name:20} " + "  ".join(f"{key} {value:.3f}" for key, value in row.items()))
+        click.echo(f"{name:20} " + "  ".join(f"{k} {v if v is None else round(v, 3)}" for k, v in row.items()))
 
 
 if __name__ == "__main__":
