@@ -1,0 +1,137 @@
+"""`likewise index` and `likewise search`, as typed; and a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from likewise import samples
+from likewise.cli import main
+from likewise.io import write_image
+from likewise.search import Collection
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    for name in samples.names()[:5]:
+        write_image(folder / name / "1.jpg", samples.photograph(name)[::2, ::2])
+    write_image(folder / "again.jpg", samples.photograph(samples.names()[0])[::2, ::2], quality=60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which `likewise index` has been typed."""
+    folder = tmp_path_factory.mktemp("home")
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        assert main(["index", str(photos)]) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+def test_index_then_search_with_nothing_else_said(
+    home: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(home)
+    assert main(["search", str(photos / samples.names()[2] / "1.jpg"), "-k", "2", "--verify", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:2] == ["1", "same"]
+    assert lines[1].endswith(f"{samples.names()[2]}/1.jpg")
+    assert len(lines) == 3
+
+
+def test_again_brings_it_up_to_date_and_json_says_how(
+    home: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["index", str(photos), "--out", str(home / "likewise-index"), "--json", "--check"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["added"], said["unchanged"], said["removed"]) == (0, 6, 0)
+    assert said["parts"] is True
+
+
+def test_json_page_and_several_shots(
+    home: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--index", str(home / "likewise-index"), "-k", "3", "--verify", "1"]
+    two = [str(photos / n / "1.jpg") for n in samples.names()[1:3]]
+    assert main(["search", *two, *place, "--json", "--out", str(tmp_path / "p.html")]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["query"] == two
+    assert {Path(h["path"]).parent.name for h in said["hits"][:2]} == set(samples.names()[1:3])
+    assert {h["shot"] for h in said["hits"][:2]} == {0, 1}
+    assert (tmp_path / "p.html").stat().st_size > 10_000
+    assert main(["search", *two, *place, "--each", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["queries"]) == 2
+
+
+def test_duplicates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "--duplicates", "--index", str(home / "likewise-index"), "--json"]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert [[Path(p).name for p in g] for g in groups] == [["again.jpg", "1.jpg"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["search", "q.jpg"], "no index here; make one with `likewise index FOLDER`"),
+        (["search"], "query: expected a photo or a video"),
+        (["search", "q.jpg", "--duplicates"], "query: expected none with --duplicates"),
+        (["search", "q.jpg", "--out", "p.gif"], "out: expected a name that ends in .html"),
+        (["index", "nowhere"], "not a folder"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_a_query_that_is_no_picture_is_named(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "q.jpg").write_bytes(b"nothing")
+    assert main(["search", str(tmp_path / "q.jpg"), "--index", str(home / "likewise-index")]) == 2
+    assert "q.jpg" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_nothing_indexed_is_lost(photos: Path, tmp_path: Path) -> None:
+    """`likewise index` killed again and again: what one run kept the next finds, and the end is the whole."""
+    draw = np.random.default_rng(0)
+    folder = tmp_path / "photos"
+    for i in range(60):
+        cut = samples.photograph(samples.names()[i % 8])[i : i + 160, i : i + 160]
+        write_image(folder / f"{i:03d}.jpg", cut)
+    chunks = "import likewise.images.embedding as e; e.CHUNK = 4"
+    script = f"{chunks}; from likewise.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", script, "index", str(folder), "--out", str(tmp_path / "i")]
+    kept: set[str] = set()
+    for _ in range(8):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(2.0, 6.0))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        if (tmp_path / "i" / "gallery.json").exists():
+            with Collection.open(tmp_path / "i") as found:
+                assert found.check() == []
+                now = set(found)
+                assert kept <= now
+                kept = now
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with Collection.open(tmp_path / "i") as found:
+        assert len(found) == 60
+        assert found.check() == []
