@@ -652,3 +652,64 @@ def test_importing_io_brings_in_nothing_heavy() -> None:
     code = "import sys, likewise.io; print([m for m in ('torch', 'PIL', 'av', 'cv2', 'jaxtyping') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# ------------------------------------------------------------------------------------------ what mutated files showed
+
+
+def test_text_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
+    """NumPy makes an array of it, and Python breaks on its first use with a SystemError."""
+    for code in (0x110000, 0xD800, 0xFFFFFFFF):
+        np.save(tmp_path / "x.npy", np.array([[code, 65]], dtype="<u4").view("<U2"))
+        with pytest.raises(FileError, match="text that is not Unicode"):
+            io.load_arrays(tmp_path / "x.npy")
+    np.save(tmp_path / "x.npy", np.array(["größer", "\U0001f600"]))
+    assert io.load_arrays(tmp_path / "x.npy")["arr_0"].tolist() == ["größer", "\U0001f600"]
+
+
+def test_records_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(2, dtype=[("a", "<f4"), ("b", "<U2")]))
+    with pytest.raises(FileError, match="holds records"):
+        io.load_arrays(tmp_path / "x.npy")
+
+
+def test_an_array_is_mapped_as_it_was_saved(tmp_path: Path) -> None:
+    for array in (np.arange(6.0).reshape(2, 3), np.asfortranarray(np.arange(6).reshape(2, 3)), np.empty((0, 4))):
+        np.save(tmp_path / "x.npy", array)
+        mapped = io.map_array(tmp_path / "x.npy")
+        assert mapped.dtype == array.dtype
+        assert np.array_equal(mapped, array)
+
+
+@pytest.mark.parametrize("header", [b"{'descr': '<f8', ", b"{'descr': 3, 'fortran_order': False, 'shape': (1,)}", b"["])
+def test_a_header_that_numpys_parser_breaks_on_is_refused(tmp_path: Path, header: bytes) -> None:
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + bytes(64))
+    for read in (io.map_array, io.load_arrays):
+        with pytest.raises(FileError, match=r"x\.npy: damaged"):
+            read(tmp_path / "x.npy")
+
+
+def test_a_mapped_array_must_be_whole(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6.0))
+    data = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(data[:-1])
+    with pytest.raises(FileError, match="it is truncated"):
+        io.map_array(tmp_path / "x.npy")
+
+
+def test_a_name_that_no_file_system_takes_is_the_name_of_no_file(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    assert io.is_file(tmp_path / "x")
+    assert not any(io.is_file(tmp_path / name) for name in ("y", "a" * 5000, "a\0b", "\ud800", "."))
+
+
+def test_a_video_of_an_unknown_codec_is_refused(tmp_path: Path) -> None:
+    from tests.worlds.layouts import video
+
+    pytest.importorskip("av", reason="pip install 'likewise[video]'")
+    path = video(tmp_path / "v.mkv", frames=2, size=(48, 64))
+    data = path.read_bytes()
+    assert data.count(b"V_MPEG4/ISO/ASP") == 1
+    path.write_bytes(data.replace(b"V_MPEG4/ISO/ASP", b"V_MPEGX/ISO/ASP"))
+    with pytest.raises(FileError, match=r"does not decode|damaged or unsupported"):
+        list(io.frames(path))

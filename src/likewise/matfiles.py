@@ -1,8 +1,9 @@
 """MATLAB files in: numbers, text, cells and structs of versions 4 to 7, every length checked before it is believed.
 
 What is made is what SciPy's `loadmat` makes of the same file by default: cells are arrays of objects, structs arrays
-with a field of objects each, text is an array of strings. SciPy's own reader is compiled code that a damaged file can
-crash; this one is plain Python. Objects, functions and sparse matrices are refused; no file can run anything.
+with a field of objects each, text is an array of strings; only truth values are bool here, bytes there. SciPy's own
+reader is compiled code that a damaged file can crash; this one is plain Python. Objects, functions and sparse matrices
+are refused; no file can run anything.
 """
 
 from __future__ import annotations

@@ -622,3 +622,10 @@ def test_a_stream_of_its_own_for_every_shard() -> None:
     first = harvesting.stream(3, 0).random(1000)
     assert not set(first) & set(harvesting.stream(3, 1).random(1000))
     np.testing.assert_array_equal(first, harvesting.stream(3, 0).random(1000))
+
+
+def test_labels_of_an_authors_file_that_are_words_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "r.npz"
+    np.savez(file, latents=np.zeros((2, 3)), svds=np.ones((2, 2)), labels=np.array([["a", "b"], ["c", "d"]]))
+    with pytest.raises(lw.FileError, match="'labels': expected numbers"):
+        Bank.from_reference_npz(file)

@@ -347,3 +347,10 @@ def test_files_are_read_as_grey_for_a_net_of_one_plane(tmp_path: Path) -> None:
     found = compare(tmp_path, batch, describe=lambda x: x.flatten(1))
     assert found.distance == pytest.approx(0, abs=1e-9)
     assert found.recall == 1
+
+
+def test_features_whose_fourth_power_is_infinite_are_refused() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    rows[7, 1] = 1e200
+    with pytest.raises(InputError, match=r"row 7 contains a number beyond ±3\.4e\+38"):
+        compare(rows, rows)

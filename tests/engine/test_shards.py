@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import multiprocessing
 import os
@@ -494,3 +495,16 @@ def test_open_refuses_what_is_no_store(tmp_path: Path) -> None:
         (tmp_path / "manifest.json").write_text(bad)
         with pytest.raises(lw.FileError, match=r"manifest\.json"):
             ShardStore.open(tmp_path)
+
+
+def test_a_manifest_of_too_many_shards_is_refused(tmp_path: Path) -> None:
+    """It would be counted through, one by one."""
+    shards.run(lambda i: {"x": np.full(2, i)}, 2, tmp_path / "job", progress=False)
+    file = tmp_path / "job" / "manifest.json"
+    said = json.loads(file.read_text())
+    for count in (10**18, 2**64, True, shards.MOST_SHARDS + 1):
+        file.write_text(json.dumps({**said, "shards": count}))
+        with pytest.raises(lw.FileError, match="not the manifest of a shard store"):
+            ShardStore.open(tmp_path / "job")
+    with pytest.raises(lw.InputError, match="shards: at most 1,000,000"):
+        shards.run(lambda i: {}, shards.MOST_SHARDS + 1, tmp_path / "other", progress=False)

@@ -562,3 +562,49 @@ def test_middlebury_is_in_its_layout(data: Path) -> None:
     (pair,) = layouts.read(data / "middlebury")
     assert pair.name == "RubberWhale"
     assert pair.load().a.shape == (3, 388, 584)
+
+
+def test_a_camera_that_cannot_see_is_refused(tmp_path: Path) -> None:
+    root = scenes.colmap(tmp_path, scenes.world())
+    file = root / "sparse" / "cameras.txt"
+    text = file.read_text()
+    number, model, w, h, _fx, _fy, cx, cy = text.strip().splitlines()[-1].split()
+    for line in (f"{number} {model} {w} {h} 80 0 {cx} {cy}", f"{number} {model} 0 {h} 80 80 {cx} {cy}"):
+        file.write_text(line + "\n")
+        with pytest.raises(FileError, match="that do not make a PINHOLE"):
+            layouts.read(root)
+
+
+def test_a_name_without_an_end_is_refused(tmp_path: Path) -> None:
+    root = scenes.colmap(tmp_path, scenes.world(), binary=True)
+    row = struct.pack("<QI7dI", 1, 1, 1, 0, 0, 0, 0, 0, 0, 3)
+    (root / "sparse" / "images.bin").write_bytes(row + b"x" * 10_000)
+    with pytest.raises(FileError, match="a name without an end"):
+        layouts.read(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("pair_infos", [7, 8], "its pairs are not"),
+        ("poses", [np.zeros((4, 4))] * 4, "has no camera"),
+        ("intrinsics", [np.full((3, 3), np.nan)] * 4, "has no camera"),
+    ],
+)
+def test_an_index_of_other_things_is_refused(tmp_path: Path, name: str, value: list[Any], words: str) -> None:
+    root = scenes.megadepth(tmp_path, scenes.world(), "loftr")
+    file = next((root / "scene_info").glob("*.npz"))
+    held = {**object_arrays(file), name: scenes.objects(value)}
+    np.savez(file, **held)
+    with pytest.raises(FileError, match=words):
+        layouts.read(root)
+
+
+def test_objects_that_hold_themselves_are_refused(tmp_path: Path) -> None:
+    """A list of itself twice, which NumPy would walk through 2^64 times."""
+    member = stdio.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "|O", "fortran_order": False, "shape": (2,)})
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("a.npy", member.getvalue() + b"\x80\x04]\x94(h\x00h\x00e.")
+    with pytest.raises(FileError, match="a list where an array was expected"):
+        object_arrays(tmp_path / "x.npz")

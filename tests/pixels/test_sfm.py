@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -330,3 +331,48 @@ def test_photos_of_a_real_place(data: Path, tmp_path: Path) -> None:
     assert summary["registered"] >= 5
     assert summary["epipolar error"] < 0.6
     assert len(pairs) >= 6
+
+
+def test_a_model_is_read_as_colmap_reads_it(tmp_path: Path) -> None:
+    pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra sfm)")
+    from worlds import scenes
+
+    root = scenes.colmap(tmp_path, scenes.world(cameras=3, points=60))
+    theirs = pycolmap.Reconstruction()
+    theirs.read_text(root / "sparse")
+    (root / "binary").mkdir()
+    theirs.write_binary(root / "binary")
+    ours, expected = Survey.read(root / "binary"), Survey.of(theirs)
+    assert [p.name for p in ours.photos] == [p.name for p in expected.photos]
+    for one, other in zip(ours.photos, expected.photos, strict=True):
+        assert one.size == other.size
+        for field in ("K", "R", "t", "points"):
+            np.testing.assert_allclose(getattr(one, field), getattr(other, field), atol=1e-9)
+        np.testing.assert_allclose(ours.points[one.shows], expected.points[other.shows])
+
+
+def test_a_damaged_model_is_refused_at_once(tmp_path: Path) -> None:
+    """COLMAP itself goes on for minutes over a count that it believes."""
+    from worlds import scenes
+
+    root = scenes.colmap(tmp_path, scenes.world(cameras=2, points=40), binary=True) / "sparse"
+    row = struct.pack("<Q3d3BdQ", 7, 0.0, 0.0, 1.0, 0, 0, 0, 0.0, 0)
+    for data, words in (
+        (struct.pack("<Q", 2**60), "more than it can hold"),
+        (struct.pack("<Q", 1) + row[:-8] + struct.pack("<Q", 2**50), "more than it can hold"),
+        (struct.pack("<Q", 1) + row.replace(struct.pack("<d", 1.0), struct.pack("<d", np.nan)), "a point is nowhere"),
+        (struct.pack("<Q", 1) + row, "shows point .* which is not listed"),
+    ):
+        (root / "points3D.bin").write_bytes(data)
+        with pytest.raises(FileError, match=words):
+            Survey.read(root)
+
+
+def test_gps_of_too_many_numbers_is_not_told(tmp_path: Path) -> None:
+    from PIL import Image
+
+    data = Image.Exif()
+    data.get_ifd(0x8825).update({1: "N", 2: tuple([1.0] * 400), 3: "E", 4: (20.0, 0.0, 0.0)})
+    Image.fromarray(texture(size=(60, 80))).save(tmp_path / "x.jpg", exif=data)
+    found = exif.shot(tmp_path / "x.jpg")
+    assert found.place is None or found.place[:2] == pytest.approx((1 + 1 / 60 + 1 / 3600, 20.0))

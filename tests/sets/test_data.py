@@ -374,3 +374,12 @@ class TestTimeSeries:
         assert (min(len(s) for s in t.train.signatures), max(len(s) for s in t.test.signatures)) == (7, 29)
         assert np.unique(t.train.labels, return_counts=True)[1].tolist() == [30] * 9
         assert "aeon" not in sys.modules
+
+
+def test_splits_that_are_not_whole_numbers_are_refused(tmp_path) -> None:
+    root = layouts.ilids(tmp_path)
+    file = root / "train-test people splits" / "train_test_splits_ilidsvid.mat"
+    for table in (np.array([["a", "b"]]), np.array([[np.nan] * 6]), np.array([[1.5] * 6])):
+        savemat(file, {"ls_set": table})
+        with pytest.raises(FileError, match="not a list of whole numbers"):
+            d.ilids_vid(root)

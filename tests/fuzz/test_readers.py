@@ -1,0 +1,171 @@
+"""Mutated files for every reader: a result or a LikewiseError, in time, and nothing else happens.
+
+benchmarks/fuzz.py reads many more of them, in processes of their own, and names the number that repeats a defect.
+"""
+
+from __future__ import annotations
+
+import io
+import signal
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fuzz import forms, mutations
+from tests.fuzz.cases import SECONDS, Bench, Outcome, Reader, judged
+from tests.fuzz.readers import READERS, missing
+
+from likewise.engine import checkpoint
+from likewise.errors import LikewiseError
+
+SLOW = frozenset(
+    {"aligner", "learned metric", "generator", "raft", "embedder", "features", "gallery ivf", "gallery hnsw"}
+)
+"""Readers whose every file takes tens of milliseconds: few in the fast lane."""
+FAST, FEW, MANY = 30, 5, 150
+"""Files a reader."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """An error where what is within takes more CPU time; compiled code it cannot stop, but benchmarks/fuzz.py can."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def defects(reader: Reader, folder: Path, seed: int, count: int) -> list[str]:
+    """What went wrong, by the number of the file."""
+    bench = Bench(reader, folder / "case")
+    assert judged(reader, bench.folder).kind != "refused", "the valid input itself is refused"
+    found = []
+    for number in range(count):
+        with limited(SECONDS):
+            outcome = bench.run(seed, number)
+        if outcome.kind == "other":
+            found.append(f"{reader.name}, seed {seed}, {number}: {outcome.said}")
+    return found
+
+
+def told(found: list[str]) -> None:
+    """Fail by what was found; what is known and waits for its owner is an expected failure, told as such."""
+    if found and all(" at segments.py:" in one for one in found):
+        pytest.xfail(f"a segment's rows are opened by np.load, whose header parser raises anything: {found[0]}")
+    assert found == []
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
+def test_every_reader_reads_or_refuses(reader: Reader, tmp_path: Path) -> None:
+    if package := missing(reader):
+        pytest.skip(f"{package} is not installed")
+    told(defects(reader, tmp_path, 1, FEW if reader.name in SLOW else FAST))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
+def test_every_reader_reads_or_refuses_many(reader: Reader, tmp_path: Path) -> None:
+    if package := missing(reader):
+        pytest.skip(f"{package} is not installed")
+    told(defects(reader, tmp_path, 2, FAST if reader.name in SLOW else MANY))
+
+
+# ----------------------------------------------------------------------------------------------- the fuzzer is tested
+
+
+def reader_of(read: object) -> Reader:
+    def make(folder: Path) -> None:
+        (folder / "a.json").write_text('{"a": 1}')
+
+    return Reader("made up", make, read, {"*": (mutations.as_json,)})  # type: ignore[arg-type]
+
+
+def outcome(read: object, folder: Path) -> Outcome:
+    return Bench(reader_of(read), folder / "case").run(0, 0)
+
+
+def test_what_a_reader_must_not_do_is_seen(tmp_path: Path) -> None:
+    def unpickles(folder: Path) -> None:
+        import pickle
+
+        pickle.loads(b"cos\ngetcwd\n.")
+
+    def starts(folder: Path) -> None:
+        import subprocess
+
+        subprocess.run(["true"], check=True)
+
+    assert "pickle.find_class" in outcome(unpickles, tmp_path / "1").said
+    assert "subprocess.Popen" in outcome(starts, tmp_path / "2").said
+    assert "write to" in outcome(lambda f: (f.parent / "elsewhere").write_text("x"), tmp_path / "3").said
+    assert "KeyError" in outcome(lambda f: {}["x"], tmp_path / "4").said
+    assert outcome(lambda f: (f / "own").write_text("x"), tmp_path / "5").kind == "accepted"
+
+    def refuses(folder: Path) -> None:
+        raise LikewiseError("no")
+
+    refused = outcome(refuses, tmp_path / "6")
+    assert (refused.kind, refused.said) == ("refused", "no")
+
+
+def test_a_hang_is_seen() -> None:
+    def busy() -> None:
+        while True:
+            pass
+
+    with pytest.raises(TimeoutError, match=r"longer than 0\.05 s"), limited(0.05):
+        busy()
+
+
+def test_the_same_number_is_the_same_file(tmp_path: Path) -> None:
+    files = []
+    for name in ("one", "two"):
+        bench = Bench(next(r for r in READERS if r.name == "png"), tmp_path / name)
+        files.append([bench.edit(3, k).read_bytes() for k in range(20)])
+    assert files[0] == files[1]
+    assert len(set(files[0])) > 15
+
+
+def test_a_case_leaves_the_valid_input_behind(tmp_path: Path) -> None:
+    bench = Bench(reader_of(lambda f: (f / "own").write_text("x")), tmp_path / "case")
+    bench.run(0, 1)
+    assert {p.name: p.read_bytes() for p in (tmp_path / "case").iterdir()} == {"a.json": b'{"a": 1}'}
+
+
+def test_edits_get_past_the_checksums() -> None:
+    """Of edited files of likewise and archives most are still whole to those who only check sums."""
+    rng = np.random.default_rng(0)
+    whole = checkpoint.encode({"M": np.eye(3)}, {"note": "x", "size": 3})
+    edits = [forms.sealed(whole, rng) for _ in range(200)]
+    assert sum(data != whole for data in edits) > 190
+    assert sum(_opens(data) for data in edits) > 100
+    out = io.BytesIO()
+    np.savez(out, a=np.arange(5), b=np.eye(3))
+    archives = [forms.zipped(forms.npy)(out.getvalue(), rng) for _ in range(200)]
+    assert sum(_unzips(data) for data in archives) > 150
+
+
+def _opens(data: bytes) -> bool:
+    try:
+        checkpoint.decode(data, "x")
+    except LikewiseError:
+        return False
+    return True
+
+
+def _unzips(data: bytes) -> bool:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return archive.testzip() is None
+    except Exception:  # a damaged archive can raise anything
+        return False
