@@ -21,6 +21,7 @@ from likewise.studio.asked import Refused
 
 MOST_WAITING = 8
 BUSY = f"{MOST_WAITING} jobs are waiting already; try again when one of them is done"
+ENDED = "likewise studio has been stopped"
 UNFORESEEN = "something went wrong that was not foreseen; the terminal in which likewise studio runs has the details"
 PASSING = ("waiting", "working")
 """States that say no more than how far things are."""
@@ -134,17 +135,24 @@ class Jobs:
                 self._tell()
 
     def stop(self) -> None:
-        """Cancel everything and take nothing more; safe in a signal handler, for it waits for no lock."""
-        self._open = False
-        for job in (*self._waiting, *([self._running] if self._running else [])):
-            job.cancelled.set()
-
-    def close(self, patience: float = 3.0) -> None:
-        """Cancel everything and let the worker go."""
-        self.stop()
+        """Cancel everything, end the streams of all who listen, and take nothing more."""
         with self._change:
+            self._open = False
+            left = [*self._waiting, *([self._running] if self._running else [])]
             self._waiting.clear()
             self._change.notify()
+        for job in left:
+            job.cancelled.set()
+            job.post({"state": "failed", "error": ENDED})
+
+    @property
+    def busy(self) -> bool:
+        """Whether the worker is still at work, though it was asked to stop."""
+        return not self._open and self._thread.is_alive()
+
+    def close(self, patience: float = 1.5) -> None:
+        """Cancel everything and let the worker go."""
+        self.stop()
         if self._thread.ident is not None:
             self._thread.join(patience)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import socket
 import sys
 import threading
 import webbrowser
-from types import FrameType
 
 import uvicorn
 
@@ -21,10 +22,11 @@ MOST_CONNECTIONS = 300
 """Connections that are open at the same time; more are answered with 503."""
 GRACE = 2
 """Seconds that answers under way are given at the end."""
+INTERRUPTED = 130
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which says where it is once it answers, and tells the session to stop at the first Ctrl-C."""
+    """uvicorn's server, which says where it is once it answers, and ends jobs before it waits for their readers."""
 
     def __init__(self, config: uvicorn.Config, session: Session, url: str, open_browser: bool) -> None:
         super().__init__(config)
@@ -38,10 +40,11 @@ class Server(uvicorn.Server):
             if self.open_browser:
                 threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Let running jobs stop at their next stage, so that nobody waits for them."""
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End every job's stream, so that nobody waits for it; what is cut short from now on is so on purpose."""
         self.session.jobs.stop()
-        super().handle_exit(sig, frame)
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
 
 
 def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True) -> None:
@@ -54,6 +57,9 @@ def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True)
     finally:
         session.close()
         listening.close()
+        if session.jobs.busy:  # in the middle of a computation that cannot be interrupted, and nobody wants any more
+            sys.stdout.flush()
+            os._exit(INTERRUPTED)
 
 
 def server(session: Session, listening: socket.socket, *, open_browser: bool = False, token: str = "") -> Server:
