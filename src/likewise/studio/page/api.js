@@ -92,7 +92,7 @@ async function* lines(stream, signal) {
       rest = parts.pop();
       for (const part of parts) if (part.trim()) yield part;
     }
-  } catch (error) {
+  } catch {
     if (signal?.aborted) throw new DOMException("cancelled", "AbortError");
     presence(false);
     throw new Gone(LOST);

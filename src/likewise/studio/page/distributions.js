@@ -23,26 +23,63 @@ export function mount(panel) {
   const speed = h("span.quiet.small-words");
   let rho = null;
   const measure = settled(rested, 350);
-  const ask = latest((body) => post("api/distributions/grid", body), drawGrid, (error) => work.tell(failed(error.message)));
+  const ask = latest(
+    (body) => post("api/distributions/grid", body),
+    drawGrid,
+    (error) => work.tell(failed(error.message)),
+  );
 
   select.addEventListener("change", () => open(select.value));
-  const again = h("button.small", { type: "button", onclick: () => {
-    state.seed += 1;
-    draw();
-  } }, "Draw anew");
-  put(panel,
-    head("What does this model cover?", "Each latent counts by the volume that the generator makes of it, to the power ρ: below 0 towards the modes, above 0 towards what is rarely made. Nothing is trained; a bank of latents is drawn from anew."),
+  const again = h("button.small", {
+    type: "button",
+    onclick: () => {
+      state.seed += 1;
+      draw();
+    },
+  }, "Draw anew");
+  put(
+    panel,
+    head(
+      "What does this model cover?",
+      "Each latent counts by the volume that the generator makes of it, to the power ρ: below 0 towards the modes, above 0 towards what is rarely made. Nothing is trained; a bank of latents is drawn from anew.",
+    ),
     work.element,
-    h("div.columns", {},
-      h("div.main-column", {},
-        h("div.two.two-grid", {},
+    h(
+      "div.columns",
+      {},
+      h(
+        "div.main-column",
+        {},
+        h(
+          "div.two.two-grid",
+          {},
           card("Samples", h("div.grid-frame", {}, grid), { side: speed, name: "samples-card" }),
-          card("What it costs", h("div", {}, quality.element, distance.element, h("p.quiet.small-words", {}, "Click a curve to go to its ρ.")))),
-        ends),
-      h("aside.side-column", { "aria-label": "Controls and figures" },
-        card("Controls", h("div.controls", {}, h("label.field", {}, h("span", {}, "Generator"), select), sliders, about), { name: "controls-card" }),
+          card(
+            "What it costs",
+            h(
+              "div",
+              {},
+              quality.element,
+              distance.element,
+              h("p.quiet.small-words", {}, "Click a curve to go to its ρ."),
+            ),
+          ),
+        ),
+        ends,
+      ),
+      h(
+        "aside.side-column",
+        { "aria-label": "Controls and figures" },
+        card(
+          "Controls",
+          h("div.controls", {}, h("label.field", {}, h("span", {}, "Generator"), select), sliders, about),
+          { name: "controls-card" },
+        ),
         card("Effective sample size", gauge),
-        card("At this place", now))));
+        card("At this place", now),
+      ),
+    ),
+  );
   put(ends, h("div.hollow"), h("div.hollow"));
   put(gauge, h("p.quiet", {}, "How much of the bank carries the weight."));
   put(now, h("p.quiet", {}, "Measured when the curve is."));
@@ -55,7 +92,10 @@ export function mount(panel) {
       put(select, generators.map(({ name, words }) => h("option", { value: name, title: words }, name)));
       open(generators[0].name);
     } catch (error) {
-      work.tell(failed(error.message, () => { work.tell(); begin(); }));
+      work.tell(failed(error.message, () => {
+        work.tell();
+        begin();
+      }));
     }
   }
 
@@ -84,26 +124,63 @@ export function mount(panel) {
   }
 
   function drawEnds(result) {
-    put(ends, end("Modes", result.modes, "where the generator folds most latents onto little: its smoothest, most typical outputs"), end("Anti-modes", result.antimodes, "where it stretches: rare, rich, often broken outputs"));
+    put(
+      ends,
+      end(
+        "Modes",
+        result.modes,
+        "where the generator folds most latents onto little: its smoothest, most typical outputs",
+      ),
+      end("Anti-modes", result.antimodes, "where it stretches: rare, rich, often broken outputs"),
+    );
   }
 
   function end(title, url, words) {
-    return card(title, h("figure.end", {}, url ? h("img", { src: url, alt: `${title} of the generator` }) : empty("None", ""), h("figcaption.quiet.small-words", {}, words)));
+    return card(
+      title,
+      h(
+        "figure.end",
+        {},
+        url ? h("img", { src: url, alt: `${title} of the generator` }) : empty("None", ""),
+        h("figcaption.quiet.small-words", {}, words),
+      ),
+    );
   }
 
   function drawSliders({ rho: [low, high], psi: [narrow, wide] }) {
-    rho = slider({ label: "Polarity ρ", low, high, step: 0.1, value: state.rho, show: (x) => fixed(x, 1), ends: ["modes", "0", "anti-modes"], moved: (x) => {
-      state.rho = x;
-      draw();
-    } });
-    const psi = slider({ label: "Truncation ψ", low: narrow, high: wide, step: 0.01, value: state.psi, show: (x) => fixed(x, 2), ends: ["narrow", "whole latent"], moved: (x) => {
-      state.psi = x;
-      draw();
-    } });
-    const plain = h("button.small", { type: "button", onclick: () => {
-      psi.set(state.psi = wide);
-      move(0);
-    } }, "Plain sampling");
+    rho = slider({
+      label: "Polarity ρ",
+      low,
+      high,
+      step: 0.1,
+      value: state.rho,
+      show: (x) => fixed(x, 1),
+      ends: ["modes", "0", "anti-modes"],
+      moved: (x) => {
+        state.rho = x;
+        draw();
+      },
+    });
+    const psi = slider({
+      label: "Truncation ψ",
+      low: narrow,
+      high: wide,
+      step: 0.01,
+      value: state.psi,
+      show: (x) => fixed(x, 2),
+      ends: ["narrow", "whole latent"],
+      moved: (x) => {
+        state.psi = x;
+        draw();
+      },
+    });
+    const plain = h("button.small", {
+      type: "button",
+      onclick: () => {
+        psi.set(state.psi = wide);
+        move(0);
+      },
+    }, "Plain sampling");
     put(sliders, rho.element, psi.element, h("div.row", {}, plain, again));
   }
 
@@ -140,7 +217,11 @@ export function mount(panel) {
     const axis = { label: "ρ", low: state.open.rho[0], high: state.open.rho[1] };
     const found = curve.map((row) => row.frechet).filter((x) => x > 0);
     const steep = Math.max(...found) > 50 * Math.min(...found);
-    quality.draw({ series: [line("precision", "precision", 1), line("recall", "recall", 2)], x: axis, y: { low: 0, high: 1 } });
+    quality.draw({
+      series: [line("precision", "precision", 1), line("recall", "recall", 2)],
+      x: axis,
+      y: { low: 0, high: 1 },
+    });
     distance.draw({ series: [line("frechet", "Fréchet distance", 3)], x: axis, y: steep ? { log: true } : { low: 0 } });
   }
 
@@ -155,21 +236,39 @@ export function mount(panel) {
   }
 
   function drawPoint(point, words) {
-    put(now, readings([
-      ["ρ, ψ", `${fixed(point.rho, 1)}, ${fixed(point.psi, 2)}`],
-      ["precision", figure(point.precision), "the share of samples that lie where the reference does"],
-      ["recall", figure(point.recall), "the share of the reference that the samples cover"],
-      ["Fréchet", figure(point.frechet), "smaller is closer"],
-    ]), h("p.quiet.small-words", {}, words));
+    put(
+      now,
+      readings([
+        ["ρ, ψ", `${fixed(point.rho, 1)}, ${fixed(point.psi, 2)}`],
+        ["precision", figure(point.precision), "the share of samples that lie where the reference does"],
+        ["recall", figure(point.recall), "the share of the reference that the samples cover"],
+        ["Fréchet", figure(point.frechet), "smaller is closer"],
+      ]),
+      h("p.quiet.small-words", {}, words),
+    );
   }
 
   function drawGauge(ess) {
     const { n } = state.open;
     const weak = ess * n < 100;
-    put(gauge,
+    put(
+      gauge,
       h("p.headline", {}, h("span.headline-figure", {}, share(ess)), ` of ${whole(n)} latents`),
-      h("div.gauge-bar", { role: "meter", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(100 * ess), "aria-label": "effective sample size" }, bar(ess, weak)),
-      h("p.quiet.small-words", {}, weak ? `About ${whole(Math.max(1, ess * n))} latents carry the weight: expect repeats.` : `As good as ${whole(ess * n)} independent draws.`));
+      h("div.gauge-bar", {
+        role: "meter",
+        "aria-valuemin": 0,
+        "aria-valuemax": 100,
+        "aria-valuenow": Math.round(100 * ess),
+        "aria-label": "effective sample size",
+      }, bar(ess, weak)),
+      h(
+        "p.quiet.small-words",
+        {},
+        weak
+          ? `About ${whole(Math.max(1, ess * n))} latents carry the weight: expect repeats.`
+          : `As good as ${whole(ess * n)} independent draws.`,
+      ),
+    );
   }
 
   function bar(ess, weak) {

@@ -9,7 +9,14 @@ const TYPES = "image/*,video/*";
  * A button that opens the file chooser. `taken` gets a list of files.
  */
 export function chooser({ words, several = false, taken, label = null, name = "choose" }) {
-  const input = h("input", { type: "file", accept: TYPES, hidden: true, multiple: several, tabindex: "-1", "aria-label": label ?? words });
+  const input = h("input", {
+    type: "file",
+    accept: TYPES,
+    hidden: true,
+    multiple: several,
+    tabindex: "-1",
+    "aria-label": label ?? words,
+  });
   input.addEventListener("change", () => {
     const files = [...input.files];
     input.value = "";

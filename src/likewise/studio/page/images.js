@@ -25,18 +25,41 @@ export function mount(panel) {
   const hits = h("ol.hits", { "aria-label": "Ranked neighbours" });
   const timing = h("span.quiet.small-words");
   const why = whyDialog();
-  const switchView = choice({ label: "View", value: "gallery", options: [["gallery", "Gallery"], ["map", "Map"], ["duplicates", "Duplicates"]], chosen: turn });
+  const switchView = choice({
+    label: "View",
+    value: "gallery",
+    options: [["gallery", "Gallery"], ["map", "Map"], ["duplicates", "Duplicates"]],
+    chosen: turn,
+  });
 
   select.addEventListener("change", () => open(select.value));
   droppable(panel, (files) => take(files));
   const pick = chooser({ words: "Choose a photo", taken: take, label: "Search with a photo of your own" });
-  put(panel,
-    head("Which pictures are like this one?", "A shortlist by embedding, re-ranked by transport between local features, verified by matches that agree on one geometry.", h("label.field.inline-field", {}, h("span", {}, "Collection"), select)),
+  put(
+    panel,
+    head(
+      "Which pictures are like this one?",
+      "A shortlist by embedding, re-ranked by transport between local features, verified by matches that agree on one geometry.",
+      h("label.field.inline-field", {}, h("span", {}, "Collection"), select),
+    ),
     work.element,
-    h("div.columns.images-columns", {},
-      h("aside.collection-column", { "aria-label": "Collection" }, card("Collection", h("div", {}, tries, about, gallery, chart.element, groups), { side: switchView })),
-      h("div.main-column", { data: { results: "" } }, card("Query", query, { side: pick, name: "query-card" }), card("Neighbours", hits, { side: timing, name: "hits-card" }))),
-    why.element);
+    h(
+      "div.columns.images-columns",
+      {},
+      h(
+        "aside.collection-column",
+        { "aria-label": "Collection" },
+        card("Collection", h("div", {}, tries, about, gallery, chart.element, groups), { side: switchView }),
+      ),
+      h(
+        "div.main-column",
+        { data: { results: "" } },
+        card("Query", query, { side: pick, name: "query-card" }),
+        card("Neighbours", hits, { side: timing, name: "hits-card" }),
+      ),
+    ),
+    why.element,
+  );
   put(query, h("p.quiet", {}, "Click a picture of the collection, or drop a photo anywhere in this tab."));
   put(hits, h("li.wide", {}, empty("No query yet", "Ranked neighbours appear here.")));
   turn("gallery");
@@ -47,10 +70,18 @@ export function mount(panel) {
   async function begin() {
     try {
       const sources = await get("api/images/sources");
-      put(select, sources.map(({ name, words, count }) => h("option", { value: name, title: words }, typeof count === "number" ? `${name} (${whole(count)})` : name)));
+      put(
+        select,
+        sources.map(({ name, words, count }) =>
+          h("option", { value: name, title: words }, typeof count === "number" ? `${name} (${whole(count)})` : name)
+        ),
+      );
       if (sources.length) open(sources[0].name);
     } catch (error) {
-      work.tell(failed(error.message, () => { work.tell(); begin(); }));
+      work.tell(failed(error.message, () => {
+        work.tell();
+        begin();
+      }));
     }
   }
 
@@ -102,16 +133,36 @@ export function mount(panel) {
   }
 
   function search(picture, { quiet = false } = {}) {
-    if (!state.source) return;
+    if (!state.source) {
+      put(about, "The collection is still being opened: a moment.");
+      return;
+    }
     state.query = picture;
-    for (const button of panel.querySelectorAll("button.thumb")) button.setAttribute("aria-current", String(button.dataset.id === picture.id));
+    for (const button of panel.querySelectorAll("button.thumb")) {
+      button.setAttribute("aria-current", String(button.dataset.id === picture.id));
+    }
     chart.mark(picture.id);
-    put(query, h("img", { src: picture.thumb, alt: `Query: ${picture.name}` }), h("div", {}, h("p.query-name", {}, picture.name), h("p.quiet.small-words", {}, `${picture.width} × ${picture.height}`), h("p.quiet.small-words", {}, "Another: click any picture, or drop a photo anywhere in this tab.")));
+    put(
+      query,
+      h("img", { src: picture.thumb, alt: `Query: ${picture.name}` }),
+      h(
+        "div",
+        {},
+        h("p.query-name", {}, picture.name),
+        h("p.quiet.small-words", {}, `${picture.width} × ${picture.height}`),
+        h("p.quiet.small-words", {}, "Another: click any picture, or drop a photo anywhere in this tab."),
+      ),
+    );
     put(timing, "searching …");
     hits.classList.add("stale");
     const body = { source: state.source, query: picture.id, k: NEIGHBOURS, verify: VERIFIED };
-    work.run("api/images/search", body, { done: (result) => drawHits(result, true), partial: (result) => drawHits(result, false) });
-    if (!quiet && matchMedia("(max-width: 900px)").matches) panel.querySelector("[data-results]").scrollIntoView({ behavior: "smooth", block: "start" });
+    work.run("api/images/search", body, {
+      done: (result) => drawHits(result, true),
+      partial: (result) => drawHits(result, false),
+    });
+    if (!quiet && matchMedia("(max-width: 900px)").matches) {
+      panel.querySelector("[data-results]").scrollIntoView({ behavior: "smooth", block: "start" });
+    }
   }
 
   async function duplicates() {
@@ -123,15 +174,34 @@ export function mount(panel) {
       put(groups, failed(error.message));
       return;
     }
-    const drawn = state.duplicates.map((ids) => ids.map((id) => state.byId.get(id)).filter(Boolean)).filter((group) => group.length > 1);
-    put(groups, drawn.length ? drawn.map((group, n) => h("section.group", { "aria-label": `Group ${n + 1}` }, h("h3", {}, `${group.length} alike`), h("div.gallery", {}, group.map((picture, i) => tile(picture, i))))) : empty("No near-duplicates", "No two pictures of this collection are nearly the same."));
+    const drawn = state.duplicates.map((ids) => ids.map((id) => state.byId.get(id)).filter(Boolean)).filter((group) =>
+      group.length > 1
+    );
+    put(
+      groups,
+      drawn.length
+        ? drawn.map((group, n) =>
+          h(
+            "section.group",
+            { "aria-label": `Group ${n + 1}` },
+            h("h3", {}, `${group.length} alike`),
+            h("div.gallery", {}, group.map((picture, i) => tile(picture, i))),
+          )
+        )
+        : empty("No near-duplicates", "No two pictures of this collection are nearly the same."),
+    );
   }
 
   // ----------------------------------------------------------------------------------------------------------- drawing
 
   function tile(picture, n) {
     const image = h("img", { src: picture.thumb, alt: picture.name, loading: "lazy", draggable: "false" });
-    const button = h("button.thumb", { type: "button", title: picture.name, tabindex: n ? "-1" : "0", data: { id: picture.id } }, image);
+    const button = h("button.thumb", {
+      type: "button",
+      title: picture.name,
+      tabindex: n ? "-1" : "0",
+      data: { id: picture.id },
+    }, image);
     button.addEventListener("click", () => search(picture));
     button.addEventListener("keydown", roam);
     return h("div", { role: "listitem" }, button);
@@ -140,7 +210,15 @@ export function mount(panel) {
   /** Pictures that are worth searching with, above the collection. */
   function drawQueries(list) {
     tries.hidden = !list.length;
-    put(tries, h("h3", {}, "Try these: places of the collection, seen otherwise"), h("div.gallery.tries-row", { role: "list", "aria-label": "Sample queries" }, list.map((picture, n) => tile(picture, n))));
+    put(
+      tries,
+      h("h3", {}, "Try these: places of the collection, seen otherwise"),
+      h(
+        "div.gallery.tries-row",
+        { role: "list", "aria-label": "Sample queries" },
+        list.map((picture, n) => tile(picture, n)),
+      ),
+    );
   }
 
   function drawHits(result, done) {
@@ -149,21 +227,53 @@ export function mount(panel) {
     hits.dataset.query = result.query.id;
     hits.dataset.state = done ? "done" : "partial";
     const { shortlist, rerank, verify } = result.seconds ?? {};
-    const parts = [["shortlist", shortlist], ["re-rank", rerank], ["verify", verify]].filter(([, time]) => typeof time === "number");
+    const parts = [["shortlist", shortlist], ["re-rank", rerank], ["verify", verify]].filter(([, time]) =>
+      typeof time === "number"
+    );
     put(timing, parts.map(([name, time]) => `${name} ${seconds(time)}`).join(" · "), done ? "" : " …");
   }
 
   function drawHit(hit, asked, done) {
-    const picture = typeof hit.picture === "object" && hit.picture ? hit.picture : state.byId.get(hit.picture) ?? { thumb: "", name: hit.name, id: hit.picture };
+    const picture = typeof hit.picture === "object" && hit.picture
+      ? hit.picture
+      : state.byId.get(hit.picture) ?? { thumb: "", name: hit.name, id: hit.picture };
     const name = picture.name ?? hit.name;
-    const open = h("button.hit-picture", { type: "button", title: `Search with ${name}`, onclick: () => search(picture) }, h("img", { src: picture.thumb, alt: name }), h("span.rank", {}, hit.rank));
-    const reason = h("button.small", { type: "button", data: { why: picture.id }, onclick: () => why.open({ source: state.source, query: asked, hit: picture }) }, "Why?");
+    const open = h(
+      "button.hit-picture",
+      {
+        type: "button",
+        title: `Search with ${name}`,
+        onclick: () => search(picture),
+      },
+      h("img", { src: picture.thumb, alt: name }),
+      h("span.rank", {}, hit.rank),
+    );
+    const reason = h("button.small", {
+      type: "button",
+      data: { why: picture.id },
+      onclick: () => why.open({ source: state.source, query: asked, hit: picture }),
+    }, "Why?");
     const verified = typeof hit.inliers === "number";
     const agree = verified ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} matches agree`) : null;
-    return h(`li.hit${hit.verdict && verified ? `.is-${hit.verdict}` : ""}`, { data: { rank: hit.rank } }, open,
+    return h(
+      `li.hit${hit.verdict && verified ? `.is-${hit.verdict}` : ""}`,
+      { data: { rank: hit.rank } },
+      open,
       h("p.clip.hit-name", { title: name }, name),
-      h("dl.hit-figures", {}, h("div", {}, h("dt", {}, "distance"), h("dd", {}, figure(hit.distance))), h("div", {}, h("dt", {}, "transport"), h("dd", {}, figure(hit.transport)))),
-      h("div.hit-foot", {}, done || hit.verdict ? verdict(hit.verdict, hit.probability) : h("span.verdict.none", {}, "…"), reason), agree);
+      h(
+        "dl.hit-figures",
+        {},
+        h("div", {}, h("dt", {}, "distance"), h("dd", {}, figure(hit.distance))),
+        h("div", {}, h("dt", {}, "transport"), h("dd", {}, figure(hit.transport))),
+      ),
+      h(
+        "div.hit-foot",
+        {},
+        done || hit.verdict ? verdict(hit.verdict, hit.probability) : h("span.verdict.none", {}, "…"),
+        reason,
+      ),
+      agree,
+    );
   }
 
   return {
@@ -179,7 +289,14 @@ function roam(event) {
   const here = all.indexOf(event.currentTarget);
   const top = all[0].getBoundingClientRect().top;
   const across = all.filter((button) => Math.abs(button.getBoundingClientRect().top - top) < 4).length;
-  const steps = { ArrowRight: here + 1, ArrowLeft: here - 1, ArrowDown: here + across, ArrowUp: here - across, Home: 0, End: all.length - 1 };
+  const steps = {
+    ArrowRight: here + 1,
+    ArrowLeft: here - 1,
+    ArrowDown: here + across,
+    ArrowUp: here - across,
+    Home: 0,
+    End: all.length - 1,
+  };
   const next = all[steps[event.key]];
   if (!next) return;
   event.preventDefault();

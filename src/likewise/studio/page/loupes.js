@@ -7,8 +7,14 @@ const SIDE = 128;
 const SHARE = 0.09;
 
 export function loupes() {
-  const canvases = ["a", "b"].map((name) => h("canvas.loupe", { width: 2 * SIDE, height: 2 * SIDE, role: "img", "aria-label": `Around the point in ${name}` }));
-  const element = h("div.loupes", { hidden: true }, canvases.map((canvas, i) => h("figure", {}, canvas, h("figcaption", {}, "ab"[i]))));
+  const canvases = ["a", "b"].map((name) =>
+    h("canvas.loupe", { width: 2 * SIDE, height: 2 * SIDE, role: "img", "aria-label": `Around the point in ${name}` })
+  );
+  const element = h(
+    "div.loupes",
+    { hidden: true },
+    canvases.map((canvas, i) => h("figure", {}, canvas, h("figcaption", {}, "ab"[i]))),
+  );
   const images = [new Image(), new Image()];
   let sizes = null;
   let spots = [null, null];

@@ -56,9 +56,10 @@ function keys(event) {
 
 // ------------------------------------------------------------------------------------------------------------- colours
 
-const SUN = "M8 4.800a3.2 3.2 0 1 0 0 6.4 3.2 3.2 0 0 0 0-6.400M8 .8v1.700M8 13.500v1.700M.8 8h1.700M13.5 8h1.700M2.9 2.900l1.2 1.200M11.9 11.900l1.2 1.200M13.1 2.900l-1.2 1.200M4.1 11.900l-1.2 1.2";
-const MOON = "M13.5 9.600A6 6 0 0 1 6.4 2.500a6 6 0 1 0 7.1 7.100Z";
-const HALF = "M8 1.800a6.2 6.2 0 1 0 0 12.400ZM8 1.800a6.2 6.2 0 0 1 0 12.4";
+const SUN =
+  "M8 4.8a3.2 3.2 0 1 0 0 6.4 3.2 3.2 0 0 0 0-6.4M8 .8v1.7M8 13.5v1.7M.8 8h1.7M13.5 8h1.7M2.9 2.9l1.2 1.2M11.9 11.9l1.2 1.2M13.1 2.9l-1.2 1.2M4.1 11.9l-1.2 1.2";
+const MOON = "M13.5 9.6A6 6 0 0 1 6.4 2.5a6 6 0 1 0 7.1 7.1Z";
+const HALF = "M8 1.8a6.2 6.2 0 1 0 0 12.4ZM8 1.8a6.2 6.2 0 0 1 0 12.4";
 const COLOURS = {
   system: { next: "light", path: HALF, words: "Colours: as the system has them" },
   light: { next: "dark", path: SUN, words: "Colours: light" },
@@ -87,7 +88,14 @@ function colours(name, keep) {
 function said(here) {
   const gone = document.getElementById("gone");
   gone.hidden = here;
-  put(gone, here ? null : "The studio's server does not answer. Was it stopped? Start ", here ? null : h("code", {}, "likewise studio"), here ? null : " again and open the address that it prints; this page goes on by itself if the same server comes back.");
+  put(
+    gone,
+    here ? null : "The studio's server does not answer. Was it stopped? Start ",
+    here ? null : h("code", {}, "likewise studio"),
+    here
+      ? null
+      : " again and open the address that it prints; this page goes on by itself if the same server comes back.",
+  );
 }
 
 async function about() {

@@ -9,13 +9,21 @@ const LEAST_PIXELS = 14;
 
 /** {element, pictures(list), mark(id), shown()}; `chosen` gets the picture that was clicked. */
 export function map({ chosen }) {
-  const canvas = h("canvas", { tabindex: "0", role: "application", "aria-label": "Map of the collection: arrow keys go from picture to picture, plus and minus zoom, shift and arrows move the map, Enter searches" });
+  const canvas = h("canvas", {
+    tabindex: "0",
+    role: "application",
+    "aria-label":
+      "Map of the collection: arrow keys go from picture to picture, plus and minus zoom, shift and arrows move the map, Enter searches",
+  });
   const said = h("p.map-said.small-words", { "aria-live": "polite" });
   const peek = h("div.map-peek", { hidden: true });
-  const tools = h("div.map-tools", {},
+  const tools = h(
+    "div.map-tools",
+    {},
     h("button.icon-button", { type: "button", "aria-label": "Nearer", onclick: () => zoomed(1.5) }, "+"),
     h("button.icon-button", { type: "button", "aria-label": "Farther", onclick: () => zoomed(1 / 1.5) }, "−"),
-    h("button.icon-button", { type: "button", "aria-label": "Whole map", onclick: whole }, "⤢"));
+    h("button.icon-button", { type: "button", "aria-label": "Whole map", onclick: whole }, "⤢"),
+  );
   const frame = h("div.map-frame", {}, canvas, tools, peek);
   const element = h("div.map", {}, frame, said);
   const view = { zoom: 1, x: 0.5, y: 0.5 };
@@ -25,8 +33,21 @@ export function map({ chosen }) {
   // ------------------------------------------------------------------------------------------------------- coordinates
 
   const inner = () => ({ width: state.width - 60, height: HEIGHT - 60 });
-  const place = ({ x, y }) => [state.width / 2 + (x - view.x) * view.zoom * inner().width, HEIGHT / 2 + (y - view.y) * view.zoom * inner().height];
-  const size = () => Math.max(4, Math.min(72, (Math.sqrt((inner().width * inner().height) / Math.max(1, state.pictures.length)) * 0.62) * Math.sqrt(view.zoom)));
+  const place = (
+    { x, y },
+  ) => [
+    state.width / 2 + (x - view.x) * view.zoom * inner().width,
+    HEIGHT / 2 + (y - view.y) * view.zoom * inner().height,
+  ];
+  const size = () =>
+    Math.max(
+      4,
+      Math.min(
+        72,
+        (Math.sqrt((inner().width * inner().height) / Math.max(1, state.pictures.length)) * 0.62) *
+          Math.sqrt(view.zoom),
+      ),
+    );
 
   function whole() {
     Object.assign(view, { zoom: 1, x: 0.5, y: 0.5 });
@@ -79,7 +100,11 @@ export function map({ chosen }) {
     context.setTransform(dots, 0, 0, dots, 0, 0);
     context.clearRect(0, 0, state.width, HEIGHT);
     const side = size();
-    const order = [...state.pictures.filter((p) => p !== state.at && p.id !== state.mark), ...state.pictures.filter((p) => p.id === state.mark), ...(state.at ? [state.at] : [])];
+    const order = [
+      ...state.pictures.filter((p) => p !== state.at && p.id !== state.mark),
+      ...state.pictures.filter((p) => p.id === state.mark),
+      ...(state.at ? [state.at] : []),
+    ];
     for (const picture of order) drawOne(context, picture, side, inks);
     canvas.dataset.zoom = view.zoom.toFixed(3);
     canvas.dataset.centre = `${view.x.toFixed(4)} ${view.y.toFixed(4)}`;
@@ -184,8 +209,17 @@ export function map({ chosen }) {
 
   canvas.addEventListener("keydown", (event) => {
     const way = WAYS[event.key];
-    const plain = { "+": () => zoomed(1.5), "=": () => zoomed(1.5), "-": () => zoomed(1 / 1.5), 0: whole, Enter: () => state.at && chosen(state.at), " ": () => state.at && chosen(state.at) }[event.key];
-    if (!way && !plain) return;
+    const plain = {
+      "+": () => zoomed(1.5),
+      "=": () => zoomed(1.5),
+      "-": () => zoomed(1 / 1.5),
+      0: whole,
+      Enter: () => state.at && chosen(state.at),
+      " ": () => state.at && chosen(state.at),
+    }[event.key];
+    if (!way && !plain) {
+      return;
+    }
     event.preventDefault();
     if (plain) plain();
     else if (event.shiftKey) moved(-60 * way[0], -60 * way[1]);
@@ -210,7 +244,10 @@ export function map({ chosen }) {
   function follow() {
     const [x, y] = place(state.at);
     const edge = 30;
-    moved(x < edge ? edge - x : x > state.width - edge ? state.width - edge - x : 0, y < edge ? edge - y : y > HEIGHT - edge ? HEIGHT - edge - y : 0);
+    moved(
+      x < edge ? edge - x : x > state.width - edge ? state.width - edge - x : 0,
+      y < edge ? edge - y : y > HEIGHT - edge ? HEIGHT - edge - y : 0,
+    );
   }
 
   function fit() {

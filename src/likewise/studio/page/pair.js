@@ -23,7 +23,10 @@ export function pair({ asked, dropped }) {
     const [height, width] = state[name];
     const box = sides[name].image.getBoundingClientRect();
     const frame = element.getBoundingClientRect();
-    return [box.left - frame.left + ((x + 0.5) / width) * box.width, box.top - frame.top + ((y + 0.5) / height) * box.height];
+    return [
+      box.left - frame.left + ((x + 0.5) / width) * box.width,
+      box.top - frame.top + ((y + 0.5) / height) * box.height,
+    ];
   };
 
   function draw() {
@@ -43,7 +46,12 @@ export function pair({ asked, dropped }) {
       if (n % every === 0) lines.push(`M${from}L${to}`);
       dots.push(`M${from}h0M${to}h0`);
     });
-    put(layers[name], s("path.halo", { d: dots.join("") }), s("path.line", { d: lines.join("") }), s("path.dot", { d: dots.join("") }));
+    put(
+      layers[name],
+      s("path.halo", { d: dots.join("") }),
+      s("path.line", { d: lines.join("") }),
+      s("path.dot", { d: dots.join("") }),
+    );
     layers[name].dataset.count = rows.length;
   }
 
@@ -112,7 +120,14 @@ function moveByKey(event, state, at) {
   const [height, width] = state.a;
   const step = Math.max(1, (event.shiftKey ? 0.05 : 0.01) * Math.max(height, width));
   const [x, y] = state.at ?? [width / 2, height / 2];
-  const places = { ArrowLeft: [x - step, y], ArrowRight: [x + step, y], ArrowUp: [x, y - step], ArrowDown: [x, y + step], Enter: [x, y], " ": [x, y] };
+  const places = {
+    ArrowLeft: [x - step, y],
+    ArrowRight: [x + step, y],
+    ArrowUp: [x, y - step],
+    ArrowDown: [x, y + step],
+    Enter: [x, y],
+    " ": [x, y],
+  };
   if (!(event.key in places)) return;
   event.preventDefault();
   at(...places[event.key]);
@@ -121,15 +136,31 @@ function moveByKey(event, state, at) {
 /** A ring with a cross; `doubt` in [0, 1] widens it. */
 function cross([x, y], name, doubt = 0) {
   const r = 7 + 16 * doubt;
-  return s(`g.mark.${name}`, { transform: `translate(${x} ${y})`, data: { mark: name } },
-    s("circle.mark-back", { r }), s("circle", { r }), s("path", { d: `M${-r - 4} 0H-3M3 0H${r + 4}M0 ${-r - 4}V-3M0 3V${r + 4}` }));
+  return s(
+    `g.mark.${name}`,
+    { transform: `translate(${x} ${y})`, data: { mark: name } },
+    s("circle.mark-back", { r }),
+    s("circle", { r }),
+    s("path", { d: `M${-r - 4} 0H-3M3 0H${r + 4}M0 ${-r - 4}V-3M0 3V${r + 4}` }),
+  );
 }
 
 /** One picture: its frame takes files and shows its name; an empty one says what to do. */
 function frame(name, dropped) {
   const image = h("img", { alt: "", draggable: "false", hidden: true });
   const hollow = h("p.frame-empty", {}, `Drop photo ${name} here`);
-  const stage = h("div.frame-stage", name === "a" ? { tabindex: "0", role: "application", "aria-label": "Photo a: click a point, or move it with the arrow keys, to see where it is in b" } : {}, image, hollow);
+  const stage = h(
+    "div.frame-stage",
+    name === "a"
+      ? {
+        tabindex: "0",
+        role: "application",
+        "aria-label": "Photo a: click a point, or move it with the arrow keys, to see where it is in b",
+      }
+      : {},
+    image,
+    hollow,
+  );
   const title = h("span.frame-name", {}, `photo ${name}`);
   const element = h("figure.frame", { data: { side: name } }, stage, h("figcaption", {}, h("b", {}, name), title));
   droppable(element, (files) => dropped(name, files));

@@ -157,6 +157,17 @@ function spoken(line) {
 /** A coloured word for a verdict, with its probability. */
 export function verdict(name, probability) {
   if (!name) return h("span.verdict.none", {}, "not verified");
-  const percent = typeof probability !== "number" ? "" : probability < 0.005 ? "<\u202f1 %" : probability > 0.995 ? ">\u202f99 %" : `${Math.round(100 * probability)} %`;
-  return h(`span.verdict.${name}`, { title: "probability that both show the same thing" }, name, h("span.verdict-share", {}, percent));
+  const percent = typeof probability !== "number"
+    ? ""
+    : probability < 0.005
+    ? "<\u202f1 %"
+    : probability > 0.995
+    ? ">\u202f99 %"
+    : `${Math.round(100 * probability)} %`;
+  return h(
+    `span.verdict.${name}`,
+    { title: "probability that both show the same thing" },
+    name,
+    h("span.verdict-share", {}, percent),
+  );
 }

@@ -22,25 +22,86 @@ export function mount(panel) {
   const legend = h("div.legend");
   const reason = h("p.quiet.small-words");
   const flow = h("div.flow");
-  const beforeChoice = choice({ label: "Lay over a", options: [["warp", "b laid onto a"], ["confidence", "confidence"]], value: "warp", chosen: laid });
+  const beforeChoice = choice({
+    label: "Lay over a",
+    options: [["warp", "b laid onto a"], ["confidence", "confidence"]],
+    value: "warp",
+    chosen: laid,
+  });
 
-  const radius = slider({ label: "Search radius", low: 1, high: 30, step: 0.5, value: state.radius, show: (x) => `${fixed(x, 1)} px`, hint: "Stage 1 looks for a match this near to where the flow says it is", moved: (x) => {
-    state.radius = x;
-    if (state.result) askMatches({ key: state.result.key, radius: x });
-  } });
-  const askMatches = latest((body) => post("api/pixels/match", body), drawMatches, (error) => put(reason, error.message));
-  const askPoint = latest(({ key, x, y }) => get(`api/pixels/point?key=${encodeURIComponent(key)}&x=${x.toFixed(2)}&y=${y.toFixed(2)}`), drawPoint, (error) => put(point, failed(error.message)));
+  const radius = slider({
+    label: "Search radius",
+    low: 1,
+    high: 30,
+    step: 0.5,
+    value: state.radius,
+    show: (x) => `${fixed(x, 1)} px`,
+    hint: "Stage 1 looks for a match this near to where the flow says it is",
+    moved: (x) => {
+      state.radius = x;
+      if (state.result) askMatches({ key: state.result.key, radius: x });
+    },
+  });
+  const askMatches = latest(
+    (body) => post("api/pixels/match", body),
+    drawMatches,
+    (error) => put(reason, error.message),
+  );
+  const askPoint = latest(
+    ({ key, x, y }) => get(`api/pixels/point?key=${encodeURIComponent(key)}&x=${x.toFixed(2)}&y=${y.toFixed(2)}`),
+    drawPoint,
+    (error) => put(point, failed(error.message)),
+  );
 
   // ------------------------------------------------------------------------------------------------------------ layout
 
-  const choose = h("div.row", {}, ["a", "b"].map((side) => chooser({ words: `Choose ${side}`, label: `Choose photo ${side}`, taken: (files) => take(side, files) })), h("button", { type: "button", onclick: swap, title: "a becomes b, b becomes a" }, "Swap"));
-  const left = h("div.main-column", {},
-    card("Matches", h("div", {}, view.element, h("div.under", {}, radius.element, legend), reason), { side: choose, name: "matches" }),
-    h("div.two.last", {}, card("Before and after", h("div", {}, before.element, h("p.quiet.small-words.after-words", {}, "Drag the edge, or move it with the arrow keys.")), { side: beforeChoice }), card("Flow", flow)));
-  const right = h("aside.side-column", { "aria-label": "Figures" }, card("Figures", figures, { name: "figures-card" }), card("One point", h("div", {}, point, near.element), { name: "point-card" }));
-  put(panel,
-    head("Where did this point go?", "Two photos of one place, by other light and from elsewhere: a vector for each pixel, and the check that needs no truth, whether it comes home.", samples),
-    work.element, h("div.columns", {}, left, right));
+  const choose = h(
+    "div.row",
+    {},
+    ["a", "b"].map((side) =>
+      chooser({ words: `Choose ${side}`, label: `Choose photo ${side}`, taken: (files) => take(side, files) })
+    ),
+    h("button", { type: "button", onclick: swap, title: "a becomes b, b becomes a" }, "Swap"),
+  );
+  const left = h(
+    "div.main-column",
+    {},
+    card("Matches", h("div", {}, view.element, h("div.under", {}, radius.element, legend), reason), {
+      side: choose,
+      name: "matches",
+    }),
+    h(
+      "div.two.last",
+      {},
+      card(
+        "Before and after",
+        h(
+          "div",
+          {},
+          before.element,
+          h("p.quiet.small-words.after-words", {}, "Drag the edge, or move it with the arrow keys."),
+        ),
+        { side: beforeChoice },
+      ),
+      card("Flow", flow),
+    ),
+  );
+  const right = h(
+    "aside.side-column",
+    { "aria-label": "Figures" },
+    card("Figures", figures, { name: "figures-card" }),
+    card("One point", h("div", {}, point, near.element), { name: "point-card" }),
+  );
+  put(
+    panel,
+    head(
+      "Where did this point go?",
+      "Two photos of one place, by other light and from elsewhere: a vector for each pixel, and the check that needs no truth, whether it comes home.",
+      samples,
+    ),
+    work.element,
+    h("div.columns", {}, left, right),
+  );
   blank();
   begin();
 
@@ -52,18 +113,33 @@ export function mount(panel) {
       put(samples, h("span.quiet", {}, "Samples"), found.map((sample) => sampleButton(sample)));
       if (found.length && !state.a && !state.b) start(found[0]);
     } catch (error) {
-      work.tell(failed(error.message, () => { work.tell(); begin(); }));
+      work.tell(failed(error.message, () => {
+        work.tell();
+        begin();
+      }));
     }
   }
 
   function sampleButton(sample) {
     const pictures = [sample.a, sample.b].map((p) => h("img", { src: p.thumb, alt: "", width: 40, height: 30 }));
-    return h("button.sample", { type: "button", title: sample.words, data: { sample: sample.name }, onclick: () => start(sample) }, pictures, h("span", {}, sample.name));
+    return h(
+      "button.sample",
+      {
+        type: "button",
+        title: sample.words,
+        data: { sample: sample.name },
+        onclick: () => start(sample),
+      },
+      pictures,
+      h("span", {}, sample.name),
+    );
   }
 
   function start({ a, b, name }) {
     Object.assign(state, { a, b });
-    for (const button of samples.querySelectorAll("button")) button.setAttribute("aria-current", String(button.dataset.sample === name));
+    for (const button of samples.querySelectorAll("button")) {
+      button.setAttribute("aria-current", String(button.dataset.sample === name));
+    }
     compare();
   }
 
@@ -97,7 +173,15 @@ export function mount(panel) {
     const [ha, wa] = result.size_a;
     view.sizes(result.size_a, result.size_b);
     put(figures, measured(result));
-    put(flow, h("div.flow-picture", {}, h("img", { src: result.images.flow, alt: "The flow, each vector as a colour" }), wheel(result.largest)));
+    put(
+      flow,
+      h(
+        "div.flow-picture",
+        {},
+        h("img", { src: result.images.flow, alt: "The flow, each vector as a colour" }),
+        wheel(result.largest),
+      ),
+    );
     laid("warp");
     beforeChoice.querySelector("input[value=warp]").checked = true;
     near.pictures(state.a.url, state.b.url, result.size_a, result.size_b);
@@ -137,13 +221,27 @@ export function mount(panel) {
     const counts = { stage1: 0, stage2: 0, outlier: 0 };
     for (const row of found.matches) counts[row[5] ? `stage${row[4]}` : "outlier"] += 1;
     const marks = [["stage1", "near the flow"], ["stage2", "elsewhere"], ["outlier", "outliers"]];
-    const pressed = Object.fromEntries([...legend.querySelectorAll("button")].map((b) => [b.dataset.group, b.getAttribute("aria-pressed") === "true"]));
-    put(legend, marks.map(([name, words]) => {
-      const button = toggle({ mark: name, words: h("span", {}, words, " ", h("b", {}, whole(counts[name]))), on: pressed[name] ?? true, switched: (on) => view.shown(name, on) });
-      button.dataset.group = name;
-      return button;
-    }));
-    const kind = found.kind ? `${whole(found.inliers)} of ${whole(found.total)} matches agree with one ${found.kind === "fundamental" ? "fundamental matrix" : found.kind}` : `${whole(found.total)} matches, no geometric model`;
+    const pressed = Object.fromEntries(
+      [...legend.querySelectorAll("button")].map((b) => [b.dataset.group, b.getAttribute("aria-pressed") === "true"]),
+    );
+    put(
+      legend,
+      marks.map(([name, words]) => {
+        const button = toggle({
+          mark: name,
+          words: h("span", {}, words, " ", h("b", {}, whole(counts[name]))),
+          on: pressed[name] ?? true,
+          switched: (on) => view.shown(name, on),
+        });
+        button.dataset.group = name;
+        return button;
+      }),
+    );
+    const kind = found.kind
+      ? `${whole(found.inliers)} of ${whole(found.total)} matches agree with one ${
+        found.kind === "fundamental" ? "fundamental matrix" : found.kind
+      }`
+      : `${whole(found.total)} matches, no geometric model`;
     const more = drawn < found.total ? `; ${whole(drawn)} drawn` : "";
     put(reason, `${kind}${more}.`, found.reason ? ` ${found.reason}` : null);
     reason.dataset.total = found.total;
@@ -155,12 +253,16 @@ export function mount(panel) {
     near.look([x, y], found.inside ? [found.x, found.y] : null);
     const spot = (p) => `${fixed(p[0], 1)}, ${fixed(p[1], 1)}`;
     const missed = found.back ? Math.hypot(found.back[0] - x, found.back[1] - y) : null;
-    put(point, readings([
-      ["in a", spot([x, y])],
-      ["in b", found.inside ? spot([found.x, found.y]) : "outside of b"],
-      ["confidence", share(found.confidence)],
-      ["misses home by", missed === null ? "–" : `${figure(missed)} px`, "a to b and back again"],
-    ]), h("meter.confidence", { min: 0, max: 1, value: found.confidence ?? 0, "aria-label": "confidence" }));
+    put(
+      point,
+      readings([
+        ["in a", spot([x, y])],
+        ["in b", found.inside ? spot([found.x, found.y]) : "outside of b"],
+        ["confidence", share(found.confidence)],
+        ["misses home by", missed === null ? "–" : `${figure(missed)} px`, "a to b and back again"],
+      ]),
+      h("meter.confidence", { min: 0, max: 1, value: found.confidence ?? 0, "aria-label": "confidence" }),
+    );
   }
 
   return {};
@@ -168,12 +270,27 @@ export function mount(panel) {
 
 function measured(result) {
   const rows = [
-    ["cycle error", `${figure(result.distance)} px`, "the median distance by which a pixel misses its place after going to b and back"],
+    [
+      "cycle error",
+      `${figure(result.distance)} px`,
+      "the median distance by which a pixel misses its place after going to b and back",
+    ],
     ["comes home", share(result.home), "the share of a's pixels that are inside b and come back to their place"],
     ["size of a", `${result.size_a[1]} × ${result.size_a[0]}`],
     ["size of b", `${result.size_b[1]} × ${result.size_b[0]}`],
     ["model", result.model],
   ];
-  const steps = result.steps?.length ? h("details", { open: true }, h("summary", {}, `${result.steps.length} ${result.steps.length === 1 ? "step" : "steps"}`), h("ol.steps", {}, result.steps.map((step) => h("li", {}, step)))) : null;
-  return [h("p.headline", {}, h("span.headline-figure", {}, figure(result.distance)), " px cycle error"), readings(rows.slice(1)), steps];
+  const steps = result.steps?.length
+    ? h(
+      "details",
+      { open: true },
+      h("summary", {}, `${result.steps.length} ${result.steps.length === 1 ? "step" : "steps"}`),
+      h("ol.steps", {}, result.steps.map((step) => h("li", {}, step))),
+    )
+    : null;
+  return [
+    h("p.headline", {}, h("span.headline-figure", {}, figure(result.distance)), " px cycle error"),
+    readings(rows.slice(1)),
+    steps,
+  ];
 }

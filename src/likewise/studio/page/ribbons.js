@@ -9,17 +9,28 @@ const LEAST = 2e-4;
 
 /** {element, columns, names(a, b), pictures(a, b), plan(matrix)}; `noticed` gets {picture, partners} or null. */
 export function ribbons({ noticed }) {
-  const columns = { a: h("div.album", { data: { side: "a" }, role: "list", "aria-label": "Album a" }), b: h("div.album", { data: { side: "b" }, role: "list", "aria-label": "Album b" }) };
+  const columns = {
+    a: h("div.album", { data: { side: "a" }, role: "list", "aria-label": "Album a" }),
+    b: h("div.album", { data: { side: "b" }, role: "list", "aria-label": "Album b" }),
+  };
   const titles = { a: h("h3", {}, "album a"), b: h("h3", {}, "album b") };
   const drawing = s("svg.bands", { "aria-hidden": "true" });
-  const element = h("div.ribbons", {}, h("div.ribbon-heads", {}, titles.a, titles.b), h("div.ribbon-body", {}, columns.a, drawing, columns.b));
+  const element = h(
+    "div.ribbons",
+    {},
+    h("div.ribbon-heads", {}, titles.a, titles.b),
+    h("div.ribbon-body", {}, columns.a, drawing, columns.b),
+  );
   const state = { a: [], b: [], plan: null, order: null, tiles: { a: [], b: [] }, chosen: null };
 
   function pictures(a, b) {
     Object.assign(state, { a, b, plan: null, order: null, chosen: null });
     for (const side of ["a", "b"]) {
       state.tiles[side] = state[side].map((picture, i) => tile(side, picture, i));
-      put(columns[side], state.tiles[side].length ? state.tiles[side] : h("p.frame-empty", {}, `Drop photos for album ${side} here`));
+      put(
+        columns[side],
+        state.tiles[side].length ? state.tiles[side] : h("p.frame-empty", {}, `Drop photos for album ${side} here`),
+      );
     }
     element.style.setProperty("--count", String(Math.max(1, a.length, b.length)));
     put(drawing);
@@ -36,7 +47,10 @@ export function ribbons({ noticed }) {
     const label = h("span.tile-mass");
     const button = h("button.tile", { type: "button", title: picture.name }, image, label);
     button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && choose(true));
-    button.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && choose(document.activeElement === button));
+    button.addEventListener(
+      "pointerleave",
+      (event) => event.pointerType === "mouse" && choose(document.activeElement === button),
+    );
     button.addEventListener("focus", () => choose(true));
     button.addEventListener("blur", () => choose(false));
     button.addEventListener("keydown", (event) => roam(event, side, button));
@@ -46,7 +60,12 @@ export function ribbons({ noticed }) {
   function roam(event, side, button) {
     const buttons = (name) => [...columns[name].querySelectorAll("button")];
     const here = buttons(side).indexOf(button);
-    const targets = { ArrowUp: buttons(side)[here - 1], ArrowDown: buttons(side)[here + 1], ArrowLeft: side === "b" ? buttons("a")[here] ?? buttons("a").at(-1) : null, ArrowRight: side === "a" ? buttons("b")[here] ?? buttons("b").at(-1) : null };
+    const targets = {
+      ArrowUp: buttons(side)[here - 1],
+      ArrowDown: buttons(side)[here + 1],
+      ArrowLeft: side === "b" ? buttons("a")[here] ?? buttons("a").at(-1) : null,
+      ArrowRight: side === "a" ? buttons("b")[here] ?? buttons("b").at(-1) : null,
+    };
     if (!(event.key in targets)) return;
     event.preventDefault();
     targets[event.key]?.focus();
@@ -76,7 +95,11 @@ export function ribbons({ noticed }) {
     const frame = drawing.getBoundingClientRect();
     if (!frame.width) return;
     drawing.setAttribute("viewBox", `0 0 ${frame.width} ${frame.height}`);
-    const box = (side) => state.tiles[side].map((tile) => tile.getBoundingClientRect()).map(({ top, height }) => ({ top: top - frame.top, height }));
+    const box = (side) =>
+      state.tiles[side].map((tile) => tile.getBoundingClientRect()).map(({ top, height }) => ({
+        top: top - frame.top,
+        height,
+      }));
     const bands = stacked(state.plan, state.order, box("a"), box("b"));
     put(drawing, bands.sort((p, q) => p.mass - q.mass).map((band) => drawn(band, frame.width, state.chosen)));
     drawing.dataset.bands = bands.length;
@@ -102,13 +125,18 @@ export function ribbons({ noticed }) {
     if (!state.chosen || !state.plan) return noticed(null);
     const { side, i } = state.chosen;
     const other = side === "a" ? "b" : "a";
-    const partners = state[other].map((picture, j) => ({ picture, mass: part(state.chosen, j) })).sort((p, q) => q.mass - p.mass);
+    const partners = state[other].map((picture, j) => ({ picture, mass: part(state.chosen, j) })).sort((p, q) =>
+      q.mass - p.mass
+    );
     return noticed({ picture: state[side][i], partners: partners.filter(({ mass }) => mass > 0.001) });
   }
 
   new ResizeObserver(draw).observe(element);
   return {
-    element, columns, pictures, plan,
+    element,
+    columns,
+    pictures,
+    plan,
     names(a, b) {
       if (a) titles.a.textContent = a;
       if (b) titles.b.textContent = b;
@@ -136,7 +164,15 @@ function stacked(plan, order, boxesA, boxesB) {
     let top = boxesA[i].top;
     for (const j of order.b) {
       const height = (plan[i][j] / sumA[i]) * boxesA[i].height;
-      if (plan[i][j] > LEAST) bands.set(`${i},${j}`, { i, j, mass: plan[i][j], part: Math.max(plan[i][j] / sumA[i], plan[i][j] / sumB[j]), from: [top, height] });
+      if (plan[i][j] > LEAST) {
+        bands.set(`${i},${j}`, {
+          i,
+          j,
+          mass: plan[i][j],
+          part: Math.max(plan[i][j] / sumA[i], plan[i][j] / sumB[j]),
+          from: [top, height],
+        });
+      }
       top += height;
     }
   }
@@ -156,7 +192,12 @@ function drawn({ i, j, part, mass, from, to }, width, chosen) {
   const mine = chosen && (chosen.side === "a" ? chosen.i === i : chosen.i === j);
   const [top0, top1, end0, end1] = [from[0], to[0], from[0] + from[1], to[0] + to[1]].map((v) => v.toFixed(1));
   const half = (width / 2).toFixed(1);
-  const d = `M0 ${top0}C${half} ${top0} ${half} ${top1} ${width} ${top1}V${end1}C${half} ${end1} ${half} ${end0} 0 ${end0}Z`;
+  const d =
+    `M0 ${top0}C${half} ${top0} ${half} ${top1} ${width} ${top1}V${end1}C${half} ${end1} ${half} ${end0} 0 ${end0}Z`;
   const name = chosen ? (mine ? "band.mine" : "band.off") : "band";
-  return s(`path.${name}`, { d, "fill-opacity": chosen ? (mine ? 0.75 : 0.04) : (0.1 + 0.6 * part).toFixed(3), data: { from: i, to: j, mass: mass.toPrecision(4) } });
+  return s(`path.${name}`, {
+    d,
+    "fill-opacity": chosen ? (mine ? 0.75 : 0.04) : (0.1 + 0.6 * part).toFixed(3),
+    data: { from: i, to: j, mass: mass.toPrecision(4) },
+  });
 }

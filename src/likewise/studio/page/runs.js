@@ -27,11 +27,25 @@ export function mount(panel) {
     drawCurve();
   });
   log.addEventListener("change", drawCurve);
-  put(panel,
-    head("What is running?", "Training and harvest runs, read from their run directories: curves as they grow, the configuration, the checkpoints.", h("div.row", {}, start)),
+  put(
+    panel,
+    head(
+      "What is running?",
+      "Training and harvest runs, read from their run directories: curves as they grow, the configuration, the checkpoints.",
+      h("div.row", {}, start),
+    ),
     problem,
-    h("div.columns.runs-columns", {}, h("aside.side-column", { "aria-label": "Runs" }, card("Runs", list)), h("div.main-column", {}, detail)));
-  put(detail, empty("No run chosen", "Choose a run, or start the sample run: a small training in a process of its own."));
+    h(
+      "div.columns.runs-columns",
+      {},
+      h("aside.side-column", { "aria-label": "Runs" }, card("Runs", list)),
+      h("div.main-column", {}, detail),
+    ),
+  );
+  put(
+    detail,
+    empty("No run chosen", "Choose a run, or start the sample run: a small training in a process of its own."),
+  );
   cycle();
 
   async function cycle() {
@@ -44,8 +58,9 @@ export function mount(panel) {
   async function refresh() {
     try {
       state.runs = await get("api/runs");
-      if (!state.id && state.runs.length) choose((state.runs.find((run) => run.id === state.wanted) ?? state.runs[0]).id);
-      else if (state.id) await follow();
+      if (!state.id && state.runs.length) {
+        choose((state.runs.find((run) => run.id === state.wanted) ?? state.runs[0]).id);
+      } else if (state.id) await follow();
       drawList();
       put(problem);
     } catch (error) {
@@ -91,7 +106,12 @@ export function mount(panel) {
   // ----------------------------------------------------------------------------------------------------------- drawing
 
   function drawList() {
-    if (!state.runs.length) return put(list, empty("No runs yet", "A run directory appears here as soon as a training or a harvest writes to it."));
+    if (!state.runs.length) {
+      return put(
+        list,
+        empty("No runs yet", "A run directory appears here as soon as a training or a harvest writes to it."),
+      );
+    }
     const had = list.contains(document.activeElement);
     put(list, state.runs.map((run) => entry(run)));
     if (had) list.querySelector("[aria-selected=true]")?.focus();
@@ -100,10 +120,24 @@ export function mount(panel) {
 
   function entry(run) {
     const chosen = run.id === state.id;
-    const button = h("button.run", { type: "button", role: "option", "aria-selected": String(chosen), tabindex: chosen ? "0" : "-1", data: { run: run.id, state: run.state } },
-      h("span.run-name.clip", {}, run.name), badge(run.state),
-      h("span.quiet.small-words.clip", {}, `${run.kind} · step ${whole(run.step)}${run.steps ? ` of ${whole(run.steps)}` : ""}`),
-      h("span.quiet.small-words.run-when", {}, ago(run.updated)));
+    const button = h(
+      "button.run",
+      {
+        type: "button",
+        role: "option",
+        "aria-selected": String(chosen),
+        tabindex: chosen ? "0" : "-1",
+        data: { run: run.id, state: run.state },
+      },
+      h("span.run-name.clip", {}, run.name),
+      badge(run.state),
+      h(
+        "span.quiet.small-words.clip",
+        {},
+        `${run.kind} · step ${whole(run.step)}${run.steps ? ` of ${whole(run.steps)}` : ""}`,
+      ),
+      h("span.quiet.small-words.run-when", {}, ago(run.updated)),
+    );
     button.addEventListener("click", () => choose(run.id));
     button.addEventListener("keydown", (event) => {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -118,10 +152,12 @@ export function mount(panel) {
 
   function drawFrame() {
     const pick = h("div.row", {}, h("label.inline", {}, log, " log"), select);
-    put(detail,
+    put(
+      detail,
       h("section.card.run-head", {}, h("div.card-head", {}, title, stateLine), progress),
       card("Curve", curve.element, { side: pick }),
-      h("div.two", {}, card("Configuration", table(state.about.config)), card("Checkpoints", checkpoints)));
+      h("div.two", {}, card("Configuration", table(state.about.config)), card("Checkpoints", checkpoints)),
+    );
     state.metric = null;
   }
 
@@ -134,8 +170,20 @@ export function mount(panel) {
     put(stateLine, badge(about.state), h("span.quiet", {}, steps), cancel);
     progress.hidden = !about.steps;
     if (about.steps) progress.value = Math.min(1, (about.step ?? 0) / about.steps);
-    const rows = about.checkpoints.map((file) => h("tr", {}, h("td.clip", {}, file.name), h("td.number", {}, file.step === null || file.step === undefined ? "" : `step ${whole(file.step)}`), h("td.number", {}, bytes(file.bytes))));
-    put(checkpoints, rows.length ? h("table", {}, h("tbody", {}, rows)) : h("p.quiet", {}, "None yet."), about.error ? failed(about.error) : null);
+    const rows = about.checkpoints.map((file) =>
+      h(
+        "tr",
+        {},
+        h("td.clip", {}, file.name),
+        h("td.number", {}, file.step === null || file.step === undefined ? "" : `step ${whole(file.step)}`),
+        h("td.number", {}, bytes(file.bytes)),
+      )
+    );
+    put(
+      checkpoints,
+      rows.length ? h("table", {}, h("tbody", {}, rows)) : h("p.quiet", {}, "None yet."),
+      about.error ? failed(about.error) : null,
+    );
   }
 
   async function stop(event) {
@@ -149,15 +197,29 @@ export function mount(panel) {
   }
 
   function drawMetrics() {
-    const names = [...new Set(state.lines.flatMap((line) => Object.keys(line).filter((key) => !NOT_CURVES.has(key) && typeof line[key] === "number")))];
-    if (!names.includes(state.metric)) state.metric = names.find((name) => /loss|objective/.test(name)) ?? names[0] ?? null;
+    const names = [
+      ...new Set(
+        state.lines.flatMap((line) =>
+          Object.keys(line).filter((key) => !NOT_CURVES.has(key) && typeof line[key] === "number")
+        ),
+      ),
+    ];
+    if (!names.includes(state.metric)) {
+      state.metric = names.find((name) => /loss|objective/.test(name)) ?? names[0] ?? null;
+    }
     if (names.join() === [...select.options].map((option) => option.value).join()) return;
     put(select, names.map((name) => h("option", { value: name, selected: name === state.metric }, name)));
   }
 
   function drawCurve() {
-    const points = state.lines.filter((line) => state.metric in line).map((line) => [line.step, typeof line[state.metric] === "number" ? line[state.metric] : NaN]);
-    curve.draw({ series: state.metric ? [{ name: state.metric, tone: 1, points }] : [], x: { label: "step" }, y: { log: log.checked && points.some((p) => p[1] > 0) } });
+    const points = state.lines.filter((line) => state.metric in line).map((
+      line,
+    ) => [line.step, typeof line[state.metric] === "number" ? line[state.metric] : NaN]);
+    curve.draw({
+      series: state.metric ? [{ name: state.metric, tone: 1, points }] : [],
+      x: { label: "step" },
+      y: { log: log.checked && points.some((p) => p[1] > 0) },
+    });
   }
 
   return {
@@ -175,7 +237,9 @@ function badge(state) {
 }
 
 function table(config) {
-  const rows = Object.entries(flat(config ?? {})).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value)));
+  const rows = Object.entries(flat(config ?? {})).map(([name, value]) =>
+    h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value))
+  );
   return rows.length ? h("div.scroll", {}, h("table.config", {}, h("tbody", {}, rows))) : h("p.quiet", {}, "None.");
 }
 
@@ -183,8 +247,9 @@ function table(config) {
 function flat(values, before = "") {
   const found = {};
   for (const [name, value] of Object.entries(values)) {
-    if (value && typeof value === "object" && !Array.isArray(value)) Object.assign(found, flat(value, `${before}${name}.`));
-    else found[before + name] = typeof value === "string" ? value : JSON.stringify(value);
+    if (value && typeof value === "object" && !Array.isArray(value)) {
+      Object.assign(found, flat(value, `${before}${name}.`));
+    } else found[before + name] = typeof value === "string" ? value : JSON.stringify(value);
   }
   return found;
 }

@@ -16,15 +16,39 @@ export function mount(panel) {
   const one = h("div.noticed", { "aria-live": "polite" });
   const askPlan = latest((body) => post("api/sets/plan", body), drawPlan, (error) => work.tell(failed(error.message)));
 
-  const pick = (side) => chooser({ words: `Choose ${side}`, label: `Choose photos for album ${side}`, several: true, taken: (files) => take(side, files) });
+  const pick = (side) =>
+    chooser({
+      words: `Choose ${side}`,
+      label: `Choose photos for album ${side}`,
+      several: true,
+      taken: (files) => take(side, files),
+    });
   const back = h("button", { type: "button", onclick: () => state.sample && open(state.sample) }, "Samples");
   for (const side of ["a", "b"]) droppable(bands.columns[side], (files) => take(side, files));
-  put(panel,
-    head("How alike are two albums?", "Each photo's mass goes to the photos most like it; what that costs is the distance. Hover, focus or tap a photo to see where its mass goes."),
+  put(
+    panel,
+    head(
+      "How alike are two albums?",
+      "Each photo's mass goes to the photos most like it; what that costs is the distance. Hover, focus or tap a photo to see where its mass goes.",
+    ),
     work.element,
-    h("div.columns", {},
-      h("div.main-column", {}, card("Transport plan", bands.element, { side: h("div.row", {}, pick("a"), pick("b"), back), name: "plan" })),
-      h("aside.side-column", { "aria-label": "Controls and figures" }, card("Controls", controls, { name: "controls-card" }), card("Figures", figures), card("One photo", one))));
+    h(
+      "div.columns",
+      {},
+      h(
+        "div.main-column",
+        {},
+        card("Transport plan", bands.element, { side: h("div.row", {}, pick("a"), pick("b"), back), name: "plan" }),
+      ),
+      h(
+        "aside.side-column",
+        { "aria-label": "Controls and figures" },
+        card("Controls", controls, { name: "controls-card" }),
+        card("Figures", figures),
+        card("One photo", one),
+      ),
+    ),
+  );
   put(figures, h("p.quiet", {}, "The figures come with the comparison."));
   noticed(null);
   begin();
@@ -34,7 +58,10 @@ export function mount(panel) {
       state.sample = (await get("api/sets/samples")).albums;
       if (!state.a.length && !state.b.length) open(state.sample);
     } catch (error) {
-      work.tell(failed(error.message, () => { work.tell(); begin(); }));
+      work.tell(failed(error.message, () => {
+        work.tell();
+        begin();
+      }));
     }
   }
 
@@ -46,7 +73,10 @@ export function mount(panel) {
 
   async function take(side, files) {
     try {
-      const pictures = await sent(files, (done, all) => work.tell(h("p.work-words", {}, `Sending photo ${done + 1} of ${all} …`)));
+      const pictures = await sent(
+        files,
+        (done, all) => work.tell(h("p.work-words", {}, `Sending photo ${done + 1} of ${all} …`)),
+      );
       work.tell();
       state[side] = pictures;
       bands.names(side === "a" ? "your album a" : null, side === "b" ? "your album b" : null);
@@ -60,7 +90,10 @@ export function mount(panel) {
     state.key = null;
     bands.pictures(state.a, state.b);
     if (!state.a.length || !state.b.length) return;
-    work.run("api/sets/compare", { a: state.a.map((p) => p.id), b: state.b.map((p) => p.id) }, { done: compared, partial: compared });
+    work.run("api/sets/compare", { a: state.a.map((p) => p.id), b: state.b.map((p) => p.id) }, {
+      done: compared,
+      partial: compared,
+    });
   }
 
   /** The albums can be planned; comes twice where the learned metric takes a while, and γ stays as it was set. */
@@ -80,20 +113,39 @@ export function mount(panel) {
   function drawControls({ gamma, metrics }) {
     const words = h("p.quiet.small-words");
     const say = () => put(words, metrics.find((metric) => metric.name === state.metric)?.words ?? "");
-    const smooth = slider({ label: "Smoothing γ", low: gamma.low, high: gamma.high, value: state.gamma ?? gamma.auto, log: true, step: "any", show: (x) => figure(x), ends: ["sharp", "smooth"], hint: "Small γ: near to exact transport, few bands. Large γ: mass is spread.", moved: (x) => {
-      state.gamma = x;
-      ask();
-    } });
-    const auto = h("button.small", { type: "button", onclick: () => {
-      state.gamma = null;
-      smooth.set(gamma.auto);
-      ask();
-    } }, "Automatic γ");
-    const metric = choice({ label: "Metric", value: state.metric, options: metrics.map((m) => [m.name, m.name, m.words]), chosen: (name) => {
-      state.metric = state.wanted = name;
-      say();
-      ask();
-    } });
+    const smooth = slider({
+      label: "Smoothing γ",
+      low: gamma.low,
+      high: gamma.high,
+      value: state.gamma ?? gamma.auto,
+      log: true,
+      step: "any",
+      show: (x) => figure(x),
+      ends: ["sharp", "smooth"],
+      hint: "Small γ: near to exact transport, few bands. Large γ: mass is spread.",
+      moved: (x) => {
+        state.gamma = x;
+        ask();
+      },
+    });
+    const auto = h("button.small", {
+      type: "button",
+      onclick: () => {
+        state.gamma = null;
+        smooth.set(gamma.auto);
+        ask();
+      },
+    }, "Automatic γ");
+    const metric = choice({
+      label: "Metric",
+      value: state.metric,
+      options: metrics.map((m) => [m.name, m.name, m.words]),
+      chosen: (name) => {
+        state.metric = state.wanted = name;
+        say();
+        ask();
+      },
+    });
     say();
     put(controls, smooth.element, auto, metric, words);
   }
@@ -103,7 +155,8 @@ export function mount(panel) {
     bands.plan(found.plan);
     panel.dataset.gamma = found.gamma;
     const heavy = found.plan.flat().filter((mass) => mass > 1e-3).length;
-    put(figures,
+    put(
+      figures,
       h("p.headline", {}, h("span.headline-figure", {}, figure(found.distance)), " distance"),
       readings([
         ["γ", figure(found.gamma)],
@@ -111,12 +164,17 @@ export function mount(panel) {
         ["bands above 0.1 %", whole(heavy), "pairs of photos that share more than a thousandth of the mass"],
         ["iterations", whole(found.iterations)],
         ["converged", found.converged ? "yes" : "not yet"],
-      ]));
+      ]),
+    );
   }
 
   function noticed(what) {
-    if (!what) return put(one, h("p.quiet", {}, "Hover, focus or tap a photo: only its bands stay, with their masses."));
-    const rows = what.partners.slice(0, 6).map(({ picture, mass }) => h("li", {}, h("img", { src: picture.thumb, alt: "" }), h("span.clip", {}, picture.name), h("b", {}, share(mass))));
+    if (!what) {
+      return put(one, h("p.quiet", {}, "Hover, focus or tap a photo: only its bands stay, with their masses."));
+    }
+    const rows = what.partners.slice(0, 6).map(({ picture, mass }) =>
+      h("li", {}, h("img", { src: picture.thumb, alt: "" }), h("span.clip", {}, picture.name), h("b", {}, share(mass)))
+    );
     return put(one, h("p", {}, h("b", {}, what.picture.name), " sends its mass to"), h("ol.partners", {}, rows));
   }
 

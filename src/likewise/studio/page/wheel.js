@@ -12,7 +12,7 @@ const HUES = ARCS.flatMap((steps, i) =>
     const part = Math.floor((255 * n) / steps) / 255;
     const [from, to] = [CORNERS[i], CORNERS[(i + 1) % 6]];
     return from.map((c, k) => (to[k] >= c ? c + part * (to[k] - c) : 1 - part));
-  }),
+  })
 );
 
 /** The colour [r, g, b] in 0 … 255 of a vector whose full length is 1: hue is direction, white is no motion. */
@@ -30,10 +30,20 @@ export function colour(x, y) {
 
 /** The disc with arrows' meaning in words; `largest` is the length in pixels that its rim stands for. */
 export function wheel(largest, side = 72) {
-  const canvas = h("canvas.wheel-disc", { width: 2 * side, height: 2 * side, role: "img", "aria-label": "Colour wheel: hue is the direction of motion, strength is its length" });
+  const canvas = h("canvas.wheel-disc", {
+    width: 2 * side,
+    height: 2 * side,
+    role: "img",
+    "aria-label": "Colour wheel: hue is the direction of motion, strength is its length",
+  });
   paint(canvas);
   const rim = typeof largest === "number" ? `rim ${figure(largest)} px` : "rim: longest motion";
-  return h("div.wheel", {}, canvas, h("div", {}, h("b", {}, "hue"), " direction", h("br"), h("b", {}, "white"), " at rest", h("br"), rim));
+  return h(
+    "div.wheel",
+    {},
+    canvas,
+    h("div", {}, h("b", {}, "hue"), " direction", h("br"), h("b", {}, "white"), " at rest", h("br"), rim),
+  );
 }
 
 function paint(canvas) {

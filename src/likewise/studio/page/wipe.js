@@ -8,7 +8,11 @@ export function wipe() {
   const after = h("img.wipe-after", { alt: "", draggable: "false" });
   const tags = [h("span.tag.tag-left"), h("span.tag.tag-right")];
   const handle = h("div.wipe-handle", {
-    role: "slider", tabindex: "0", "aria-label": "Edge between before and after", "aria-valuemin": "0", "aria-valuemax": "100",
+    role: "slider",
+    tabindex: "0",
+    "aria-label": "Edge between before and after",
+    "aria-valuemin": "0",
+    "aria-valuemax": "100",
   }, h("i"));
   const element = h("div.wipe", {}, before, after, ...tags, handle);
   let part = 0.5;
@@ -35,7 +39,16 @@ export function wipe() {
   element.addEventListener("pointermove", (event) => element.hasPointerCapture(event.pointerId) && follow(event));
   handle.addEventListener("keydown", (event) => {
     const step = event.shiftKey ? 0.1 : 0.02;
-    const places = { ArrowLeft: part - step, ArrowDown: part - step, ArrowRight: part + step, ArrowUp: part + step, Home: 0, End: 1, PageUp: part + 0.1, PageDown: part - 0.1 };
+    const places = {
+      ArrowLeft: part - step,
+      ArrowDown: part - step,
+      ArrowRight: part + step,
+      ArrowUp: part + step,
+      Home: 0,
+      End: 1,
+      PageUp: part + 0.1,
+      PageDown: part - 0.1,
+    };
     if (!(event.key in places)) return;
     event.preventDefault();
     set(places[event.key]);
