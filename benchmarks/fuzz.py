@@ -1,4 +1,4 @@
-"""Every reader of strangers' bytes meets mutated files: a result or a LikewiseError, within 5 s of CPU time, and nothing else.
+"""Every reader of strangers' bytes meets mutated files: a result or a LikewiseError, in 5 s of CPU time, nothing else.
 
     python benchmarks/fuzz.py --files 10000 --seed 0                 all readers, the same number of files each
     python benchmarks/fuzz.py --only tiff --files 200                one reader

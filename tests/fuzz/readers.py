@@ -67,6 +67,20 @@ def gallery(folder: Path) -> None:
         found.search_rows(rows, 3, label="k1")
 
 
+def search_index(folder: Path) -> None:
+    """Open a collection, look at every part that it keeps, compare them, check everything."""
+    from likewise.search import Collection
+    from likewise.search.parts import transports
+
+    found = Collection.open(folder / "g")
+    repr(found), found.describe(), found.check()
+    store = found.gallery.store
+    kept = list(store.parts(list(store.names())).values())
+    if kept:
+        transports(kept[0], np.stack(kept[:4]))
+    found.close()
+
+
 def bank(folder: Path) -> None:
     from likewise.distributions import Bank
     from likewise.engine.shards import ShardStore
@@ -183,7 +197,8 @@ def seal_gallery(folder: Path) -> None:
     said.pop("checksum", None)
     for entry in said["segments"]:
         stem = root / f"segment-{entry['number']:06d}"
-        entry["sha256"] = [_sum(stem.with_suffix(".npy")), _sum(stem.with_suffix(".json"))]
+        ends = [".npy", ".json", *[".parts.npy"] * stem.with_suffix(".parts.npy").is_file()]
+        entry["sha256"] = [_sum(stem.with_suffix(end)) for end in ends]
     if said.get("index"):
         said["index"]["sha256"] = _sum(root / f"index-{said['index']['number']:06d}.faiss")
     checksum = hashlib.sha256(canonical(said, "manifest").encode()).hexdigest()
@@ -290,6 +305,7 @@ READERS: tuple[Reader, ...] = (
     Reader("gallery", seeds.gallery, gallery, SEGMENTS, seal_gallery),
     Reader("gallery ivf", seeds.indexed("ivf"), gallery, INDEX, seal_gallery),
     Reader("gallery hnsw", seeds.indexed("hnsw"), gallery, INDEX, seal_gallery),
+    Reader("search index", seeds.search_index, search_index, SEGMENTS, seal_gallery),
     Reader("colmap text", seeds.colmap_text, colmap, {"m/sparse/*.txt": (text,)}),
     Reader("colmap binary", seeds.colmap_binary, colmap, {"m/sparse/*.bin": ANY}),
     Reader("survey", seeds.colmap_whole, survey, {"binary/*.bin": ANY}, needs=("pycolmap",)),

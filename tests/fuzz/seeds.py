@@ -344,18 +344,25 @@ def indexed(kind: str) -> Any:
     return lambda folder: _filled(folder / "g", kind, 1, 1200)
 
 
-def _filled(path: Path, kind: str, parts: int, rows: int) -> None:
+def search_index(folder: Path) -> None:
+    """A gallery that keeps the parts of its pictures, as a search index does."""
+    _filled(folder / "g", "flat", 2, 8, cells=4)
+
+
+def _filled(path: Path, kind: str, parts: int, rows: int, *, cells: int = 0) -> None:
     from likewise.images.stores import About, Record
     from likewise.images.stores.folder import FolderStore
 
     dim = 8
-    store = FolderStore.create(path, About(str(path.parent), "m", "d1", dim, kind, 0.9))
+    about = About(str(path.parent), "m", "d1", dim, kind, 0.9, **({"cells": cells, "width": 6} if cells else {}))
+    store = FolderStore.create(path, about)
     rng = np.random.default_rng(0)
     with store.writing():
         for part in range(parts):
             x = rng.normal(size=(rows, dim)).astype(np.float32)
             x /= np.linalg.norm(x, axis=1, keepdims=True)
-            store.put([Record(f"k{i % 3}/p{part}-{i:04d}.png", 1, 1) for i in range(rows)], x)
+            pieces = rng.integers(-100, 100, (rows, cells, 6)).astype(np.int8) if cells else None
+            store.put([Record(f"k{i % 3}/p{part}-{i:04d}.png", 1, 1) for i in range(rows)], x, pieces)
         store.remove([f"k1/p0-{1:04d}.png"])
         store.settle()
 
