@@ -11,7 +11,7 @@ large one are two sets, since a few pictures have no distribution; beside a gene
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -54,10 +54,7 @@ def compare(a: Any, b: Any, *, level: str = "auto", **options: Any) -> Chosen:
 
 def between(a: Told, b: Told, level: str, why: str, options: dict[str, Any]) -> Chosen:
     """Compare two things, told already, at a level."""
-    if level not in OPTIONS:
-        raise InputError(f"level: expected auto, {', '.join(OPTIONS)}, got {level!r}")
-    _check_fit(level, a, b)
-    _check_options(level, options)
+    check(a, b, level, options)
     run = {"pixels": _pixels, "images": _images, "sets": _sets, "distributions": _distributions}[level]
     return run(a, b, why, options)
 
@@ -256,6 +253,16 @@ def _why_sets(a: Told, b: Told, sizes: list[int]) -> str:
     return f"a is {a.words} and b {b.words}"
 
 
+def check(a: Told, b: Told, level: str, options: Mapping[str, Any]) -> None:
+    """An InputError where a level does not take what it is given."""
+    if level not in OPTIONS:
+        raise InputError(f"level: expected auto, {', '.join(OPTIONS)}, got {level!r}")
+    _check_fit(level, a, b)
+    for name in options:
+        if name not in OPTIONS[level]:
+            raise InputError(f"{name}: not an option of the level {level}; it has {', '.join(OPTIONS[level])}")
+
+
 def _check_fit(level: str, a: Told, b: Told) -> None:
     """Refuse what a level cannot take, naming the argument and the level that can."""
     for side in (a, b):
@@ -267,12 +274,6 @@ def _check_fit(level: str, a: Told, b: Told) -> None:
             raise InputError(
                 f"{side.where}: {side.words} has no distribution; give a folder of pictures, features or a generator"
             )
-
-
-def _check_options(level: str, options: dict[str, Any]) -> None:
-    for name in options:
-        if name not in OPTIONS[level]:
-            raise InputError(f"{name}: not an option of the level {level}; it has {', '.join(OPTIONS[level])}")
 
 
 # ── at its level ──────────────────────────────────────────────────────────────────────────────────────────────────

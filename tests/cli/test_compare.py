@@ -111,4 +111,4 @@ def test_what_is_wrong_is_one_line(run, words: tuple[str, ...], said: str) -> No
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"likewise: {said}")
     assert ran.err.count("\n") == 1
-    assert not Path("compare/compare.json").exists()
+    assert not Path("compare").exists() or said.startswith("no_such_module")  # found out when it is loaded

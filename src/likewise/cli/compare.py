@@ -42,12 +42,12 @@ def compare(a: str, b: str, level: str, out: str, as_json: bool, **given: Any) -
     from likewise import levels
     from likewise.cli.pixels_model import working
 
-    folder = Path(out)
-    check_writable(folder)
-    one, two = levels.told(a, "A"), levels.told(b, "B")
+    one, two, folder = levels.told(a, "A"), levels.told(b, "B"), Path(out)
     chosen, why = levels.choose(one, two) if level == "auto" else (level, "--level says so")
-    remark(f"{chosen}, because {why}")
     options = {name: value for name, value in given.items() if value is not None}
+    levels.check(one, two, chosen, options)
+    check_writable(folder)
+    remark(f"{chosen}, because {why}")
     with working("comparing"):
         found = levels.between(one, two, chosen, why, {**options, **_quietly(chosen)})
         files = _written(found, folder, labels_of(a, b))

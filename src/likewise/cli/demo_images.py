@@ -113,7 +113,7 @@ def _section(picture: Path, figures: dict[str, Any], model: str) -> Section:
 
     n, first, alike = figures["queries"], figures["first"], figures["first_is_of_the_photograph"]
     text = (
-        f"{figures['places']} places in {figures['photographs']} photographs make a gallery, a picture each. It is "
+        f"{n} places in {figures['photographs']} photographs make a gallery, a picture each, and a workshop. It is "
         f"asked {n} times for a place it has, by a picture that it does not have: in other light, turned, or cut out "
         "anew.",
         f"{first} of the {n} queries find their own place first, {figures['among_five']} among the first five; by "

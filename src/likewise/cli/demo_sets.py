@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-DIGITS, PAGE, TRAIN_PAGES, TEST_PAGES, RESAMPLES = 10, 5, 60, 200, 2
+DIGITS, PAGE, TRAIN_PAGES, TEST_PAGES, RESAMPLES = 10, 5, 60, 200, 3
 """The learned metric: kinds of digits, digits on a page, pages to learn from and to test on, how often it is drawn."""
 
 
