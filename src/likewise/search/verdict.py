@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from likewise.search.evidence import Evidence
 
 Verdict = Literal["same", "different", "unsure"]
-SURE = 0.9
-"""From this probability on the verdict is "same"; up to its complement it is "different"."""
+SAME, DIFFERENT = 0.9, 0.1
+"""From the first probability on the verdict is "same"; up to the second it is "different"."""
 WEIGHTS = Path(__file__).parents[1] / "weights" / "search-verdict.json"
 
 
@@ -54,7 +54,7 @@ class Judge:
 
 def word(probability: float) -> Verdict:
     """same, different, or unsure."""
-    return "same" if probability >= SURE else "different" if probability <= 1 - SURE else "unsure"
+    return "same" if probability >= SAME else "different" if probability <= DIFFERENT else "unsure"
 
 
 @functools.cache
