@@ -157,17 +157,13 @@ function spoken(line) {
 /** A coloured word for a verdict, with its probability. */
 export function verdict(name, probability) {
   if (!name) return h("span.verdict.none", {}, "not verified");
-  const percent = typeof probability !== "number"
-    ? ""
-    : probability < 0.005
-    ? "<\u202f1 %"
-    : probability > 0.995
-    ? ">\u202f99 %"
-    : `${Math.round(100 * probability)} %`;
-  return h(
-    `span.verdict.${name}`,
-    { title: "probability that both show the same thing" },
-    name,
-    h("span.verdict-share", {}, percent),
-  );
+  const words = { title: "probability that both show the same thing" };
+  return h(`span.verdict.${name}`, words, name, " ", h("span.verdict-share", {}, rounded(probability)));
+}
+
+/** A probability as per cent that never claims to be sure. */
+function rounded(p) {
+  if (typeof p !== "number") return "";
+  if (p < 0.005) return "<\u202f1 %";
+  return p > 0.995 ? ">\u202f99 %" : `${Math.round(100 * p)} %`;
 }
