@@ -91,7 +91,8 @@ def same_frame(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
     H, sizes = np.asarray(model.matrix), (a.shape[:2], b.shape[:2])
     if abs(np.linalg.det(H)) < 1e-9:
         return False
-    return min(_covered(H, *sizes), _covered(np.linalg.inv(H), *sizes[::-1])) >= OVERLAP
+    back = np.asarray(np.linalg.inv(H), dtype=np.float64)
+    return min(_covered(H, *sizes), _covered(back, *sizes[::-1])) >= OVERLAP
 
 
 def _covered(H: NDArray[np.float64], size: tuple[int, ...], other: tuple[int, ...]) -> float:
