@@ -89,20 +89,20 @@ class Bench:
 
     def run(self, seed: int, number: int) -> Outcome:
         """One case from its edit to its outcome."""
-        self.edit(seed, number)
+        edited = self.edit(seed, number)
         try:
-            return judged(self.reader, self.folder)
+            return judged(self.reader, self.folder, edited)
         finally:
             self.restore()
 
 
-def judged(reader: Reader, folder: Path) -> Outcome:
-    """Read a folder and say what became of it."""
+def judged(reader: Reader, folder: Path, edited: Path | None = None) -> Outcome:
+    """Read a folder, or of files that stand for themselves the edited one alone, and say what became of it."""
     beside = sorted(p.name for p in folder.parent.iterdir())
     began = time.process_time()
     with warnings.catch_warnings(), watched(folder) as seen:
         warnings.simplefilter("ignore")
-        kind, said = _read(reader, folder)
+        kind, said = _read(reader, folder, edited)
     seconds = time.process_time() - began
     if seen:
         kind, said = "other", f"forbidden: {seen[0]}"
@@ -111,9 +111,10 @@ def judged(reader: Reader, folder: Path) -> Outcome:
     return Outcome(kind, said, seconds)
 
 
-def _read(reader: Reader, folder: Path) -> tuple[str, str]:
+def _read(reader: Reader, folder: Path, edited: Path | None) -> tuple[str, str]:
+    alone = getattr(reader.read, "one", None)
     try:
-        reader.read(folder)
+        alone(edited) if alone is not None and edited is not None else reader.read(folder)
     except LikewiseError as error:
         return "refused", _line(error)
     except Exception as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,20 @@ MATLAB = (forms.words32, forms.unpacked(forms.words32))
 PICKLES = (forms.zipped(forms.pickled),)
 
 
-def files(folder: Path, *patterns: str) -> list[Path]:
+def files(folder: Path) -> list[Path]:
     """The files that are read, in order."""
-    return sorted(p for pattern in patterns or ("*",) for p in folder.glob(pattern) if p.is_file())
+    return sorted(p for p in folder.iterdir() if p.is_file())
 
 
-def each(read: Any, *patterns: str) -> Any:
-    """Read every file of a folder: the first refusal is the outcome, as one file of it was edited."""
-    return lambda folder: [read(p) for p in files(folder, *patterns)]
+@dataclass(frozen=True)
+class each:  # noqa: N801
+    """Read every file of a folder; `one` reads the one that was edited."""
+
+    one: Callable[[Path], object]
+
+    def __call__(self, folder: Path) -> None:
+        for path in files(folder):
+            self.one(path)
 
 
 # ------------------------------------------------------------------------------------------------------- how it is read

@@ -215,12 +215,18 @@ def kitti(folder: Path) -> None:
 
 
 def learned(folder: Path) -> None:
+    """A metric of eight sets and two classes, put together by hand: learning one compiles for seconds."""
     import likewise as lw
     from likewise.sets.pipeline import Pipeline
 
-    rng = np.random.default_rng(0)
-    sets = [rng.normal(loc=k % 2, size=(4, 3)) for k in range(8)]
-    model = lw.sets.WassersteinLMNN(max_iter=0, start="identity", multilevel=False).fit(sets, [k % 2 for k in range(8)])
+    eye, index = np.eye(3), np.arange(8) % 2
+    arrays: dict[str, Any] = {"M0": eye, "Mt": np.stack([eye, 2 * eye]), "frame": eye, "codes": index, "level": index}
+    arrays |= {"points": np.random.default_rng(0).normal(size=(32, 3)), "weights": np.full(32, 0.25)}
+    arrays |= {"offsets": np.arange(0, 33, 4), "targets": np.stack([np.arange(6), np.arange(2, 8)], axis=1)}
+    header: dict[str, Any] = {"knobs": lw.sets.WassersteinLMNN().get_params(), "levels": [0, 1], "rho": [0.5, 0.5]}
+    header |= {"classes": {"dtype": "<i8", "values": [0, 1]}, "scale": 1.0, "gamma": 0.1, "rule": "global"}
+    header |= {"start": "identity", "history": [{"step": 0, "objective": 1.0}]}
+    model = lw.sets.WassersteinLMNN.from_state(arrays, header)
     lw.save(model, folder / "lmnn.safetensors")
     lw.save(Pipeline(model), folder / "pipeline.safetensors")
 
