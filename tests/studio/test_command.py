@@ -43,7 +43,10 @@ def test_one_line_then_the_page_then_an_orderly_end(tmp_path: Path) -> None:
 
 
 def test_help_is_quick() -> None:
-    code = "import sys\nfrom likewise.cli import main\nmain(['studio', '--help'])\nprint('torch' in sys.modules, 'fastapi' in sys.modules)"
+    code = (
+        "import sys\nfrom likewise.cli import main\nmain(['studio', '--help'])\n"
+        "print('torch' in sys.modules, 'fastapi' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "--no-open" in out
     assert out.endswith("False False\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import socket
+from typing import Any
 
 import httpx
 import pytest
@@ -160,3 +161,17 @@ def test_only_this_machine_can_connect() -> None:
     with bound(0) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
         assert listening.family == socket.AF_INET
+
+
+def test_requests_at_once_are_bounded() -> None:
+    said: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        said.append(message)
+
+    guard = security.Guard(None, TOKEN, 80, most=3)  # type: ignore[arg-type]
+    guard.under_way = 3
+    scope = {"type": "http", "path": f"/{TOKEN}/x", "headers": [(b"host", b"127.0.0.1")]}
+    asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
+    assert said[0]["status"] == 503
+    assert (b"content-security-policy", POLICY.encode()) in said[0]["headers"]

@@ -13,14 +13,14 @@ from anyio import to_thread
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from likewise.errors import FileError, InputError, LikewiseError
 from likewise.studio import uploads
-from likewise.studio.asked import Fields, Refused, body, queried
+from likewise.studio.asked import Fields, Gone, Refused, body, queried
 from likewise.studio.jobs import UNFORESEEN, Stream, Work
 from likewise.studio.security import Guard, sentence
 from likewise.studio.session import Session
@@ -61,7 +61,8 @@ def application(session: Session, page: Path = PAGE) -> FastAPI:
 
 
 def _routes(session: Session) -> list[Route]:
-    tabs, limiter, slow = session, anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(2)
+    tabs, limiter = session, anyio.CapacityLimiter(AT_ONCE)
+    slow, decoding = anyio.CapacityLimiter(2), anyio.CapacityLimiter(2)
     store, arrivals = session.store, uploads.Arrivals(session.store)
 
     async def answered(call: Callable[..., Any], *arguments: Any) -> JSONResponse:
@@ -93,23 +94,24 @@ def _routes(session: Session) -> list[Route]:
     async def picture(request: Request) -> Response:
         name = uploads.name_of(request)
         async with arrivals.received(request, uploads.MOST_PICTURE) as file:
-            kept = await to_thread.run_sync(uploads.picture_in, file, name, store, limiter=limiter)
+            kept = await to_thread.run_sync(uploads.picture_in, file, name, store, limiter=decoding)
         return JSONResponse(kept.to_dict())
 
     async def video(request: Request) -> Response:
         name = uploads.name_of(request)
         async with arrivals.received(request, uploads.MOST_VIDEO) as file:
-            kept = await to_thread.run_sync(uploads.frames_in, file, name, store, limiter=limiter)
+            kept = await to_thread.run_sync(uploads.frames_in, file, name, store, limiter=decoding)
         return JSONResponse({"pictures": [p.to_dict() for p in kept]})
 
     async def shown(request: Request) -> Response:
         key, thumb = request.path_params["id"], request.path_params["size"] == "thumb"
         if request.path_params["size"] not in ("thumb", "view"):
             raise Refused(404, "there is no such size of a picture")
-        return _image(await to_thread.run_sync(store.shown, key, thumb, limiter=limiter))
+        return await to_thread.run_sync(lambda: _image(store.shown(key, thumb)), limiter=limiter)
 
     async def file(request: Request) -> Response:
-        return _image(store.file(request.path_params["name"]))
+        name = request.path_params["name"]
+        return await to_thread.run_sync(lambda: _image(store.file(name)), limiter=limiter)
 
     async def point(request: Request) -> Response:
         key = request.query_params.get("key", "")
@@ -168,10 +170,14 @@ class Pages(StaticFiles):
         return answer
 
 
-def _image(path: Path) -> FileResponse:
+def _image(path: Path) -> Response:
     """An image of the session: its id is its own, so a browser may keep it for a while."""
     kinds = {".png": "image/png", ".jpg": "image/jpeg"}
-    return FileResponse(path, media_type=kinds[path.suffix], headers={"Cache-Control": "private, max-age=3600"})
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:  # it had to make room just now
+        raise Gone("this picture") from None
+    return Response(data, media_type=kinds[path.suffix], headers={"Cache-Control": "private, max-age=3600"})
 
 
 # ── what went wrong ───────────────────────────────────────────────────────────────────────────────────────────────

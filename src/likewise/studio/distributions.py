@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from likewise import io
-from likewise.errors import LikewiseError
+from likewise.errors import ConvergenceWarning, LikewiseError
 from likewise.studio.asked import Fields, Gone, identity, number, text, whole
 from likewise.studio.drawing import RGB, tiles
 from likewise.studio.jobs import Work
@@ -219,11 +219,11 @@ def measured(dialled: Dialled, rho: float, psi: float) -> dict[str, float]:
 
 
 def hush() -> None:
-    """Let warnings about weights and samples pass unsaid from now on: the page has a gauge for the ESS, and words."""
+    """Let warnings about weights, samples and plans pass unsaid from now on: the page shows what they would say."""
     from likewise.distributions.metrics import SmallSampleWarning
     from likewise.distributions.polarity import DegeneracyWarning
 
-    for kind in (SmallSampleWarning, DegeneracyWarning):
+    for kind in (SmallSampleWarning, DegeneracyWarning, ConvergenceWarning):
         warnings.filterwarnings("ignore", category=kind)
 
 

@@ -48,6 +48,11 @@ class Opened:
     collection: Any
     found: Recent[dict[str, Any]]
 
+    @property
+    def ours(self) -> bool:
+        """Whether the index is one that the studio made of a folder: such a one is kept up to date."""
+        return Path(self.collection.place).name.startswith("index-")
+
 
 class Images:
     """What the tab asks for."""
@@ -108,13 +113,18 @@ class Images:
 
     def _at_work(self, work: Work, source: Source, *, fresh: bool = False) -> Opened:
         """The collection of a source; `fresh` brings the index of a folder up to date."""
-        if source.name not in self._opened or (fresh and source.name != SAMPLES):
-            collection = self._collection(work, source)
+        if source.name not in self._opened:
+            self._opened[source.name] = Opened(self._collection(work, source), Recent(20, "this search"))
+        elif fresh and self._opened[source.name].ours:
             self._groups.pop(source.name, None)
-            if source.name in self._opened:
-                self._opened[source.name].collection.close()
-            self._opened[source.name] = Opened(collection, Recent(20, "this search"))
+            self._renewed(work, self._opened[source.name].collection)
         return self._opened[source.name]
+
+    def _renewed(self, work: Work, collection: Any) -> None:
+        """Bring an index up to date with its folder."""
+        total = len(io.images(collection.gallery.root))
+        with watching.embedding(collection.gallery.model, work, total, "indexing"):
+            collection.update()
 
     def _collection(self, work: Work, source: Source) -> Any:
         from likewise.images import default
@@ -158,10 +168,11 @@ class Images:
         k, verify = whole(fields, "k", 1, MOST_HITS, 12), whole(fields, "verify", 0, MOST_VERIFIED, 3)
         opened = self._at_work(work, self._source(text(fields, "source")))
         asked = self.store.picture(identity(fields, "query"))
-        own = int(asked.path.is_relative_to(opened.collection.gallery.root))  # it will find itself, which is no answer
+        own = int(asked.path in opened.collection)  # a picture that finds itself is no answer: one more is sought
+        itself = os.path.realpath(asked.path)
 
         def shown(hits: Sequence[Any], judged: bool) -> list[dict[str, Any]]:
-            others = [h for h in hits if not (own and os.path.samefile(h.path, asked.path))][:k]
+            others = [h for h in hits if not (own and os.path.realpath(h.path) == itself)][:k]
             return [self._hit(opened, h, rank, judged) for rank, h in enumerate(others, 1)]
 
         def on_stage(stage: str, hits: Sequence[Any]) -> None:

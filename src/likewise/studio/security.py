@@ -29,6 +29,10 @@ HEADERS = {
 }
 HOSTS = ("127.0.0.1", "localhost")
 
+AT_ONCE = 200
+"""Requests that are answered at the same time."""
+
+TOO_MANY = f"{AT_ONCE} requests are being answered already; try again in a moment"
 NOT_HERE = "this address belongs to another name; open the address that likewise studio printed"
 NO_TOKEN = "the token in this address is not the right one; open the address that likewise studio printed"
 NOT_OURS = "this request comes from another page; likewise studio answers its own page only"
@@ -45,8 +49,8 @@ class Guard:
     Every answer, refusals and errors too, goes out with HEADERS, and is not to be stored unless it says otherwise.
     """
 
-    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self.app, self.token = app, token
+    def __init__(self, app: ASGIApp, token: str, port: int, most: int = AT_ONCE) -> None:
+        self.app, self.token, self.most, self.under_way = app, token, most, 0
         self.hosts = {f"{host}:{port}" for host in HOSTS} | ({*HOSTS} if port == 80 else set())
         self.origins = {f"http://{host}" for host in self.hosts}
 
@@ -58,10 +62,14 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         answer = self._refusal(scope)
-        if answer is None:
-            await self.app(self._inside(scope), receive, _dressed(send))
-        else:
+        if answer is not None:
             await answer(scope, receive, _dressed(send))
+            return
+        self.under_way += 1
+        try:
+            await self.app(self._inside(scope), receive, _dressed(send))
+        finally:
+            self.under_way -= 1
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -75,6 +83,8 @@ class Guard:
             return sentence(403, NOT_OURS)
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return sentence(403, NOT_OURS)
+        if self.under_way >= self.most:
+            return sentence(503, TOO_MANY)
         return None if slash else RedirectResponse(f"/{self.token}/")
 
     def _inside(self, scope: Scope) -> Scope:

@@ -18,8 +18,8 @@ from likewise.studio.distributions import hush
 from likewise.studio.given import Given
 from likewise.studio.session import Session
 
-MOST_CONNECTIONS = 300
-"""Connections that are open at the same time; more are answered with 503."""
+MOST_CONNECTIONS = 1000
+"""Connections that are open at the same time; the guard answers far fewer, this bounds those that say nothing."""
 GRACE = 2
 """Seconds that answers under way are given at the end."""
 INTERRUPTED = 130
@@ -37,6 +37,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             print(self.url, flush=True)
+            self.session.warm_up()
             if self.open_browser:
                 threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
 
@@ -57,7 +58,7 @@ def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True)
     finally:
         session.close()
         listening.close()
-        if session.jobs.busy:  # in the middle of a computation that cannot be interrupted, and nobody wants any more
+        if session.busy:  # in the middle of what cannot be interrupted, and nobody wants any more
             sys.stdout.flush()
             os._exit(INTERRUPTED)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ class Session:
     def __init__(self, given: Given | None = None, *, cache: Path | None = None) -> None:
         self.given, self._closed = given or Given(), False
         self.store, self.jobs = Store(), Jobs()
+        self._warming = threading.Thread(target=_warm_up, name="studio-warm-up", daemon=True)
         self.pixels = Pixels(self.store)
         self.images = Images(self.store, self.given.folders, cache)
         self.sets = Sets(self.store, cache)
@@ -44,6 +47,15 @@ class Session:
             "runs": len(self.runs.list()),
         }
 
+    def warm_up(self) -> None:
+        """Import and load in the background what the first question would have to wait for."""
+        self._warming.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is still at work though the session is closed."""
+        return self._closed and (self.jobs.busy or self._warming.is_alive())
+
     def close(self) -> None:
         """Cancel what runs, end the sample runs, and remove the session's folder; asked twice, it does it once."""
         if not self._closed:
@@ -52,3 +64,12 @@ class Session:
             self.runs.close()
             self.images.close()
             self.store.close()
+
+
+def _warm_up() -> None:
+    """The heavy imports and the networks; what goes wrong here is told to who asks for them."""
+    with contextlib.suppress(Exception):
+        from likewise import images, pixels
+
+        pixels.default()
+        images.default()

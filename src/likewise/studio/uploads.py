@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import unquote
@@ -27,6 +28,8 @@ MOST_PICTURE, MOST_VIDEO = 40 << 20, 200 << 20
 MOST_PIXELS = 60_000_000
 FRAMES, FRAME_SIDE = 24, 960
 """Frames that are taken of a video, and their longest side."""
+DECODING = 60.0
+"""Seconds after which the rest of a video is left alone."""
 PATIENCE, LONGEST = 20.0, 300.0
 """Seconds without a byte, and in all, after which an upload is given up."""
 AT_ONCE = 16
@@ -92,11 +95,13 @@ def picture_in(file: Path, name: str, store: Store) -> Picture:
 def frames_in(file: Path, name: str, store: Store) -> list[Picture]:
     """Evenly spaced frames of a video, kept: at most FRAMES."""
     kept: list[tuple[int, NDArray[np.uint8]]] = []
-    step = 1
+    step, until = 1, time.monotonic() + DECODING
     with _said_of(file, name):
         for i, frame in enumerate(io.frames(file, most_pixels=MOST_PIXELS)):
             if i % step == 0:
                 kept.append((i, fitted(frame, FRAME_SIDE)))
+            if time.monotonic() > until:
+                break
             if len(kept) == 2 * FRAMES:  # twice as many as wanted: every other one goes
                 kept, step = kept[::2], 2 * step
     chosen = np.unique(np.linspace(0, len(kept) - 1, min(FRAMES, len(kept))).round().astype(int))
