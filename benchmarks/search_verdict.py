@@ -12,6 +12,7 @@ were held out of the fit.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ SIGNS = np.array([-1, -1, 1, 1, 1])
 """How each must act: nearer, and more evidence, never make it less probable."""
 
 
+TEXTURES = re.compile(r"ufoai|stellarium|gcompris")
+"""Packages of textures, carpets, signs and drawings: their parts repeat, and a part that repeats is the same and not."""
 APART = 0.6
 """Photos whose embeddings are nearer than this are taken for pictures of one thing, and only the first is used."""
 
@@ -133,7 +136,7 @@ def main(photos: Path, most: int, seed: int, kept: Path | None, out: Path) -> No
         arrays = io.load_arrays(kept)
         x, same, group = arrays["x"], arrays["same"], arrays["group"]
     else:
-        files = distinct(io.images(photos))
+        files = distinct([p for p in io.images(photos) if not TEXTURES.match(p.name)])
         chosen = [files[i] for i in np.random.default_rng(seed).permutation(len(files))[:most]]
         with tempfile.TemporaryDirectory() as scratch:
             x, same, group = table(chosen, Path(scratch), seed)
