@@ -3,7 +3,7 @@
     python benchmarks/training_photos.py photos/            freely licensed photos out of Debian's packages
     python benchmarks/search_verdict.py photos/             places made of them, searched, verified, and the fit
 
-Every photo gives a place in a gallery and a query (another view, another light: benchmarks/places.py); every other
+Every photo gives places in a gallery and two queries (another view, another light: benchmarks/places.py); every other
 query has its answer taken out. What is fitted on are the five best candidates of each search, so a probability means:
 of such candidates, how many show the same. Writes src/likewise/weights/search-verdict.json, with figures on photos that
 were held out of the fit.
@@ -41,8 +41,8 @@ SIGNS = np.array([-1, -1, 1, 1, 1])
 """How each must act: nearer, and more evidence, never make it less probable."""
 
 
-TEXTURES = re.compile(r"ufoai|stellarium|gcompris")
-"""Packages of textures, carpets, signs and drawings: their parts repeat, and a part that repeats is the same and not."""
+TEXTURES = re.compile(r"ufoai")
+"""A package of textures and carpets: their parts repeat, and a part that repeats is the same and is not."""
 APART = 0.6
 """Photos whose embeddings are nearer than this are taken for pictures of one thing, and only the first is used."""
 
@@ -61,7 +61,7 @@ def distinct(photos: list[Path]) -> list[Path]:
 
 def table(photos: list[Path], folder: Path, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """x (n, 5), whether both show the same (n,), and the photo each candidate's query is of (n,)."""
-    queries = places.made(photos, folder, seed=seed, source="made")
+    queries = places.made(photos, folder, seed=seed, source="made", each=2)
     rows, same, group = [], [], []
     with Collection.build(folder / "gallery", folder / "index", progress=True) as collection:
         for number, query in enumerate(queries):
@@ -73,7 +73,7 @@ def table(photos: list[Path], folder: Path, seed: int) -> tuple[NDArray[Any], ND
                     continue  # a little of it is seen; or textures repeat, and another part of the photo is a copy
                 rows.append(measured(hit.distance, hit.transport, look(hit.path))[1])
                 same.append(Path(hit.path) in query.right)
-                group.append(number)
+                group.append(int(query.path.stem.partition("-")[0]))
             if number % 20 == 0:
                 click.echo(f"{number} of {len(queries)} queries", err=True)
     return np.asarray(rows), np.asarray(same), np.asarray(group)
