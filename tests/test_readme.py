@@ -38,8 +38,8 @@ NOT_RUN = {
 
 SHORTER = {
     "likewise pixels train photos/ --out run/": "--steps 1 --network cells --evaluate-every 0",
-    "likewise images train birds/ --out run/": "--steps 2 --size 64",
-    "likewise images ablate": "--steps 1 --seeds 1 --size 64",
+    "likewise images train birds/ --out run/": "--steps 2 --size 64 --classes 2",
+    "likewise images ablate": "--steps 1 --seeds 1 --size 64 --classes 2",
     "likewise sets evaluate": "--resamples 1",
     "likewise pixels evaluate hpatches/": "--model dis",
     "likewise pixels evaluate rendered": "--pairs 2",
@@ -183,10 +183,10 @@ def furnish(words: str) -> None:
     for folder in ("photos", "photos-a", "photos-b", "monday", "friday", "album-a", "album-b"):
         if re.search(rf"\b{folder}/", words):
             samples.album(Path(folder), few, draw)
-    for folder, names in (("birds", ("cat", "coffee", "flower", "temple")), ("new-birds", ("rocket", "portrait"))):
+    for folder, names in (("birds", samples.names()[:8]), ("new-birds", samples.names()[8:11])):
         if re.search(rf"\b{folder}/", words):
             for name in names:
-                samples.album(Path(folder) / name, {name: 5}, draw)
+                samples.album(Path(folder) / name, {name: 6}, draw)
     if "albums/" in words:
         for name in ("cat", "coffee", "temple"):
             for number in range(4):
