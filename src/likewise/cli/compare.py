@@ -32,9 +32,9 @@ def compare(a: str, b: str, level: str, out: str, as_json: bool, **given: Any) -
     """Compare A and B: the level is chosen from what they are, and said with the reason.
 
     \b
-    two single photos                              pixels: flow, warp, matches; the image distance beside it
-    folders of up to 200 pictures, videos, albums  sets: the transport plan
-    two larger folders, or a generator             distributions: Fréchet, precision, recall, what is not covered
+    two photos            pixels: flow, warp, matches; beside it, the image distance
+    albums, videos        sets: the transport plan (folders of up to 200 pictures)
+    larger, or generator  distributions: Fréchet, precision, recall, what is left out
 
     A generator is a name (fashion), mine.py:generator, a file of weights, or a bank. Writes compare.png and
     compare.json; for photos also matches.png and warp.png. More options: `likewise LEVEL compare --help`.
