@@ -261,7 +261,8 @@ def test_evidence_for_one_thing_and_against_another(photos: Path, query: np.ndar
 @pytest.mark.parametrize("size", [(70, 400), (8, 8), (64, 64)])
 def test_odd_pictures_give_evidence_or_none(query: np.ndarray, size: tuple[int, int]) -> None:
     draw = np.random.default_rng(0)
-    for picture in (np.zeros((*size, 3), np.uint8), draw.integers(0, 255, (*size, 3), dtype=np.uint8)):
+    faint = draw.integers(100, 103, (*size, 3), dtype=np.uint8)
+    for picture in (np.zeros((*size, 3), np.uint8), faint, draw.integers(0, 255, (*size, 3), dtype=np.uint8)):
         found = verified(query, picture)
         assert judge().probability(1.2, 0.9, found) < 0.5
 

@@ -25,6 +25,8 @@ LOOK = 240
 """Longest side at which the aligner looks: small is quick, and here also finds more (larger motions fit in)."""
 MOST = 1500
 """Features of a picture."""
+BLANK = 3
+"""A picture whose brightest and darkest values lie no farther apart shows nothing."""
 SMALLEST = 64
 """Pixels of the shorter side; smaller pictures are enlarged to it."""
 
@@ -125,7 +127,7 @@ class Verifier:
         other = comparable(candidate)
         found = detect(other, most=MOST)
         sizes = _size(self.picture), _size(other)
-        if min(float(np.ptp(p)) for p in (self.picture, other)) < 2:
+        if min(int(np.ptp(p)) for p in (self.picture, other)) <= BLANK:
             return _nothing("one of the pictures is blank", sizes, (self.picture, other))
         flows = self.aligner.both(self.picture, other)
         look = getattr(self.aligner, "work", None)
