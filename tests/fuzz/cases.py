@@ -108,7 +108,7 @@ def judged(reader: Reader, folder: Path, edited: Path | None = None) -> Outcome:
         kind, said = "other", f"forbidden: {seen[0]}"
     elif sorted(p.name for p in folder.parent.iterdir()) != beside:
         kind, said = "other", "a file was written outside of its folder"
-    return Outcome(kind, said, seconds)
+    return Outcome(kind, said.replace(str(folder), folder.name), seconds)
 
 
 def _read(reader: Reader, folder: Path, edited: Path | None) -> tuple[str, str]:
