@@ -91,6 +91,7 @@ def test_a_radius_out_of_bounds_is_refused(client: httpx.Client, aligned: dict[s
     assert answer.json()["error"].startswith("radius: expected a number from 0.5 to 100")
 
 
+@pytest.mark.slow
 def test_sample_pairs_are_pictures(client: httpx.Client) -> None:
     pairs = client.get("api/pixels/samples").json()
     assert len(pairs) == 3
@@ -115,7 +116,11 @@ def gallery(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A studio that was given a folder, and the folder opened in it."""
     session = Session(Given(folders=(str(folder),)), cache=tmp_path_factory.mktemp("indexes"))
     with answering(session) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}/{TOKEN}/", timeout=60) as client:
-        yield client, job(client, "api/images/open", {"source": folder.name})[-1]["result"]
+        lines = job(client, "api/images/open", {"source": folder.name})
+        announced = next(line["result"] for line in lines if line["state"] == "partial")
+        assert [p["name"] for p in announced["pictures"]] == [p["name"] for p in lines[-1]["result"]["pictures"]]
+        assert any(line.get("words") == "indexing, 10 of 10" for line in lines)
+        yield client, lines[-1]["result"]
 
 
 def job(client: httpx.Client, path: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
@@ -157,8 +162,13 @@ def test_a_search_is_told_in_stages_and_says_why(gallery: Any, folder: Path) -> 
     assert first["inliers"] >= 8
     assert picture(client, first["why"]).shape[0] == 480
     assert set(found["seconds"]) == {"shortlist", "rerank", "verify"}
-    why = job(client, "api/images/why", {"source": folder.name, "query": query["id"], "hit": first["picture"]["id"]})
-    said = why[-1]["result"]
+
+
+@pytest.mark.slow
+def test_a_hit_is_looked_at_thoroughly(gallery: Any, folder: Path) -> None:
+    client, opened = gallery
+    query, hit = (opened["pictures"][i]["id"] for i in (0, 5))
+    said = job(client, "api/images/why", {"source": folder.name, "query": query, "hit": hit})[-1]["result"]
     assert said["verdict"] == "same"
     assert str(said["inliers"]) in said["words"]
     assert picture(client, said["warp"]).shape == (160, 160, 3)

@@ -123,6 +123,29 @@ def test_a_client_that_stops_sending_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert refused.value.status == 408
 
 
+def test_a_client_that_sends_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "GRACE", 0.05)
+    sent = 0
+
+    class Request:
+        headers: ClassVar[dict[str, str]] = {}
+
+        async def stream(self) -> AsyncIterator[bytes]:
+            nonlocal sent
+            while True:
+                sent += 1
+                yield b"x"
+                await asyncio.sleep(0.02)
+
+    with pytest.raises(Refused) as refused:
+        asyncio.run(uploads._copied(Request(), bytearray().extend, 1 << 20))  # type: ignore[arg-type]
+    assert refused.value.status == 408
+    assert sent < 20
+    uploads._quick_enough(5 * uploads.LEAST_RATE, 4.9)
+    with pytest.raises(TimeoutError):
+        uploads._quick_enough(5 * uploads.LEAST_RATE, 5.1)
+
+
 def test_uploads_at_once_are_bounded(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     arrivals = uploads.Arrivals(session.store)
     arrivals._under_way = uploads.AT_ONCE

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from likewise.errors import FileError, InputError, LikewiseError
 from likewise.studio import uploads
 from likewise.studio.asked import Fields, Gone, Refused, body, queried
-from likewise.studio.jobs import UNFORESEEN, Stream, Work
+from likewise.studio.jobs import ENDED, UNFORESEEN, Stream, Work
 from likewise.studio.security import Guard, sentence
 from likewise.studio.session import Session
 
@@ -48,12 +48,15 @@ def application(session: Session, page: Path = PAGE) -> FastAPI:
         finally:
             session.close()
 
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        return sentence(503, ENDED) if session.closed else sentence(500, UNFORESEEN)
+
     routes = [*_routes(session), Mount("/", Pages(directory=page, html=True, check_dir=False))]
     handlers: Any = {
         LikewiseError: _explained,
         HTTPException: _http,
         ClientDisconnect: _left,
-        Exception: _unforeseen,
+        Exception: unforeseen,
     }
     return FastAPI(
         routes=routes, lifespan=lifespan, exception_handlers=handlers, openapi_url=None, docs_url=None, redoc_url=None
@@ -197,7 +200,3 @@ async def _http(request: Request, error: Exception) -> Response:
 
 async def _left(request: Request, error: Exception) -> Response:
     return sentence(400, "the request ended before it was complete")
-
-
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    return sentence(500, UNFORESEEN)

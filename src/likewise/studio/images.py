@@ -28,7 +28,7 @@ SPREAD = 600
 """Collections up to this size are mapped by t-SNE, which shows groups; larger ones by their principal components."""
 MOST_GROUPED = 3000
 SAMPLES = "samples"
-QUERIES = ("temple", "motorcycle", "coffee", "portrait")
+QUERIES = ("motorcycle", "coffee", "cat", "temple")
 """Photographs whose places are offered as queries."""
 
 
@@ -76,6 +76,7 @@ class Images:
     def open(self, work: Work, fields: Fields) -> dict[str, Any]:
         """Open a collection, indexing what is new in it; its pictures with their places on a map."""
         source = self._source(text(fields, "source"))
+        self._announce(work, source)
         opened = self._at_work(work, source, fresh=True)
         gallery = opened.collection.gallery
         work.say("drawing the map", 0.9)
@@ -94,6 +95,24 @@ class Images:
         words = f"{len(names)} pictures, {gallery.store.about.model}{few}{bad}"
         answer = {"source": source.name, "count": len(names), "pictures": pictures, "words": words}
         return {**answer, "queries": self._queries() if source.name == SAMPLES else []}
+
+    def _announce(self, work: Work, source: Source) -> None:
+        """The pictures of a folder as soon as their names are known: before they are indexed and mapped."""
+        from likewise.images.stores import places
+
+        work.say(f"opening {source.name}")
+        if source.name != SAMPLES and places.exists(source.place):
+            return
+        folder = self._folder(source)
+        files = io.images(folder)
+        names = {p: p.relative_to(folder).as_posix() for p in _evenly(files, MOST_SHOWN)}
+        pictures = [{**self.store.known(p, n).to_dict(), "label": label_of(n)} for p, n in names.items()]
+        answer = {"source": source.name, "count": len(files), "pictures": pictures}
+        queries = self._queries() if source.name == SAMPLES else []
+        work.partial({**answer, "queries": queries, "words": f"{len(files)} pictures, being indexed"})
+
+    def _folder(self, source: Source) -> Path:
+        return self._samples() if source.name == SAMPLES else Path(source.place).absolute()
 
     def _queries(self) -> list[dict[str, Any]]:
         """Pictures to search the samples with: places of the gallery in other light, turned, cut anew."""
@@ -134,8 +153,7 @@ class Images:
         work.say(f"opening {source.name}")
         if source.name != SAMPLES and places.exists(source.place):
             return Collection.open(source.place)
-        folder = self._samples() if source.name == SAMPLES else Path(source.place)
-        model = default()
+        folder, model = self._folder(source), default()
         out = self._index(folder, model.digest)
         total = len(io.images(folder))
         with watching.embedding(model, work, total, "indexing"):

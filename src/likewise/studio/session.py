@@ -24,7 +24,7 @@ class Session:
     """The state of a server; `close` lets go of all of it."""
 
     def __init__(self, given: Given | None = None, *, cache: Path | None = None) -> None:
-        self.given, self._closed = given or Given(), False
+        self.given, self.closed = given or Given(), False
         self.store, self.jobs = Store(), Jobs()
         self._warming = threading.Thread(target=_warm_up, name="studio-warm-up", daemon=True)
         self.pixels = Pixels(self.store)
@@ -54,12 +54,12 @@ class Session:
     @property
     def busy(self) -> bool:
         """Whether a thread is still at work though the session is closed."""
-        return self._closed and (self.jobs.busy or self._warming.is_alive())
+        return self.closed and (self.jobs.busy or self._warming.is_alive())
 
     def close(self) -> None:
         """Cancel what runs, end the sample runs, and remove the session's folder; asked twice, it does it once."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             self.jobs.close()
             self.runs.close()
             self.images.close()

@@ -82,16 +82,20 @@ class Sets:
         pictures = [[self.store.picture(i) for i in side] for side in ids]
         rows = self._described(work, [p for side in pictures for p in side], "describing the pictures")
         a, b = rows[: len(ids[0])], rows[len(ids[0]) :]
-        metric = self._learned(work)
-        work.say("preparing the plans", 0.95)
-        return self._answer(pictures, _albums(a, b, metric))
+        plain = _plain(a, b)
+        key = self._kept.put(plain)
+        if self._metric is None:
+            work.partial(self._answer(key, pictures, plain))
+        both = _both(plain, self._learned(work))
+        self._kept.put(both, key)
+        return self._answer(key, pictures, both)
 
-    def _answer(self, pictures: list[list[Picture]], albums: Albums) -> dict[str, Any]:
+    def _answer(self, key: str, pictures: list[list[Picture]], albums: Albums) -> dict[str, Any]:
         words = {"identity": IDENTITY, "learned": LEARNED}
         a, b = ([p.to_dict() for p in side] for side in pictures)
         gamma = {"low": LOW * albums.gamma, "high": HIGH * albums.gamma, "auto": albums.gamma}
         metrics = [{"name": name, "words": words[name]} for name in albums.rows]
-        return {"key": self._kept.put(albums), "a": a, "b": b, "gamma": gamma, "metrics": metrics}
+        return {"key": key, "a": a, "b": b, "gamma": gamma, "metrics": metrics}
 
     def _described(self, work: Work, pictures: list[Picture], words: str) -> Array:
         """One unit row a picture."""
@@ -158,15 +162,21 @@ class Sets:
         }
 
 
-def _albums(a: Array, b: Array, metric: Metric) -> Albums:
-    """Both albums under both metrics; the learned one scaled so that "auto" takes the same γ under it."""
+def _plain(a: Array, b: Array) -> Albums:
+    """Both albums as they are."""
     from likewise.sets import compare
 
-    gamma = compare(a, b).gamma
-    p, q = metric.coordinates(a), metric.coordinates(b)
+    return Albums({"identity": (a, b)}, {"identity": None}, compare(a, b).gamma)
+
+
+def _both(plain: Albums, metric: Metric) -> Albums:
+    """The same under the learned metric, too, scaled so that "auto" takes the same γ under it."""
+    from likewise.sets import compare
+
+    p, q = (metric.coordinates(rows) for rows in plain.rows["identity"])
     other = compare(p, q, metric=metric.matrix).gamma
-    matrix = metric.matrix * (gamma / other if other > 0 else 1.0)
-    return Albums({"identity": (a, b), "learned": (p, q)}, {"identity": None, "learned": matrix}, gamma)
+    matrix = metric.matrix * (plain.gamma / other if other > 0 else 1.0)
+    return Albums({**plain.rows, "learned": (p, q)}, {**plain.matrices, "learned": matrix}, plain.gamma)
 
 
 def principal(rows: Array, d: int) -> tuple[Array, Array]:

@@ -10,8 +10,9 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -30,9 +31,11 @@ FRAMES, FRAME_SIDE = 24, 960
 """Frames that are taken of a video, and their longest side."""
 DECODING = 60.0
 """Seconds after which the rest of a video is left alone."""
-PATIENCE, LONGEST = 20.0, 300.0
+PATIENCE, LONGEST = 10.0, 300.0
 """Seconds without a byte, and in all, after which an upload is given up."""
-AT_ONCE = 16
+GRACE, LEAST_RATE = 5.0, 4096
+"""Seconds after which an upload must have brought so many bytes a second: who sends slower holds a place for nothing."""
+AT_ONCE = 40
 """Uploads that may be under way."""
 
 
@@ -58,22 +61,28 @@ class Arrivals:
             Path(path).unlink(missing_ok=True)
 
 
-async def _copied(request: Request, write: object, most: int) -> None:
+async def _copied(request: Request, write: Callable[[bytes], Any], most: int) -> None:
     """Every chunk to `write`, the running count held below `most`."""
     too_long = Refused(413, f"the file is longer than {most >> 20} MB; make it smaller")
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > most:
         raise too_long
-    stream, total = request.stream(), 0
+    stream, total, began = request.stream(), 0, time.monotonic()
     try:
         async with asyncio.timeout(LONGEST):
             while chunk := await asyncio.wait_for(_following(stream), PATIENCE):
                 total += len(chunk)
                 if total > most:
                     raise too_long
-                write(chunk)  # type: ignore[operator]
+                _quick_enough(total, time.monotonic() - began)
+                write(chunk)
     except TimeoutError:
         raise Refused(408, "the file did not come in time; send it again") from None
+
+
+def _quick_enough(total: int, seconds: float) -> None:
+    if seconds > GRACE and total < LEAST_RATE * seconds:
+        raise TimeoutError
 
 
 async def _following(stream: AsyncIterator[bytes]) -> bytes:
