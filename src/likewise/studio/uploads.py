@@ -34,7 +34,7 @@ DECODING = 60.0
 PATIENCE, LONGEST = 10.0, 300.0
 """Seconds without a byte, and in all, after which an upload is given up."""
 GRACE, LEAST_RATE = 5.0, 4096
-"""Seconds after which an upload must have brought so many bytes a second: who sends slower holds a place for nothing."""
+"""Seconds after which an upload must have brought so many bytes a second; slower ones hold a place for nothing."""
 AT_ONCE = 40
 """Uploads that may be under way."""
 
