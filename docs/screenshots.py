@@ -25,7 +25,7 @@ from tests.browser.visits import Visit, started, stopped  # noqa: E402
 from likewise.io import write_bytes  # noqa: E402
 
 MOST_BYTES = 300_000
-WIDTH = 1200
+WIDTHS = (1200, 1120, 1040, 960, 880, 800)
 
 
 def pixels(v: Visit) -> None:
@@ -51,8 +51,8 @@ def sets(v: Visit) -> None:
 
 def distributions(v: Visit) -> None:
     """A little towards the modes, with the curve."""
-    v.until("document.querySelector('#panel-distributions .work').hidden", heavy=True)
     v.wait(".grid-picture:not([hidden])", heavy=True)
+    v.until("document.querySelector('#panel-distributions .work').hidden", heavy=True)
     v.slide("#panel-distributions .slider:has-text('ρ') input", "-1")
     v.until("document.querySelector('#panel-distributions').textContent.includes('measured here')", heavy=True)
 
@@ -67,15 +67,27 @@ SCENES: dict[str, Callable[[Visit], None]] = {f.__name__: f for f in (pixels, im
 
 
 def small(shot: bytes) -> bytes:
-    """A screenshot as a PNG of a palette, with as many colours as fit."""
-    picture = Image.open(BytesIO(shot)).convert("RGB")
-    picture = picture.resize((WIDTH, round(picture.height * WIDTH / picture.width)), Image.Resampling.LANCZOS)
-    for colours in (256, 192, 128, 96, 64, 32):
+    """A screenshot as a PNG with a palette of 256 colours, dithered, as wide as fits."""
+    whole = Image.open(BytesIO(shot)).convert("RGB")
+    for width in WIDTHS:
+        picture = whole.resize((width, round(whole.height * width / whole.width)), Image.Resampling.LANCZOS)
         buffer = BytesIO()
-        picture.quantize(colours, dither=Image.Dither.FLOYDSTEINBERG).save(buffer, "PNG", optimize=True)
+        picture.quantize(palette=palette_of(picture), dither=Image.Dither.FLOYDSTEINBERG).save(
+            buffer, "PNG", optimize=True
+        )
         if buffer.tell() <= MOST_BYTES:
             return buffer.getvalue()
-    raise SystemExit(f"even with 32 colours the picture has {buffer.tell():,} bytes, more than {MOST_BYTES:,}")
+    raise SystemExit(f"even {width} px wide the picture has {buffer.tell():,} bytes, more than {MOST_BYTES:,}")
+
+
+def palette_of(picture: Image.Image, flat: int = 40) -> Image.Image:
+    """A palette with the commonest colours as they are (the page's own), the rest from a median cut (its photos')."""
+    counted = picture.getcolors(picture.width * picture.height) or []
+    common = [colour for _, colour in sorted(counted, reverse=True)[:flat]]
+    cut = picture.quantize(256 - len(common)).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([channel for colour in common for channel in colour] + cut[: 3 * (256 - len(common))])
+    return palette
 
 
 def main(tabs: list[str]) -> None:
