@@ -123,6 +123,18 @@ def test_a_client_that_stops_sending_is_given_up(monkeypatch: pytest.MonkeyPatch
     assert refused.value.status == 408
 
 
+def test_who_is_given_up_is_hung_up_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "PATIENCE", 0.2)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        head = f"POST /{TOKEN}/api/pictures HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 100000\r\n\r\nx"
+        link.sendall(head.encode())
+        answer = b""
+        while more := link.recv(1 << 16):  # until the server closes
+            answer += more
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not come in time" in answer
+
+
 def test_a_client_that_sends_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "GRACE", 0.05)
     sent = 0

@@ -189,7 +189,10 @@ def _image(path: Path) -> Response:
 async def _explained(request: Request, error: Exception) -> Response:
     """An error that was foreseen: its own sentence."""
     status = error.status if isinstance(error, Refused) else 422 if isinstance(error, InputError | FileError) else 400
-    return sentence(status, " ".join(str(error).split()))
+    answer = sentence(status, " ".join(str(error).split()))
+    if status == 408:  # what may still come is not waited for
+        answer.headers["Connection"] = "close"
+    return answer
 
 
 async def _http(request: Request, error: Exception) -> Response:
