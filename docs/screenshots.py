@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -44,8 +45,9 @@ def images(v: Visit) -> None:
 
 
 def sets(v: Visit) -> None:
-    """The sample albums, nothing chosen."""
+    """The sample albums under the learned metric, nothing chosen."""
     v.wait("#panel-sets[data-gamma]", heavy=True)
+    v.until("document.querySelector('#panel-sets .work').hidden", heavy=True)
     v.wait(".band")
 
 
@@ -82,7 +84,7 @@ def small(shot: bytes) -> bytes:
 
 def palette_of(picture: Image.Image, flat: int = 40) -> Image.Image:
     """A palette with the commonest colours as they are (the page's own), the rest from a median cut (its photos')."""
-    counted = picture.getcolors(picture.width * picture.height) or []
+    counted: Any = picture.getcolors(picture.width * picture.height) or []
     common = [colour for _, colour in sorted(counted, reverse=True)[:flat]]
     cut = picture.quantize(256 - len(common)).getpalette() or []
     palette = Image.new("P", (1, 1))

@@ -14,7 +14,8 @@ from tests.browser.visits import Visit
 def albums(visits: Any) -> Iterator[Visit]:
     v = visits("sets")
     v.wait("#panel-sets[data-gamma]", heavy=True)
-    v.wait(".band")
+    v.until("document.querySelector('#panel-sets .work').hidden", heavy=True)  # the metric is learned, too
+    v.until("document.querySelector('#panel-sets [data-reading=metric]').textContent === 'learned'", heavy=True)
     yield v
     v.close()
     v.check()

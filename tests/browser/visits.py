@@ -76,10 +76,7 @@ class Visit:
         self.context.on("request", self._request)
         self.page = self.context.new_page()
         self.page.set_default_timeout(15_000)
-        self.page.on(
-            "console",
-            lambda m: m.type in ("error", "warning") and self.complaints.append(f"{m.text} {m.location['url']}"),
-        )
+        self.page.on("console", self._complaint)
         self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
         self.began = time.monotonic()
         self.page.goto(address + (f"#{tab}" if tab else ""))
@@ -89,6 +86,10 @@ class Visit:
         self.asked.append(request.url)
         if request.method == "POST" and request.headers.get("content-type") == "application/json":
             self.bodies.append((urlsplit(request.url).path.split("/api/")[-1], request.post_data_json))
+
+    def _complaint(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.text} {message.location['url']}")
 
     def seconds(self) -> float:
         """Since the address was entered."""
