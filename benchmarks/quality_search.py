@@ -32,7 +32,6 @@ BIRDS = 80
 METHODS = {
     "shortlist": {"rerank": False, "verify": 0},
     "re-ranked": {"rerank": True, "verify": 0},
-    "shortlist, verified": {"rerank": False, "verify": 5},
     "re-ranked, verified": {"rerank": True, "verify": 5},
 }
 

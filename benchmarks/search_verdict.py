@@ -36,7 +36,7 @@ PARTS = {
     "distance+evidence": (0, 2, 3, 4),
     "transport+evidence": (0, 1, 2, 3, 4),
 }
-"""Which of (distance, transport, log1p of inliers, their share, home) each part of the model sees."""
+"""Which of (distance, transport, inliers beyond chance, their share, home) each part of the model sees."""
 SIGNS = np.array([-1, -1, 1, 1, 1])
 """How each must act: nearer, and more evidence, never make it less probable."""
 

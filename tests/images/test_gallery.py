@@ -728,7 +728,7 @@ def test_truncated_and_changed_rows_are_told(gallery: Gallery, photos: Path, tmp
     assert "damaged" in damaged.check()[0]
     for data in (whole[:-7], whole[:40], b"", b"\x93NUMPY\x01\x00\x10\x00" + b"{'descr': '|O'}\n"):
         file.write_bytes(data)
-        with pytest.raises(FileError, match="damaged"):
+        with pytest.raises(FileError, match=r"segment-000000\.npy: .*(damaged|truncated|empty|too short|not an array)"):
             Gallery.open(tmp_path / "gallery")
     file.unlink()
     with pytest.raises(FileError, match="is missing"):

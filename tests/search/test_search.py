@@ -270,7 +270,7 @@ def test_odd_pictures_give_evidence_or_none(query: np.ndarray, size: tuple[int, 
 def test_the_verdict_is_the_logistic_of_what_was_measured(query: np.ndarray, photos: Path) -> None:
     evidence = verified(query, photos / "copy.jpg")
     parts = {"transport+evidence": [-1.0, -2.0, -3.0, 0.5, 0.25, 2.0], "distance": [0.5, -1.0]}
-    logit = -1 - 2 * 0.3 - 3 * 0.2 + 0.5 * np.log1p(evidence.n) + 0.25 * evidence.share + 2 * evidence.home
+    logit = -1 - 2 * 0.3 - 3 * 0.2 + 0.5 * np.log(max(evidence.n, 15) / 15) + 0.25 * evidence.share + 2 * evidence.home
     assert Judge(parts).probability(0.3, 0.2, evidence) == pytest.approx(1 / (1 + np.exp(-logit)))
     assert Judge(parts).probability(0.3) == pytest.approx(1 / (1 + np.exp(-0.2)))
     assert measured(0.3, float("nan"), None) == ("distance", [0.3])

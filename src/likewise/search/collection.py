@@ -168,8 +168,8 @@ class Collection:
         `query`: a picture, several of the same thing, a folder of such, or a video. `shortlist` candidates are found by
         embedding; `rerank` orders them by transport between their parts, under `metric` (None: the identity; a matrix,
         or a fitted `likewise.sets.WassersteinLMNN`); the best `verify` of them are looked at pixel by pixel
-        (`thorough`: views are searched, seconds each), and those that hold come first. `on_stage(name, hits)` is told
-        of each stage.
+        (`thorough`: views are searched, seconds each) and ordered by how probable it is that they show the same.
+        `on_stage(name, hits)` is told of each stage.
         With rerank=False and verify=0 this is the gallery's own ranking.
         """
         _check(k, shortlist, verify)
@@ -250,7 +250,7 @@ def _check(k: object, shortlist: object, verify: object) -> None:
 def _verified(
     query: Query, hits: list[Found], many: int, thorough: bool, aligner: Any
 ) -> tuple[list[Found], list[str]]:
-    """The first `many` with what their pixels say; those that more probably show the same than not come first."""
+    """The first `many` with what their pixels say, the most probable first; then those that could not be looked at."""
     chosen, verifiers = hits[:many], dict[int, Verifier]()
     for hit in chosen:
         if hit.shot not in verifiers:
@@ -264,6 +264,5 @@ def _verified(
 
     seen = in_parallel(look, chosen)
     judged = [h if isinstance(e, str) else h.judged(judge(), e) for h, e in zip(chosen, seen, strict=True)]
-    held = sorted((h for h in judged if h.evidence and h.probability > 0.5), key=lambda h: -h.probability)
-    rest = [h for h in judged if not (h.evidence and h.probability > 0.5)]
-    return [*held, *rest, *hits[many:]], [e for e in seen if isinstance(e, str)]
+    judged.sort(key=lambda h: (h.evidence is None, -h.probability))
+    return [*judged, *hits[many:]], [e for e in seen if isinstance(e, str)]

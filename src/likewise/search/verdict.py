@@ -1,8 +1,8 @@
 """The verdict: how probable it is that two pictures show the same, by a logistic model of what was measured.
 
 P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the transport
-distance; with evidence it is the logarithm of the matches that agree, their share, what comes home, and both
-distances. The coefficients were fitted by `benchmarks/search_verdict.py` (weights/search-verdict.md says on what).
+distance; with evidence also ln(max(n, 15) / 15) of the n matches that agree (so many agree by chance), their share of
+all matches, and the share of pixels that comes home. The coefficients were fitted by `benchmarks/search_verdict.py` (weights/search-verdict.md says on what).
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 Verdict = Literal["same", "different", "unsure"]
 SAME, DIFFERENT = 0.9, 0.1
 """From the first probability on the verdict is "same"; up to the second it is "different"."""
+CHANCE = 15
+"""Matches of pictures that have nothing in common agree on some geometry in such numbers."""
 WEIGHTS = Path(__file__).parents[1] / "weights" / "search-verdict.json"
 
 
@@ -35,7 +37,7 @@ def measured(distance: float, transport: float | None, evidence: Evidence | None
     name = "transport" if known else "distance"
     if evidence is None:
         return name, seen
-    return f"{name}+evidence", [*seen, math.log1p(evidence.n), evidence.share, evidence.home]
+    return f"{name}+evidence", [*seen, math.log(max(evidence.n, CHANCE) / CHANCE), evidence.share, evidence.home]
 
 
 @dataclass(frozen=True)

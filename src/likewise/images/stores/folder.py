@@ -248,6 +248,9 @@ class FolderStore:
             path = self.path / f"index-{entry['number']:06d}.faiss"
             try:
                 self._loaded = Index.read(path, entry["sha256"], entry["facts"])
+                if self._loaded.inner.d != self.about.dim:
+                    self._loaded = None
+                    raise FileError(f"{path}: is an index of rows of another length")
             except FileError as error:
                 log.warning("%s; searching every row instead: the next add makes it again", error)
                 self._become(replace(self.state, index=None))

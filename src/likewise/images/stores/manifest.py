@@ -81,6 +81,8 @@ def parsed(path: Path, manifest: Mapping[str, Any], root: str | None = None) -> 
             raise TypeError
     except (KeyError, TypeError, ValueError):
         raise FileError(f"{path / MANIFEST}: damaged, it is not the manifest of a gallery") from None
+    if len({str(entry["number"]) for entry in entries}) < len(entries):
+        raise FileError(f"{path / MANIFEST}: damaged, it names a segment twice")
     found = tuple(segments.read(path, entry, about) for entry in entries)
     ids = np.concatenate([np.empty(0, np.int64), *(s.ids for s in found)])
     if (np.diff(ids) <= 0).any() or (len(ids) and not 0 <= ids[0] <= ids[-1] < next_id):
@@ -96,6 +98,7 @@ def _well_formed(about: About, counters: tuple[Any, ...], index: Any, entries: A
         and all(type(n) is int and n >= 0 for n in (*counters, about.dim, about.cells, about.width))
         and isinstance(about.recall, float)
         and isinstance(entries, list)
+        and all(isinstance(entry, dict) and "number" in entry for entry in entries)
         and (index is None or all(type(index[key]) is int and index[key] >= 0 for key in ("number", "covered")))
         and (index is None or (isinstance(index["sha256"], str) and indexes.known(index["facts"]) is not None))
     )

@@ -127,13 +127,10 @@ def _entry(entry: Any, folder: Path) -> tuple[int, int, tuple[str, ...], list[in
 
 
 def _mapped(path: Path, dtype: Any = np.float32, ndim: int = 2) -> Any:
-    try:
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise FileError(f"{path}: is missing") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise FileError(f"{path}: damaged: {error}") from None
-    if not isinstance(rows, np.ndarray) or rows.ndim != ndim or rows.dtype != dtype or not rows.flags.c_contiguous:
+    if not path.exists():
+        raise FileError(f"{path}: is missing")
+    rows = io.map_array(path)
+    if rows.ndim != ndim or rows.dtype != dtype or not rows.flags.c_contiguous:
         raise FileError(f"{path}: damaged: expected an array of {np.dtype(dtype).name} with {ndim} axes")
     return rows
 
