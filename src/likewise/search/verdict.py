@@ -2,7 +2,8 @@
 
 P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the transport
 distance; with evidence also ln(max(n, 15) / 15) of the n matches that agree (so many agree by chance), their share of
-all matches, and the share of pixels that comes home. The coefficients were fitted by `benchmarks/search_verdict.py` (weights/search-verdict.md says on what).
+all matches, and the share of pixels that comes home. The coefficients were fitted by `benchmarks/search_verdict.py`
+(weights/search-verdict.md says on what).
 """
 
 from __future__ import annotations
