@@ -11,7 +11,7 @@ from tests.browser.visits import Visit
 
 DONE = """id => {
   const hits = document.querySelector(".hits");
-  return hits.dataset.state === "done" && (!id || hits.dataset.query === id);
+  return hits?.dataset.state === "done" && (!id || hits.dataset.query === id);
 }"""
 
 
