@@ -76,7 +76,7 @@ def turned(result: dict[str, Any] | None, how: str) -> dict[str, Any] | None:
         head = ", ".join(cell(row[c]) for c in across)
         heads[head] = None
         grid.setdefault(row[down], {down: row[down]})[head] = row[inside]
-    note = f"{inside} by {' and '.join(across)}. {result['note']}"
+    note = f"{inside} by {' and '.join(across)}. {result['note']}".rstrip(". ")
     return {**result, "columns": [down, *heads], "rows": list(grid.values()), "note": note}
 
 

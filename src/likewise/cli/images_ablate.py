@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def ablate(
     found = ablated(training, test, variants, config, out=folder, seeds=range(seeds), study=study, tell=remark)
     found.plot(folder / f"{study}.png")
     found.plot_spectra(folder / f"{study}-spectra.png")
-    rows = found.records()
+    rows = [{name: _held(value) for name, value in row.items()} for row in found.records()]
     record = {"study": study, "data": data, "rows": rows}
     write_json(folder / f"{study}.json", record)
     result("\n".join(_line(row) for row in rows), record, as_json)
@@ -71,6 +72,11 @@ def _parts(data: str, test_data: str | None, layout: str) -> tuple[Any, Any]:
     except FileError:  # class folders that nobody has divided
         whole = layouts.read(data, layout=layout)
         return whole.split(1 / 3, last=True)
+
+
+def _held(value: Any) -> Any:
+    """What JSON holds: an infinite decay is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _line(row: dict[str, Any]) -> str:

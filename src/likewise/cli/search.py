@@ -149,6 +149,7 @@ def _table(found: Result, root: Path) -> str:
     """Rank, verdict, distances and path below the root of every hit."""
     lines = [", ".join(found.query.names[:3]) + (" …" if len(found.query) > 3 else "")]
     lines += [f"{hit.rank:>4}  {_words(hit)}  {_short(hit.path, root)}" for hit in found.hits]
+    lines += [] if found.hits else ["      nothing found: the index holds no photo that takes part"]
     return "\n".join([*lines, *(f"      {note}" for note in found.notes)])
 
 

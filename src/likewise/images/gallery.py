@@ -86,7 +86,9 @@ class Gallery:
         gallery = cls(places.created(os.fspath(out), about, embedder), embedder)
         gallery.add(root, progress=progress)
         if not len(gallery):
-            raise FileError(f"{root}: no picture in this folder can be read ({len(gallery.report.skipped)} were tried)")
+            tried = len(gallery.report.skipped)
+            why = f"can be read ({tried} were tried)" if tried else "was found"
+            raise FileError(f"{root}: no picture in this folder {why}")
         return gallery
 
     @classmethod

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from likewise.errors import InputError, LikewiseError
+from likewise.errors import FileError, InputError, LikewiseError
 from likewise.images.gallery import Gallery
 from likewise.images.model import Embedder, Skipped
 from likewise.search import parts
@@ -83,6 +83,8 @@ class Collection:
         """
         from likewise.images.stores import places
 
+        if not Path(folder).is_dir():
+            raise FileError(f"{os.fspath(folder)}: not a folder; give the folder that holds the photos")
         fresh = not places.exists(out)
         if fresh:
             gallery = Gallery.build(model, folder, out, kind=kind, recall=recall, parts=True, progress=progress)

@@ -112,7 +112,8 @@ class SetComparison(Comparison):
     def __repr__(self) -> str:
         m, n = self.plan.shape
         how = "converged" if self.converged else f"not converged (marginal error {self.residual:.1e})"
-        return f"SetComparison(distance={self.distance:.4g}, plan {m}×{n}, {how} in {self.iterations} iterations)"
+        steps = f"{self.iterations} iteration{'' if self.iterations == 1 else 's'}"
+        return f"SetComparison(distance={self.distance:.4g}, plan {m}×{n}, {how} in {steps})"
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
         """The plan as lines of mass between the two sets; points whose `names` are image files show as thumbnails."""
