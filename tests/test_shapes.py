@@ -139,6 +139,10 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "images.network.Network.features": lambda f, png: f(tail(), batch(2, 3, 32, 32).float()),
     "images.network.Network.forward": lambda f, png: f(tail(), batch(2, 3, 32, 32).float()),
     "images.network.Network.joined": lambda f, png: f(tail(), unit(3, 2, 4)),
+    "images.network.Tail.projected": lambda f, png: f(
+        tail().tail, batch(2, tail().tail.projection.in_features).float()
+    ),
+    "images.network.Network.finished": lambda f, png: f(tail(), batch(2, tail().tail.projection.in_features).float()),
     "backbones.convnet.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
     "backbones.inception.InceptionBN.forward": lambda f, png: f(named("inception-bn"), batch(2, 3, 32, 32).float()),
     "backbones.network.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),

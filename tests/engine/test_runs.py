@@ -145,7 +145,8 @@ def test_progress_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 
 SLEEPING = (
-    "import sys, time\nfrom likewise.engine.runs import Run\n"
+    "import signal, sys, time\nfrom likewise.engine.runs import Run\n"
+    "signal.signal(signal.SIGINT, signal.SIG_IGN if sys.argv[2:] else signal.default_int_handler)\n"
     "run = Run.create(sys.argv[1], {})\n"
     "try:\n    print('begun', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(130)\n"
 )
@@ -163,6 +164,17 @@ def test_a_run_tells_whether_its_process_is_alive_and_can_interrupt_it(tmp_path:
     assert not run.interrupt()
     run.finish(loss=1.0)
     assert run.state == "finished"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells which signals are ignored")
+def test_a_process_that_does_not_hear_an_interrupt_is_asked_to_end(tmp_path: Path) -> None:
+    """As the shell leaves it that has started a run in the background."""
+    words = [sys.executable, "-c", SLEEPING, str(tmp_path), "deaf"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "begun\n"
+        assert Run.open(tmp_path).interrupt()
+        assert child.wait(20) == -signal.SIGTERM
 
 
 def test_a_run_never_interrupts_a_process_that_only_has_its_number(tmp_path: Path) -> None:

@@ -345,3 +345,23 @@ def test_a_hit_whose_file_has_gone_is_still_shown(photos: Path, tmp_path: Path) 
         assert any("not verified" in note for note in result.notes)
         assert "copy.jpg" in result.page(tmp_path / "p.html").read_text()
         result.plot(tmp_path / "p.png")
+
+
+# -------------------------------------------------------------------------------------------------------------- Milvus
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:pymilvus", "ignore::DeprecationWarning:milvus_lite")
+def test_a_collection_on_milvus_is_searched_in_the_same_way(
+    collection: Collection, photos: Path, query: np.ndarray, tmp_path: Path
+) -> None:
+    manager = pytest.importorskip("milvus_lite.server_manager")
+    place = f"milvus://{tmp_path / 'store.db'}/photos"
+    with Collection.build(photos, place) as found:
+        assert found.report.added == len(collection)
+        assert found.describe()["parts"] is False
+        there, here = found.search(query, 5, verify=1), collection.search(query, 5, verify=1)
+        assert [h.path for h in there] == [h.path for h in here]
+        assert [h.transport for h in there] == pytest.approx([h.transport for h in here])
+        assert found.duplicates() == collection.duplicates()
+    manager.server_manager_instance.release_all()

@@ -106,7 +106,8 @@ def test_damaged_runs_are_passed_over(store: Store, run: Run, tmp_path: Path) ->
 
 
 SLOW = (
-    "import sys, time\nfrom likewise.engine.runs import Run\nrun = Run.create(sys.argv[1], {})\n"
+    "import signal, sys, time\nfrom likewise.engine.runs import Run\nrun = Run.create(sys.argv[1], {})\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "try:\n    print('begun', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(130)\n"
 )
 

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import signal
 import subprocess
@@ -124,13 +125,14 @@ class Run:
     def interrupt(self) -> bool:
         """Interrupt the process that works on the run, as Ctrl-C does; whether there was one on this machine.
 
-        A process that only has the number of the one that began the run is left alone.
+        A process that only has the number of the one that began the run is left alone. One that a shell has started in
+        the background does not hear Ctrl-C: it is asked to end, and loses what came after its last checkpoint.
         """
         pid = _worker(self.path)
         if pid is None or pid == os.getpid():
             return False
         try:
-            os.kill(pid, signal.SIGINT)
+            os.kill(pid, signal.SIGTERM if _deaf(pid) else signal.SIGINT)
         except OSError:  # it has just ended, or it is somebody else's
             return False
         return True
@@ -144,6 +146,16 @@ def _sign(path: Path) -> None:
     if os.environ.get("RANK", "0") == "0":
         pid = os.getpid()
         _write_json(path / "process.json", {"pid": pid, "host": platform.node(), "began": _began(pid)})
+
+
+def _deaf(pid: int) -> bool:
+    """Whether a process ignores Ctrl-C, where the system tells."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return ignored is not None and bool(int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
 def _worker(path: Path) -> int | None:
