@@ -70,18 +70,21 @@ def test_the_edge_between_before_and_after_is_dragged_and_typed(sample: Visit) -
     sample.until("document.querySelector('.wipe .tag-right').textContent.startsWith('confidence')")
 
 
+def across(v: Visit) -> float:
+    """The x of the point that is shown in a."""
+    return float(v.reading("in a", "pixels").split(",")[0])
+
+
 def test_a_point_is_clicked_and_moved_by_keys(sample: Visit) -> None:
     box = sample.box(".frame[data-side=a] img")
     sample.page.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.6 * box["height"])
-    sample.until("document.querySelector('[data-reading=confidence]')?.textContent.includes('%')")
-    assert sample.page.locator("[data-mark=asked]").is_visible()
-    first = sample.reading("in a", "pixels")
     width = int(sample.reading("size of a", "pixels").split()[0])
-    assert float(first.split(",")[0]) == pytest.approx(0.3 * width, abs=1.5)
+    sample.soon(lambda: across(sample) == pytest.approx(0.3 * width, abs=1.5), "the point is where the click was")
+    assert "%" in sample.reading("confidence", "pixels")
+    assert sample.page.locator("[data-mark=asked]").is_visible()
     sample.page.locator(".frame[data-side=a] .frame-stage").focus()
     sample.page.keyboard.press("Shift+ArrowRight")
-    sample.until("was => document.querySelector('[data-reading=\"in a\"]').textContent !== was", first)
-    assert float(sample.reading("in a", "pixels").split(",")[0]) == pytest.approx(0.35 * width, abs=2.5)
+    sample.soon(lambda: across(sample) == pytest.approx(0.35 * width, abs=2.5), "the key has moved the point")
 
 
 def test_the_radius_changes_the_matches_while_it_is_dragged(sample: Visit) -> None:
@@ -126,7 +129,9 @@ def test_two_photos_of_ones_own_by_the_chooser_and_by_a_drop(visit: Any, photos:
     x, y = (float(c) for c in v.reading("in a", "pixels").split(","))
     x2, y2 = (float(c) for c in v.reading("in b", "pixels").split(","))
     assert (x2 - x, y2 - y) == pytest.approx((12, 0), abs=0.5)
-    a, b = (v.page.locator(f"[data-mark={m}]").bounding_box() for m in ("asked", "found"))
+    marks = [v.page.locator(f"[data-mark={m}]") for m in ("asked", "found")]
+    v.soon(lambda: all(m.bounding_box() for m in marks), "both marks are drawn")
+    a, b = (m.bounding_box() for m in marks)
     assert b["y"] > a["y"]  # on a phone b stands below a
     assert v.sideways() <= 0
     v.page.locator(".work button", has_text="Cancel").wait_for(state="hidden")

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -106,6 +107,13 @@ class Visit:
         end = time.monotonic() + (PATIENCE if heavy else 15_000) / 1000
         while not self.page.evaluate(words, value):
             assert time.monotonic() < end, f"never became true: {words} (with {value!r})"
+            self.page.wait_for_timeout(50)
+
+    def soon(self, check: Callable[[], bool], words: str) -> None:
+        """Wait until something asked from here is true: requests are recorded before their answers are drawn."""
+        end = time.monotonic() + 15
+        while not check():
+            assert time.monotonic() < end, f"never became true: {words}"
             self.page.wait_for_timeout(50)
 
     def reading(self, name: str, panel: str) -> str:
