@@ -35,6 +35,7 @@ PARTS = {
     "transport": (0, 1),
     "distance+evidence": (0, 2, 3, 4),
     "transport+evidence": (0, 1, 2, 3, 4),
+    "matches": (2, 3),
 }
 """Which of (distance, transport, inliers beyond chance, their share, home) each part of the model sees."""
 SIGNS = np.array([-1, -1, 1, 1, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,12 @@ def test_two_photos(run) -> None:
     assert (ran.code, ran.err) == (0, "")
     record = json.loads(Path("compare/compare.json").read_text())
     home = (96 - 2) * (128 - 3) / (96 * 128)
+    count = int(re.search(r"(\d+) of \d+ matches", ran.out)[1])
+    assert 0.9 * record["matches"]["matches"] <= count <= record["matches"]["matches"]
     assert ran.out == (
         f"pixels, because both are single photos: cycle error 0.00 px, {home:.0%} of a.png comes home from b.png, "
-        f"{record['matches']['matches']} matches; image distance {record['images']['distance']:.3f}\n"
+        f"{count} of {record['matches']['matches']} matches agree on one geometry; "
+        f"image distance {record['images']['distance']:.3f}\n"
     )
     assert pictures("compare") == {"compare.png": "PNG", "warp.png": "PNG", "matches.png": "PNG"}
     assert record["why"] == "both are single photos"

@@ -47,9 +47,10 @@ def test_index_then_search_with_nothing_else_said(
     monkeypatch.chdir(home)
     assert main(["search", str(photos / samples.names()[2] / "1.jpg"), "-k", "2", "--verify", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[:2] == ["1", "same"]
-    assert lines[1].endswith(f"{samples.names()[2]}/1.jpg")
-    assert len(lines) == 3
+    assert lines[1].split()[:3] == ["verdict", "distance", "transport"]
+    assert lines[2].split()[:2] == ["1", "same"]
+    assert lines[2].endswith(f"{samples.names()[2]}/1.jpg")
+    assert len(lines) == 4
 
 
 def test_again_brings_it_up_to_date_and_json_says_how(
@@ -87,7 +88,7 @@ def test_duplicates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["search", "q.jpg"], "no index here; make one with `likewise index FOLDER`"),
         (["search"], "query: expected a photo or a video"),
-        (["search", "q.jpg", "--duplicates"], "query: expected none with --duplicates"),
+        (["search", "q.jpg", "--duplicates"], "query: --duplicates takes none"),
         (["search", "q.jpg", "--out", "p.gif"], "out: expected a name that ends in .html"),
         (["index", "nowhere"], "not a folder"),
     ],

@@ -269,7 +269,7 @@ def test_odd_pictures_give_evidence_or_none(query: np.ndarray, size: tuple[int, 
 
 def test_the_verdict_is_the_logistic_of_what_was_measured(query: np.ndarray, photos: Path) -> None:
     evidence = verified(query, photos / "copy.jpg")
-    parts = {"transport+evidence": [-1.0, -2.0, -3.0, 0.5, 0.25, 2.0], "distance": [0.5, -1.0]}
+    parts = {"transport+evidence": [-1.0, -2.0, -3.0, 0.5, 0.25, 2.0], "distance": [0.5, -1.0], "matches": [-9.0, 0, 0]}
     logit = -1 - 2 * 0.3 - 3 * 0.2 + 0.5 * np.log(max(evidence.n, 15) / 15) + 0.25 * evidence.share + 2 * evidence.home
     assert Judge(parts).probability(0.3, 0.2, evidence) == pytest.approx(1 / (1 + np.exp(-logit)))
     assert Judge(parts).probability(0.3) == pytest.approx(1 / (1 + np.exp(-0.2)))
@@ -277,10 +277,22 @@ def test_the_verdict_is_the_logistic_of_what_was_measured(query: np.ndarray, pho
     assert [word(p) for p in (0.95, 0.9, 0.5, 0.1, 0.0)] == ["same", "same", "unsure", "different", "different"]
 
 
+def test_matches_that_are_sure_are_not_outvoted(photos: Path) -> None:
+    photo = read_array(photos / f"{samples.names()[1]}.jpg")
+    evidence = verified(photo, np.ascontiguousarray(np.rot90(photo)))
+    far = {"distance+evidence": [-9.0, 0, 0, 0, 0], "matches": [-5.0, 2.0, 6.0]}
+    alone = 1 / (1 + np.exp(5 - 2 * np.log(max(evidence.n, 15) / 15) - 6 * evidence.share))
+    assert alone > 0.9
+    assert Judge(far).probability(1.4, None, evidence) == pytest.approx(alone)
+    unsure = {**far, "matches": [-90.0, 2.0, 6.0]}
+    assert Judge(unsure).probability(1.4, None, evidence) == pytest.approx(1 / (1 + np.exp(9)))
+
+
 def test_more_evidence_never_makes_it_less_probable() -> None:
     """The shipped coefficients act in the right direction."""
     for name, values in judge().parts.items():
         signs = [-1] * (2 if "transport" in name else 1) + [1] * (3 if "evidence" in name else 0)
+        signs = [1, 1] if name == "matches" else signs
         assert all(v * s >= 0 for v, s in zip(values[1:], signs, strict=True)), name
 
 

@@ -72,9 +72,15 @@ def words(found: Chosen, labels: tuple[str, str]) -> str:
 
 def _pixels(found: Chosen, own: Any, one: str, two: str) -> str:
     home = f"{own.home:.0%} of {one} comes home from {two}"
-    counts = f"{len(found.matches)} matches" if found.matches else "no matches"
+    matches = found.matches or ()
+    counts = f"{len(_agreed(matches))} of {len(matches)} matches agree on one geometry" if matches else "no matches"
     near = "" if found.beside is None else f"; image distance {found.beside.distance:.3f}"
     return f"cycle error {own.distance:.2f} px, {home}, {counts}{near}"
+
+
+def _agreed(matches: Any) -> Any:
+    """The matches that agree with a homography or a fundamental matrix, whichever more agree with."""
+    return matches.take(max(matches.homography(), matches.fundamental(), key=lambda model: model.n).inliers)
 
 
 def _images(found: Chosen, own: Any, one: str, two: str) -> str:
@@ -118,7 +124,8 @@ def _photos(found: Chosen, folder: Path, target: Path) -> list[Path]:
     found.plot(target)
     files = [target, write_image(folder / "warp.png", own.warp())]
     if found.matches is not None and len(found.matches):
-        title = f"{len(found.matches)} features found again"
-        drawn = plot.matches(own.pictures[0], own.pictures[1], found.matches, title=title)
+        agreed = _agreed(found.matches)
+        title = f"{len(agreed)} of {len(found.matches)} features found again agree on one geometry"
+        drawn = plot.matches(own.pictures[0], own.pictures[1], agreed, title=title)
         files.append(plot.save(drawn, folder / "matches.png"))
     return files

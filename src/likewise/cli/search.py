@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from likewise.search.result import Found, Result
 
 PLACE = "likewise-index"
+HEAD = "      verdict         distance  transport  matches that agree"
 
 
 @click.command()
@@ -39,11 +40,20 @@ def index(folder: str, out: str, model: str | None, kind: str | None, check: boo
         record = {**collection.describe(), "out": out, "added": done.added, "updated": done.updated}
         record |= {"unchanged": done.unchanged, "removed": done.removed}
         record["skipped"] = [{"name": s.name, "reason": s.reason} for s in done.skipped]
-        result(f"{collection!r} in {out}: {done}", record, as_json)
+        _elsewhere(collection, folder)
+        sound = ["every byte was read: nothing is wrong"] if check and not wrong else []
+        result("\n".join([f"{len(collection):,} photos in {out}: {done}", *sound]), record, as_json)
     for problem in wrong[1:]:
         warn(problem)
     if wrong:
         raise FileError(wrong[0])
+
+
+def _elsewhere(collection: Collection, folder: str) -> None:
+    """Say so where an index that was there already is of another folder."""
+    root = collection.gallery.root
+    if Path(folder).resolve() != Path(root).resolve():
+        warn(f"{collection.place} is the index of {root}; the photos of {folder} were brought up to date in it")
 
 
 @click.command()
@@ -56,8 +66,10 @@ def index(folder: str, out: str, model: str | None, kind: str | None, check: boo
 )
 @click.option("--rerank/--no-rerank", default=True, show_default=True, help="order candidates by transport of parts")
 @click.option("--metric", type=click.Path(), help="re-rank under this learned metric (a file of `likewise sets fit`)")
-@click.option("--verify", default=5, show_default=True, type=click.IntRange(0), help="the best that are verified")
-@click.option("--thorough", is_flag=True, help="verify with all patience: other views are searched, seconds each")
+@click.option(
+    "--verify", default=5, show_default=True, type=click.IntRange(0), help="how many of the best are verified"
+)
+@click.option("--thorough", is_flag=True, help="verify slowly: other viewpoints are tried, too, seconds a hit")
 @click.option("--under", help="only photos below this folder")
 @click.option("--label", help="only photos whose own folder has this name")
 @click.option("--each", is_flag=True, help="search for every QUERY by itself, not for one thing seen in all of them")
@@ -77,7 +89,9 @@ def search(
 
     _check_out(out)
     if bool(query) == duplicates:
-        raise InputError(f"query: expected {'none with --duplicates' if query else 'a photo or a video to search for'}")
+        raise InputError(
+            "query: --duplicates takes none" if query else "query: expected a photo or a video to search for"
+        )
     with _opened(place, model) as collection:
         if duplicates:
             _duplicates(collection, as_json)
@@ -148,15 +162,16 @@ def _write(found: list[Result], path: Path) -> None:
 def _table(found: Result, root: Path) -> str:
     """Rank, verdict, distances and path below the root of every hit."""
     lines = [", ".join(found.query.names[:3]) + (" …" if len(found.query) > 3 else "")]
+    lines += [HEAD] if found.hits else []
     lines += [f"{hit.rank:>4}  {_words(hit)}  {_short(hit.path, root)}" for hit in found.hits]
     lines += [] if found.hits else ["      nothing found: the index holds no photo that takes part"]
     return "\n".join([*lines, *(f"      {note}" for note in found.notes)])
 
 
 def _words(hit: Found) -> str:
-    transport = "     –" if hit.transport is None else f"{hit.transport:.4f}"
-    seen = "  not verified" if hit.evidence is None else f"{hit.evidence.n:>4} of {len(hit.evidence.matches):<4} "
-    return f"{hit.verdict:<9} {hit.probability:>4.0%}  {hit.distance:.4f}  {transport}  {seen}"
+    transport = "–" if hit.transport is None else f"{hit.transport:.4f}"
+    seen = "not verified" if hit.evidence is None else f"{hit.evidence.n} of {len(hit.evidence.matches)}"
+    return f"{hit.verdict:<9} {hit.probability:>4.0%}  {hit.distance:>8.4f}  {transport:>9}  {seen:<18}"
 
 
 def _short(path: str, root: Path) -> str:

@@ -108,7 +108,8 @@ class Matches(types.Matches):
         if missing:
             raise FileError(f"{path}: not a file of matches; it lacks {', '.join(sorted(missing))}")
         sizes = arrays.get("sizes")
-        kept = None if sizes is None or sizes.shape != (2, 2) else tuple((int(h), int(w)) for h, w in sizes)
+        known = sizes is not None and sizes.shape == (2, 2) and sizes.dtype.kind in "iu"
+        kept = tuple((int(h), int(w)) for h, w in sizes) if known and sizes is not None else None
         reason = str(arrays["reason"]) if "reason" in arrays else ""
         return cls(*(arrays[n] for n in ("a", "b", "stage", "score")), sizes=kept, reason=reason)  # type: ignore[arg-type]
 

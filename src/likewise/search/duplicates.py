@@ -1,8 +1,9 @@
 """Near-duplicates: photos that are copies of one another, saved again, resized, slightly cropped or relit.
 
-Pairs whose rows are near are candidates. One is a copy of the other if their parts lie in the same places: the mean
-over cells of the cosine of part i of one and part i of the other is at least ALIKE; where it is not, but the rows are
-near, features decide: most matches agree on a homography that keeps the frame in its place.
+Pairs whose rows are near are candidates. Their parts are compared place by place: the mean over cells of the cosine of
+part i of one and part i of the other. From EQUAL on they are copies, below UNLIKE they are not. Between, features
+decide: most matches agree on a homography that only scales and shifts, and keeps the frame in its place; another view
+of the same thing bends it. Pictures that hardly have features are copies from ALIKE on.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from likewise.search.evidence import comparable
 
 NEAR = 0.65
 """Rows farther apart than this are not of copies."""
-ALIKE = 0.93
-"""Mean cosine of parts in the same places from which on nothing more is asked."""
+EQUAL, ALIKE = 0.985, 0.93
+"""Mean cosine of parts in the same places from which on nothing more is asked; and where there are no features."""
+BENT = 0.02
+"""How far, in shares of the longer side, corners may lie from where scaling and shifting alone would take them; and how
+much the scales along both sides may differ."""
 UNLIKE = 0.6
 """Mean cosine below which features are not asked."""
 OVERLAP, AGREE, LEAST = 0.75, 0.5, 15
@@ -65,14 +69,16 @@ def copies(gallery: Gallery, a: str, b: str) -> bool:
     kept = gallery.parts([a, b])
     if kept is not None:
         cosine = alignment(kept[0], kept[1])
-        if cosine >= ALIKE:
+        if cosine >= EQUAL:
             return True
         if cosine < UNLIKE:
             return False
     try:
-        return same_frame(comparable(a, SIDE), comparable(b, SIDE))
+        one, two = comparable(a, SIDE), comparable(b, SIDE)
+        said = same_frame(one, two)
     except LikewiseError:
         return False
+    return said if said is not None else kept is not None and cosine >= ALIKE
 
 
 def alignment(a: NDArray[np.int8], b: NDArray[np.int8]) -> float:
@@ -80,11 +86,13 @@ def alignment(a: NDArray[np.int8], b: NDArray[np.int8]) -> float:
     return float((directions(a) * directions(b)).sum(axis=-1).mean())
 
 
-def same_frame(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
-    """Whether matches agree on a homography under which each picture shows nearly all of the other."""
+def same_frame(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool | None:
+    """Whether matches agree that one picture is the other, scaled and shifted a little; None where they are too few."""
     from likewise.pixels.matching import raw
 
     matches = raw(a, b, ratio=RATIO, most=MOST)
+    if len(matches) < LEAST:
+        return None
     model = matches.homography(px=2.0)
     if model.matrix is None or model.n < LEAST or model.n < AGREE * len(matches):
         return False
@@ -92,7 +100,20 @@ def same_frame(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
     if abs(np.linalg.det(H)) < 1e-9:
         return False
     back = np.asarray(np.linalg.inv(H), dtype=np.float64)
-    return min(_covered(H, *sizes), _covered(back, *sizes[::-1])) >= OVERLAP
+    return min(_covered(H, *sizes), _covered(back, *sizes[::-1])) >= OVERLAP and _bend(H, a.shape[:2]) <= BENT
+
+
+def _bend(H: NDArray[np.float64], size: tuple[int, ...]) -> float:
+    """How far H takes the corners of a frame from the best (s x + t_x, s′ y + t_y), in shares of its longer side, or
+    |ln s / s′|, whichever is larger."""
+    h, w = size
+    corners = np.array([[0, 0], [w - 1, 0], [w - 1, h - 1], [0, h - 1]], dtype=np.float64)
+    moved = np.c_[corners, np.ones(4)] @ H.T
+    moved = moved[:, :2] / moved[:, 2:]
+    lines = [np.polyfit(corners[:, k], moved[:, k], 1) for k in (0, 1)]
+    off = [moved[:, k] - np.polyval(lines[k], corners[:, k]) for k in (0, 1)]
+    along, down = (max(float(line[0]), 1e-9) for line in lines)
+    return max(float(np.abs(off).max()) / (max(h, w) * np.sqrt(along * down)), abs(np.log(along / down)))
 
 
 def _covered(H: NDArray[np.float64], size: tuple[int, ...], other: tuple[int, ...]) -> float:

@@ -36,7 +36,7 @@ p { color: var(--quiet); margin: 0 0 1rem; }
 .hit { background: var(--card); border: 1px solid var(--line); border-radius: 8px; overflow: hidden; }
 .hit > img { display: block; width: 100%; height: 11rem; object-fit: contain; background: #0001; }
 .hit > div { padding: .6rem .8rem .8rem; }
-.name { font-weight: 600; overflow-wrap: anywhere; }
+.name { font-weight: 600; overflow-wrap: anywhere; margin-top: .35rem; }
 .verdict { display: inline-block; font-size: .82rem; font-weight: 650; padding: .05rem .5rem; border-radius: 99px;
   border: 1.5px solid currentColor; }
 .same { color: var(--same); } .unsure { color: var(--unsure); } .different { color: var(--different); }
@@ -93,11 +93,14 @@ def _card(hit: Found) -> str:
     if hit.evidence is not None:
         rows["matches that agree"] = f"{hit.evidence.n} of {len(hit.evidence.matches)}"
         rows["pixels that come home"] = f"{hit.evidence.home:.0%}"
+    else:
+        rows["pixels"] = "not looked at"
     listed = "".join(f"<dt>{_e(k)}</dt><dd>{_e(v)}</dd>" for k, v in rows.items())
     return (
         f"<li class=hit>{_image(hit.path, EDGE, Path(hit.path).name)}<div>"
         f"<span class='verdict {hit.verdict}'>{hit.verdict} · {hit.probability:.0%}</span>"
-        f"<div class=name>{hit.rank}. {_e(Path(hit.path).name)}</div><dl>{listed}</dl></div></li>"
+        f"<div class=name title='{_e(hit.path)}'>{hit.rank}. {_e('/'.join(Path(hit.path).parts[-2:]))}</div>"
+        f"<dl>{listed}</dl></div></li>"
     )
 
 

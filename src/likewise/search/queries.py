@@ -64,6 +64,8 @@ def _at(path: Path, most: int) -> Query:
         raise FileError(f"{path}: no such file or folder")
     if io.is_image(path):
         return Query((path,), (str(path),))
+    if path.suffix.lower() in io.PICTURE_NAMES:
+        raise FileError(f"{path}: is named like a picture, but is none that can be read")
     return _video(path, most)
 
 

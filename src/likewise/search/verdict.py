@@ -2,8 +2,9 @@
 
 P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the transport
 distance; with evidence also ln(max(n, 15) / 15) of the n matches that agree (so many agree by chance), their share of
-all matches, and the share of pixels that comes home. The coefficients were fitted by `benchmarks/search_verdict.py`
-(weights/search-verdict.md says on what).
+all matches, and the share of pixels that comes home. Where the matches alone make it at least 90 %, nothing outvotes
+them: a photo turned on its side is far away by every distance, and the same. The coefficients were fitted by
+`benchmarks/search_verdict.py` (weights/search-verdict.md says on what).
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ class Judge:
     def probability(self, distance: float, transport: float | None = None, evidence: Evidence | None = None) -> float:
         """P that both show the same."""
         name, x = measured(distance, transport, evidence)
+        whole = self._of(name, x)
+        if evidence is None:
+            return whole
+        alone = self._of("matches", x[-3:-1])
+        return max(whole, alone) if alone >= SAME else whole
+
+    def _of(self, name: str, x: Sequence[float]) -> float:
         intercept, *weights = self.parts[name]
         logit = intercept + float(np.dot(weights, x))
         return 1 / (1 + math.exp(-min(max(logit, -30.0), 30.0)))
@@ -73,7 +81,7 @@ def read(path: Path) -> Judge:
         parts = {str(name): [float(v) for v in values] for name, values in said.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileError(f"{path}: not the coefficients of a verdict: {error}") from None
-    wanted = {"distance": 2, "transport": 3, "distance+evidence": 5, "transport+evidence": 6}
+    wanted = {"distance": 2, "transport": 3, "distance+evidence": 5, "transport+evidence": 6, "matches": 3}
     if {n: len(v) for n, v in parts.items()} != wanted or not all(math.isfinite(v) for p in parts.values() for v in p):
         raise FileError(f"{path}: not the coefficients of a verdict: expected {wanted}")
     return Judge(parts)

@@ -109,7 +109,8 @@ export function mount(panel) {
     state.source = result.source;
     chart.pictures(result.pictures);
     turn(state.view);
-    const first = result.queries?.[0] ?? result.pictures[0];
+    const first = state.waiting ?? result.queries?.[0] ?? result.pictures[0];
+    delete state.waiting;
     if (first) search(first, { quiet: true });
     else put(hits, h("li.wide", {}, empty("The collection is empty", "There is no picture in this folder.")));
   }
@@ -123,9 +124,10 @@ export function mount(panel) {
 
   async function take(files) {
     try {
-      work.tell(h("p.work-words", {}, `Sending ${files[0].name} …`));
+      const opening = !state.source; // then the strip belongs to the collection that is being opened
+      if (!opening) work.tell(h("p.work-words", {}, `Sending ${files[0].name} …`));
       const [picture] = await sent(files.slice(0, 1));
-      work.tell();
+      if (!opening) work.tell();
       search(picture);
     } catch (error) {
       work.tell(failed(error.message));
@@ -134,7 +136,8 @@ export function mount(panel) {
 
   function search(picture, { quiet = false } = {}) {
     if (!state.source) {
-      put(about, "The collection is still being opened: a moment.");
+      state.waiting = picture;
+      put(about, `The collection is still being opened; then ${picture.name} is searched for.`);
       return;
     }
     state.query = picture;
