@@ -113,7 +113,8 @@ def _bend(H: NDArray[np.float64], size: tuple[int, ...]) -> float:
     lines = [np.polyfit(corners[:, k], moved[:, k], 1) for k in (0, 1)]
     off = [moved[:, k] - np.polyval(lines[k], corners[:, k]) for k in (0, 1)]
     along, down = (max(float(line[0]), 1e-9) for line in lines)
-    return max(float(np.abs(off).max()) / (max(h, w) * np.sqrt(along * down)), abs(np.log(along / down)))
+    apart = float(np.abs(off).max()) / (max(h, w) * float(np.sqrt(along * down)))
+    return max(apart, float(abs(np.log(along / down))))
 
 
 def _covered(H: NDArray[np.float64], size: tuple[int, ...], other: tuple[int, ...]) -> float:
