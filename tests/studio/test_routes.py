@@ -433,3 +433,29 @@ def test_a_picture_that_was_deleted_meanwhile_is_gone(gallery: Any, folder: Path
         assert answer.status_code == 404
     finally:
         os.rename(tmp_path / "elsewhere", file)
+
+
+@pytest.mark.filterwarnings("ignore::likewise.distributions.polarity.DegeneracyWarning")
+def test_a_bank_whose_harvest_was_interrupted_is_gone_on_with(tmp_path: Path) -> None:
+    """A server that went away in the middle of the larger bank must not bar the next one from opening it."""
+    from likewise.distributions import shipped
+    from likewise.studio.distributions import Dialled, Distributions
+    from likewise.studio.jobs import Cancelled
+
+    class Watched:
+        def __init__(self, most: int) -> None:
+            self.left = most
+
+        def say(self, words: str, done: float | None = None) -> None:
+            self.left -= done is not None
+            if self.left < 0:
+                raise Cancelled
+
+    tab = Distributions.__new__(Distributions)
+    tab.cache = tmp_path
+    dialled = Dialled("fashion", shipped("fashion"), None, None)
+    assert len(tab._bank(Watched(99), dialled, 64)) == 64
+    with pytest.raises(Cancelled):
+        tab._bank(Watched(1), dialled, 192)
+    assert len(tab._bank(Watched(99), dialled, 64)) == 64
+    assert len(tab._bank(Watched(99), dialled, 192)) == 192

@@ -117,11 +117,14 @@ class Distributions:
         return found[0] if found else ""
 
     def _bank(self, work: Work, dialled: Dialled, n: int) -> Any:
-        """n latents with their volumes, in the user's cache folder: there at once the next time."""
+        """n latents with their volumes, in the user's cache folder: there at once the next time.
+
+        Each n has a folder of its own: a harvest that was interrupted is gone on with, and hides no smaller one.
+        """
         from likewise.distributions import harvest
 
         k, words = min(TOP, dialled.generator.dim), "measuring volumes, once"
-        folder = self.cache / f"bank-{dialled.generator.digest[:20]}-{k}"
+        folder = self.cache / f"bank-{dialled.generator.digest[:20]}-{k}-{n}"
         work.say(words)
         here = InPlace(lambda done: work.say(f"{words}: {min(done * SHARD, n)} of {n}", min(1.0, done * SHARD / n)))
         options = {"k": k, "shard_size": SHARD, "executor": here, "progress": False}
