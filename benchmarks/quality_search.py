@@ -75,7 +75,6 @@ def measured(found: Collection, queries: Sequence[places.Query]) -> tuple[list[d
             result = found.search(query.path, 10, **options)
             row[name] = Path(result[0].path) in query.right
             if name == "re-ranked, verified":
-                row["said"] = result[0].verdict
                 checked = [h for h in result.hits if h.evidence is not None and Path(h.path) not in query.seen]
                 verdicts += [(h.probability, Path(h.path) in query.right) for h in checked]
         row["in shortlist"] = any(Path(h.path) in query.right for h in found.search(query.path, 100, verify=0).hits)

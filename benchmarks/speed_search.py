@@ -158,14 +158,14 @@ def stages(folder: Path | None, queries: int, threads: int) -> None:
                 times.append({**found.search(query).seconds, "cpu": time.process_time() - used})
             size = len(found)
     names = ("shortlist", "re-rank", "verify")
-    rows = [{"stage": n, "wall, s": round(median(t[n] for t in times), 3)} for n in names]
-    rows.append({"stage": "re-rank + verify", "wall, s": round(median(t["re-rank"] + t["verify"] for t in times), 3)})
-    rows.append({"stage": "all, CPU", "wall, s": round(median(t["cpu"] for t in times), 3)})
+    rows = [{"stage": n, "seconds": round(median(t[n] for t in times), 3)} for n in names]
+    rows.append({"stage": "re-rank + verify", "seconds": round(median(t["re-rank"] + t["verify"] for t in times), 3)})
+    rows.append({"stage": "all, CPU time", "seconds": round(median(t["cpu"] for t in times), 3)})
     _told(rows)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    note = f"{len(times)} queries of {size:,} photos, 100 candidates re-ranked, 5 verified, {threads} threads, warm; "
+    note = f"{len(times)} queries of {size:,} photos, 100 candidates re-ranked, 5 verified, {threads} threads, warm, wall clock; "
     record(
-        "speed-search", ["stage", "wall, s"], rows, "python benchmarks/speed.py search stages", f"{note}{memory:.2f} GB"
+        "speed-search", ["stage", "seconds"], rows, "python benchmarks/speed.py search stages", f"{note}{memory:.2f} GB"
     )
 
 
