@@ -163,7 +163,7 @@ def stages(folder: Path | None, queries: int, threads: int) -> None:
     rows.append({"stage": "all, CPU time", "seconds": round(median(t["cpu"] for t in times), 3)})
     _told(rows)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    note = f"{len(times)} queries of {size:,} photos, 100 candidates re-ranked, 5 verified, {threads} threads, warm, wall clock; "
+    note = f"{len(times)} queries of {size:,} photos, 100 re-ranked, 5 verified, {threads} threads, warm, wall clock; "
     record(
         "speed-search", ["stage", "seconds"], rows, "python benchmarks/speed.py search stages", f"{note}{memory:.2f} GB"
     )
