@@ -60,11 +60,15 @@ CANDIDATES = (
     Variant("DiVA, α 0.03, averaged weights", {**DIVA, **SMALL_ALPHA, "ema": 0.98}),
 )
 """What was considered; validation R@1 chooses among them, and the library's default is what it chose."""
-RELEASED = Variant(
-    "DiVA, released settings",
-    {**DIVA, "alpha_shared": 0.3, "alpha_intra": 0.3, "alpha_sample": 0.3, "rho": 1500 / 128**2, "tau": 0.01}
-    | {"shared": "random"},
+OTHERS = (
+    Variant(
+        "DiVA, released settings",
+        {**DIVA, "alpha_shared": 0.3, "alpha_intra": 0.3, "alpha_sample": 0.3, "rho": 1500 / 128**2, "tau": 0.01}
+        | {"shared": "random"},
+    ),
+    Variant("margin, heads from random weights", {"tasks": "disc", "start": "random", "head_lr": 1e-3}),
 )
+"""How the authors' runs are set: measured, not considered."""
 Rows = list[dict[str, Any]]
 
 
@@ -109,7 +113,7 @@ def run(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -
     from likewise.engine.runs import Run
 
     chosen = variant.configs(config, seed)[0]
-    folder = _folder(birds, variant, seed, group)
+    folder = _folder(birds, variant, config, seed, group)
     if not (folder / "figures.json").exists():
         write_text(folder / "figures.json", json.dumps(_trained(birds, chosen, folder)) + "\n")
     lines = [line for line in Run.open(folder).metrics() if "test_r1" in line]
@@ -119,8 +123,11 @@ def run(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -
     return {"steps": steps, **curves, "figures": json.loads((folder / "figures.json").read_text())}
 
 
-def _folder(birds: Birds, variant: Variant, seed: int, group: str) -> Path:
-    return birds.folder / group / slug(variant.name) / f"seed-{seed}"
+def _folder(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -> Path:
+    """Where a run is kept: experiments that train the same thing, under whatever name, share it."""
+    asked = variant.configs(config, seed)
+    same = next((v for v in CANDIDATES if v.configs(config, seed) == asked), variant)
+    return birds.folder / group / slug(same.name) / f"seed-{seed}"
 
 
 def _trained(birds: Birds, config: Config, folder: Path) -> dict[str, Any]:
@@ -186,7 +193,7 @@ def compared(birds: Birds, variants: Iterable[Variant], config: Config, group: s
     for variant in variants:
         runs = []
         for seed in birds.seeds:
-            if birds.finished and not (_folder(birds, variant, seed, group) / "figures.json").exists():
+            if birds.finished and not (_folder(birds, variant, config, seed, group) / "figures.json").exists():
                 continue
             runs.append(run(birds, variant, config, seed, group))
             click.echo(f"{group}: {variant.name}, seed {seed}: test R@1 {runs[-1]['test'][-1]:.4f}", err=True)
@@ -205,8 +212,8 @@ COLUMNS = (
 
 
 def short(birds: Birds) -> None:
-    """240 steps: the bars of margin and DiVA, the controls, and the released settings."""
-    rows, _ = compared(birds, (*CANDIDATES, RELEASED), SHORT, "short")
+    """240 steps: the bars of margin and DiVA, the controls, and the authors' settings."""
+    rows, _ = compared(birds, (*CANDIDATES, *OTHERS), SHORT, "short")
     _record("short", [frozen(birds), *rows], SHORT)
 
 
@@ -216,7 +223,7 @@ def mirror(birds: Birds) -> None:
 
     rows = []
     for seed in birds.seeds:
-        model = load(birds.folder / "short" / slug(MARGIN.name) / f"seed-{seed}" / "model.safetensors")
+        model = load(_folder(birds, MARGIN, SHORT, seed, "short") / "model.safetensors")
         row: dict[str, Any] = {"seed": seed}
         for model.mirror in (False, True):
             kind = "mirrored" if model.mirror else "alone"
@@ -239,7 +246,7 @@ def race(birds: Birds) -> None:
 def race_full(birds: Birds) -> None:
     """Twenty epochs with everything trained, on crops that are made anew."""
     config = dataclasses.replace(SHORT, frozen=0, steps=0, epochs=20.0, evaluate_every=236)
-    rows, curves = compared(birds, (MARGIN, SMALL), config, "race-full")
+    rows, curves = compared(birds, (MARGIN, SMALL, FOUR_HEADS), config, "race-full")
     _record("race-full", rows, config, curves)
 
 
@@ -265,7 +272,7 @@ def study(name: str) -> Callable[[Birds], None]:
 
     def measure(birds: Birds) -> None:
         variants = [v for v in ablation.STUDIES[name](SHORT) if not v.separate]
-        rows, _ = compared(birds, variants, SHORT, name)
+        rows, _ = compared(birds, variants, SHORT, "short")
         _record(name, rows, SHORT)
 
     return measure
