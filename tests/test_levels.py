@@ -16,7 +16,8 @@ from likewise import io, levels
 from likewise.distributions import Bank, Generator, Normal, harvest
 from likewise.distributions.bank import About
 from likewise.images.compare import ImageComparison
-from likewise.levels import MOST, Told, choose, told
+from likewise.kinds import Told, told
+from likewise.levels import MOST, choose
 from likewise.pixels.compare import PixelComparison
 from likewise.sets.compare import SetComparison
 from worlds.aligners import Shifted
@@ -188,7 +189,10 @@ def test_two_photos_are_pixels_with_the_image_distance_beside() -> None:
     record = json.loads(found.to_json())
     assert record["images"]["distance"] == found.beside.distance
     assert record["matches"]["matches"] == len(found.matches)
-    assert "because both are single photos: PixelComparison(distance=0 px" in repr(found)
+    assert found.verdict == record["verdict"] == "same"
+    assert "because both are single photos: same (" in repr(found)
+    assert "PixelComparison(distance=0 px" in repr(found)
+    assert lw.compare(np.eye(3), np.eye(3)[:2]).verdict is None
 
 
 def test_the_level_images_can_be_asked_for() -> None:

@@ -127,6 +127,14 @@ def test_an_alignment_has_six_panels(tmp_path: Path) -> None:
     assert len(tensors.axes) == 5
 
 
+def test_an_alignment_names_its_pictures() -> None:
+    a = scenes.texture(0)
+    fig = plot.alignment(a, a, np.zeros((48, 64, 2)), names=("$day.jpg", "n" * 60 + ".jpg"))
+    names = [t.get_text() for t in fig.texts]
+    assert names[:2] == ["a: $day.jpg", "b: …" + "n" * 31 + ".jpg"]
+    fig.canvas.draw()  # a dollar sign is one
+
+
 def test_large_pictures_are_drawn_small() -> None:
     fig = plot.alignment(np.zeros((30, 2000, 3), np.uint8), np.zeros((30, 2000, 3), np.uint8), np.zeros((30, 2000, 2)))
     assert max(max(ax.get_images()[0].get_size()) for ax in fig.axes) == flows.SHOWN_PIXELS

@@ -14,13 +14,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from likewise.errors import FileError, InputError
+from likewise.kinds import Told, told
 from likewise.types import Comparison, Signature
 
 if TYPE_CHECKING:
     from likewise.images.compare import ImageComparison
+    from likewise.search.result import Found
+    from likewise.search.verdict import Verdict
     from likewise.types import Matches
 
 MOST = 200
@@ -33,11 +36,6 @@ OPTIONS = {
     "distributions": ("describe", "k", "n", "seed", "rho", "generator", "family", "on_error", "progress"),
 }
 """The levels, and the options of each."""
-
-WEIGHTS = frozenset({".pth", ".pt", ".bin", ".safetensors", ".onnx", ".py"})
-"""How names of files end that hold a generator; a program is refused there with the way to name what is in it."""
-
-Kind = Literal["photo", "video", "album", "features", "generator"]
 
 
 def compare(a: Any, b: Any, *, level: str = "auto", **options: Any) -> Chosen:
@@ -64,7 +62,8 @@ class Chosen(Comparison):
     """A comparison with the level that was chosen for it, and why.
 
     `own` is the level's own comparison, whose attributes are reached from here too (`.flow`, `.plan`, `.recall` …).
-    For two photos, `beside` is their comparison at the level images and `matches` are the features found again.
+    For two photos, `beside` is their comparison at the level images, `matches` are the features found again, and `pair`
+    is what a search would say of them, with the `verdict`: do both show the same?
     `skipped` names what could not be read, with the reason.
     """
 
@@ -73,7 +72,13 @@ class Chosen(Comparison):
     own: Comparison
     beside: ImageComparison | None = None
     matches: Matches | None = None
+    pair: Found | None = None
     skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Of two photos: same, different or unsure; None at other levels."""
+        return None if self.pair is None else self.pair.verdict
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "own" not in self.__dict__:
@@ -82,7 +87,8 @@ class Chosen(Comparison):
 
     def __repr__(self) -> str:
         near = "" if self.beside is None else f", image distance {self.beside.distance:.3g}"
-        return f"{self.level}, because {self.why}: {self.own!r}{near}"
+        said = "" if self.pair is None else f"{self.pair.verdict} ({self.pair.probability:.0%}), "
+        return f"{self.level}, because {self.why}: {said}{self.own!r}{near}"
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
         """The level's own picture. A matplotlib Figure."""
@@ -95,133 +101,11 @@ class Chosen(Comparison):
             more = {}  # the level tells it itself, by side
         if self.beside is not None:
             more["images"] = self.beside.to_dict()
+        if self.pair is not None:
+            more |= {"verdict": self.pair.verdict, "probability": self.pair.probability}
         if self.matches is not None:
             more["matches"] = self.matches.to_dict()
         return {**self.own.to_dict(), "level": self.level, "why": self.why, **more}
-
-
-# ── what is it? ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, eq=False)
-class Told:
-    """One side of a comparison: what was given, what kind of thing it is, how many members it has, and words for it."""
-
-    item: Any
-    kind: Kind
-    words: str
-    where: str
-    count: int | None = None
-
-
-def told(item: Any, where: str = "a") -> Told:
-    """What a path, an array, a list or an object is; an InputError that names the argument where it is nothing."""
-    if isinstance(item, str | os.PathLike):
-        return _path(os.fspath(item), where)
-    if isinstance(item, Signature):
-        return Told(item, "features", f"a set of {len(item)} points", where, len(item))
-    if callable(item) and hasattr(item, "latent"):
-        return Told(item, "generator", "a generator", where)
-    if hasattr(item, "latents") and hasattr(item, "log_sigma"):
-        return Told(item, "generator", "a bank of a generator", where)
-    if hasattr(item, "getexif"):  # Pillow's
-        return Told(item, "photo", "a single photo", where, 1)
-    if hasattr(item, "ndim") and hasattr(item, "shape"):
-        return _array(item, where)
-    if isinstance(item, Sequence) and not isinstance(item, bytes | bytearray):
-        return _list(item, where)
-    raise InputError(
-        f"{where}: expected a photo, an album, a video, a folder, features (n, d) or a generator, "
-        f"got {type(item).__name__}"
-    )
-
-
-def _path(text: str, where: str) -> Told:
-    if not text:
-        raise InputError(f"{where}: expected a path, got an empty one")
-    path = Path(text)
-    if not os.path.exists(text):  # Path.exists raises where a name is too long
-        return _missing(text, where)
-    if path.is_dir():
-        return _folder(path, where)
-    from likewise.io import is_image
-    from likewise.sets.data import VIDEO_NAMES
-
-    if is_image(path):
-        return Told(path, "photo", "a single photo", where, 1)
-    suffix = path.suffix.lower()
-    if suffix in (".npy", ".npz"):
-        return _arrays(path, where)
-    if suffix in WEIGHTS:
-        return Told(text, "generator", "a generator", where)
-    if suffix in VIDEO_NAMES:
-        return Told(path, "video", "a video", where)
-    raise FileError(f"{where}: {text} is neither a picture nor a video, nor a file of features or of a generator")
-
-
-def _missing(text: str, where: str) -> Told:
-    """What is not there may still be a generator's name, or one set of an .npz file."""
-    from likewise.distributions.shipped import GENERATORS
-
-    file, mark, _ = text.rpartition("#")
-    if text in GENERATORS or (":" in text and "/" not in text.rpartition(":")[2]):
-        return Told(text, "generator", f"the generator {text}", where)
-    if mark and Path(file).suffix.lower() == ".npz" and Path(file).is_file():
-        return Told(text, "features", "a set of features", where)
-    raise FileError(
-        f"{where}: {text}: no such file or folder, nor a generator ({', '.join(GENERATORS)}, or module:attribute)"
-    )
-
-
-def _folder(path: Path, where: str) -> Told:
-    from likewise.io import images
-
-    found = images(path)
-    if found:
-        return Told(path, "album", f"a folder of {_pictures(len(found))}", where, len(found))
-    if (path / "manifest.json").is_file():
-        from likewise.distributions.bank import Bank
-
-        return Told(Bank.open(path), "generator", "a bank of a generator", where)
-    raise FileError(f"{where}: {path}: no picture in this folder")
-
-
-def _arrays(path: Path, where: str) -> Told:
-    from likewise.io import load_arrays
-
-    arrays = list(load_arrays(path).values())
-    rows = len(arrays[0]) if len(arrays) == 1 and arrays[0].ndim == 2 else None
-    return Told(path, "features", "a file of features", where, rows)
-
-
-def _array(item: Any, where: str) -> Told:
-    """(h, w, 3) and grey 8-bit (h, w) are a photo, (n, …) of four dimensions an album, other (n, d) features."""
-    n = int(item.shape[0]) if item.ndim else 0
-    if item.ndim == 3 or (item.ndim == 2 and str(item.dtype) in ("uint8", "torch.uint8")):
-        return Told(item, "photo", "a single photo", where, 1)
-    if item.ndim == 4:
-        return Told(item, "album", f"a batch of {_pictures(n)}", where, n)
-    if item.ndim == 2:
-        return Told(item, "features", f"a set of {n} points", where, n)
-    raise InputError(
-        f"{where}: expected a picture (h, w, 3), pictures (n, h, w, 3) or features (n, d), "
-        f"got shape {tuple(item.shape)}"
-    )
-
-
-def _list(item: Sequence[Any], where: str) -> Told:
-    if not item:
-        raise InputError(f"{where}: expected at least one picture or point, got an empty {type(item).__name__}")
-    pictured = [isinstance(x, str | os.PathLike) or hasattr(x, "getexif") or getattr(x, "ndim", 0) == 3 for x in item]
-    if all(pictured):
-        return Told(list(item), "album", f"a list of {_pictures(len(item))}", where, len(item))
-    if any(pictured):
-        raise InputError(f"{where}: item {pictured.index(False)} is no picture, as others in the list are")
-    return Told(item, "features", "a set of points", where, len(item[0]) if isinstance(item, tuple) else len(item))
-
-
-def _pictures(n: int) -> str:
-    return "one picture" if n == 1 else f"{n:,} pictures"
 
 
 # ── which level? ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -280,8 +164,8 @@ def _check_fit(level: str, a: Told, b: Told) -> None:
 
 
 def _pixels(a: Told, b: Told, why: str, options: dict[str, Any]) -> Chosen:
-    """The flow both ways, features found again near it, and the distance of the two photos as wholes."""
-    from likewise import images, pixels
+    """The flow both ways, features found again near it, the distance of the two photos as wholes, and the verdict."""
+    from likewise import images, pixels, search
 
     given = dict(options)
     model = given.pop("model", None)
@@ -289,7 +173,8 @@ def _pixels(a: Told, b: Told, why: str, options: dict[str, Any]) -> Chosen:
     own = pixels.compare(a.item, b.item, model=model)
     flows = (own.flow, own.back)
     matches = pixels.match(a.item, b.item, flows=flows, flow_size=getattr(model, "work", None), **given)
-    return Chosen(own.distance, "pixels", why, own, images.compare(a.item, b.item), matches)
+    pair = search.pair(a.item, b.item)
+    return Chosen(own.distance, "pixels", why, own, images.compare(a.item, b.item), matches, pair)
 
 
 def _images(a: Told, b: Told, why: str, options: dict[str, Any]) -> Chosen:

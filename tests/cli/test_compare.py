@@ -57,8 +57,11 @@ def test_two_photos(run) -> None:
     home = (96 - 2) * (128 - 3) / (96 * 128)
     count = int(re.search(r"(\d+) of \d+ matches", ran.out)[1])
     assert 0.9 * record["matches"]["matches"] <= count <= record["matches"]["matches"]
+    assert record["verdict"] == "same"
+    assert record["probability"] >= 0.9
     assert ran.out == (
-        f"pixels, because both are single photos: cycle error 0.00 px, {home:.0%} of a.png comes home from b.png, "
+        f"pixels, because both are single photos: same ({record['probability']:.0%}); "
+        f"cycle error 0.00 px, {home:.0%} of a.png comes home from b.png, "
         f"{count} of {record['matches']['matches']} matches agree on one geometry; "
         f"image distance {record['images']['distance']:.3f}\n"
     )

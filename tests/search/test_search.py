@@ -14,7 +14,7 @@ from likewise import samples
 from likewise.errors import FileError, InputError
 from likewise.images import Gallery, default
 from likewise.io import read_array, write_image
-from likewise.search import Collection, Verifier, verified
+from likewise.search import Collection, Verifier, pair, verified
 from likewise.search.duplicates import alignment, copies, same_frame
 from likewise.search.parts import best_transports, order, transports
 from likewise.search.queries import shots
@@ -265,6 +265,15 @@ def test_odd_pictures_give_evidence_or_none(query: np.ndarray, size: tuple[int, 
     for picture in (np.zeros((*size, 3), np.uint8), faint, draw.integers(0, 255, (*size, 3), dtype=np.uint8)):
         found = verified(query, picture)
         assert judge().probability(1.2, 0.9, found) < 0.5
+
+
+def test_a_pair_is_judged_as_a_hit_is(collection: Collection, query: np.ndarray, photos: Path) -> None:
+    for hit in collection.search(query, 9, verify=9):
+        alone = pair(query, hit.path)
+        assert (alone.path, alone.verdict) == (hit.path, hit.verdict)
+        np.testing.assert_allclose([alone.distance, alone.transport], [hit.distance, hit.transport], atol=1e-5)
+        assert alone.probability == pytest.approx(hit.probability, abs=1e-4)
+    assert pair(query, np.zeros((80, 80, 3), np.uint8)).verdict == "different"
 
 
 def test_the_verdict_is_the_logistic_of_what_was_measured(query: np.ndarray, photos: Path) -> None:

@@ -32,7 +32,7 @@ def compare(a: str, b: str, level: str, out: str, as_json: bool, **given: Any) -
     """Compare A and B: the level is chosen from what they are, and said with the reason.
 
     \b
-    two photos            pixels: flow, warp, matches; beside it, the image distance
+    two photos            pixels: flow, warp, matches; do both show the same?
     albums, videos        sets: the transport plan (folders of up to 200 pictures)
     larger, or generator  distributions: Fréchet, precision, recall, what is left out
 
@@ -41,8 +41,9 @@ def compare(a: str, b: str, level: str, out: str, as_json: bool, **given: Any) -
     """
     from likewise import levels
     from likewise.cli.pixels_model import working
+    from likewise.kinds import told
 
-    one, two, folder = levels.told(a, "A"), levels.told(b, "B"), Path(out)
+    one, two, folder = told(a, "A"), told(b, "B"), Path(out)
     chosen, why = levels.choose(one, two) if level == "auto" else (level, "--level says so")
     options = {name: value for name, value in given.items() if value is not None}
     levels.check(one, two, chosen, options)
@@ -75,7 +76,8 @@ def _pixels(found: Chosen, own: Any, one: str, two: str) -> str:
     matches = found.matches or ()
     counts = f"{len(_agreed(matches))} of {len(matches)} matches agree on one geometry" if matches else "no matches"
     near = "" if found.beside is None else f"; image distance {found.beside.distance:.3f}"
-    return f"cycle error {own.distance:.2f} px, {home}, {counts}{near}"
+    verdict = "" if found.pair is None else f"{found.pair.verdict} ({found.pair.probability:.0%}); "
+    return f"{verdict}cycle error {own.distance:.2f} px, {home}, {counts}{near}"
 
 
 def _agreed(matches: Any) -> Any:

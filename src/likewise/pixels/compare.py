@@ -87,7 +87,8 @@ class PixelComparison(Comparison):
         from likewise import plot
 
         title = f"cycle error {self.distance:.2f} px, {self.home:.0%} of a comes home"
-        figure = plot.alignment(self.pictures[0], self.pictures[1], self.flow, self.confidence, title=title)
+        a, b = (Path(name).name for name in self.names)
+        figure = plot.alignment(*self.pictures, self.flow, self.confidence, names=(a, b), title=title)
         if path is not None:
             with io.atomic(path) as sibling:
                 figure.savefig(sibling, dpi=110)

@@ -25,6 +25,8 @@ ARCS = (15, 6, 4, 11, 13, 6)
 SHOWN_PIXELS = 900
 """Pictures are drawn with their longest side at most this long."""
 STAGES = {1: (PALETTE[0], "near the flow"), 2: (PALETTE[4], "elsewhere")}
+LONGEST = 36
+"""Letters of a picture's name that fit below it."""
 NOWHERE = 217
 """The grey of what a picture that was laid onto another does not cover."""
 
@@ -99,7 +101,16 @@ def _vectors(flow: Any) -> tuple[Floats, NDArray[np.bool_]]:
 # ----------------------------------------------------------------------------------------------------------- alignments
 
 
-def alignment(a: Any, b: Any, flow: Any, confidence: Any = None, *, title: str | None = None, tiles: int = 8) -> Figure:
+def alignment(
+    a: Any,
+    b: Any,
+    flow: Any,
+    confidence: Any = None,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    title: str | None = None,
+    tiles: int = 8,
+) -> Figure:
     """What the flow a→b does: a, b, b laid onto a, a and b laid onto it as a checkerboard, the flow, its confidence.
 
     Pictures are files, arrays (h, w), (h, w, 3) or (3, h, w); `confidence` (h, w) in [0, 1] is of a's size, or None.
@@ -111,8 +122,8 @@ def alignment(a: Any, b: Any, flow: Any, confidence: Any = None, *, title: str |
     warped = laid(two, np.where(known[..., None], vectors, np.inf))
     board = checkerboard(one, warped, tiles)
     panels: list[tuple[str, NDArray[Any]]] = [
-        ("a", one),
-        ("b", two),
+        (_called("a", names[0]), one),
+        (_called("b", names[1]), two),
         ("b laid onto a", warped),
         ("a and b in turn", board),
     ]
@@ -122,6 +133,11 @@ def alignment(a: Any, b: Any, flow: Any, confidence: Any = None, *, title: str |
     fig = _panels(panels, title)
     _key(fig.axes[4], longest(flow))
     return fig
+
+
+def _called(side: str, name: str) -> str:
+    """Which side a picture is, with its name where it has one of its own."""
+    return side if name == side else f"{side}: {name if len(name) <= LONGEST else '…' + name[1 - LONGEST :]}"
 
 
 def laid(b: RGB, flow: Floats) -> RGB:
@@ -169,7 +185,15 @@ def _panels(panels: list[tuple[str, NDArray[Any]]], title: str | None, *, column
             left = gap + c * (width + gap)
             ax = fig.add_axes((left / total[0], (top - height) / total[1], width / total[0], height / total[1]))
             _picture(ax, picture)
-            fig.text(left / total[0], (top - height - 0.15) / total[1], name, size=8.5, color=QUIET, va="center")
+            fig.text(
+                left / total[0],
+                (top - height - 0.15) / total[1],
+                name,
+                size=8.5,
+                color=QUIET,
+                va="center",
+                parse_math=False,
+            )
         top -= height + below
     return fig
 

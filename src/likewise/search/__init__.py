@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from likewise.search.evidence import Evidence as Evidence
     from likewise.search.evidence import Verifier as Verifier
     from likewise.search.evidence import verified as verified
+    from likewise.search.pairs import pair as pair
     from likewise.search.result import Found as Found
     from likewise.search.result import Result as Result
     from likewise.search.verdict import Judge as Judge
@@ -21,6 +22,7 @@ _HOMES = {
     "Evidence": "likewise.search.evidence",
     "Verifier": "likewise.search.evidence",
     "verified": "likewise.search.evidence",
+    "pair": "likewise.search.pairs",
     "Found": "likewise.search.result",
     "Result": "likewise.search.result",
     "Judge": "likewise.search.verdict",
