@@ -147,6 +147,25 @@ def test_one_plane_is_snapped_and_two_are_not():
     assert snapped(Aligned(two, ba), blank, blank).notes == ()
 
 
+def test_a_plane_is_judged_by_the_flow_it_was_fitted_to():
+    """A homography and its inverse bring every pixel home, also those of a car in front of the wall."""
+    found = flat(torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]]))
+    ab, blank = found.ab.clone(), torch.zeros(3, 60, 80)
+    ab[:10, :10] += torch.tensor([9.0, 12.0])  # a corner that goes elsewhere, and does not come back
+    free = Aligned(ab, found.ba)
+    better = snapped(free, blank, blank)
+    assert better.notes == ("one plane",)
+    for judged in (better, better.swapped().swapped(), enlarged(better, (60, 80), (60, 80))):
+        d, kept = judged.errors()
+        assert torch.allclose(d[:10, :10], torch.tensor(15.0), atol=0.1)
+        assert float(d[12:, 12:].max()) < 0.1
+        assert kept[30, 30]
+    lost = 100 / (60 * 80)
+    assert better.home() == pytest.approx(float(kept.float().mean()) - lost, abs=0.01)
+    large = enlarged(better, (120, 160), (120, 160))
+    assert float(large.errors()[0][4:12, 4:12].mean()) == pytest.approx(30.0, abs=0.5)
+
+
 def test_small_motion_in_depth_is_no_plane(photo):
     """A disc that moves by a pixel against its ground agrees with a plane to 1.5 px, but does not look like one."""
     a = inference.shrunk(photo, 200)

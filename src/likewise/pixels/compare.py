@@ -33,7 +33,8 @@ class PixelComparison(Comparison):
     `distance` is the median of ‖x − f_ba(f_ab(x))‖, the cycle error in pixels, over those pixels of both pictures that
     the other one shows; where it shows none, the length of its diagonal. `flow` goes from a to b, `back` from b to a;
     `confidence` (h, w) in [0, 1] is exp(−(d / max(α, β‖f‖))²) inside b and 0 outside, with d the pixel's own cycle
-    error, α = 3 px and β = 0.05.
+    error, α = 3 px and β = 0.05. Where one homography stands for the flow, d is the cycle error of the flow that it was
+    fitted to, or the distance between the two, whichever is more.
     """
 
     flow: Flow

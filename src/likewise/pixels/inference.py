@@ -35,17 +35,28 @@ SEARCHED = 192
 
 @dataclass(frozen=True)
 class Aligned:
-    """Both flows between pictures of sizes (h, w) and (h2, w2), without a batch, and what was done to get them."""
+    """Both flows between pictures of sizes (h, w) and (h2, w2), without a batch, and what was done to get them.
+
+    Where a homography stands for the flow, `free` is the flow it was fitted to: a homography and its inverse bring all
+    pixels home, which says nothing of how well it fits.
+    """
 
     ab: Float[Tensor, "h w 2"]
     ba: Float[Tensor, "h2 w2 2"]
     notes: tuple[str, ...] = ()
+    free: Aligned | None = None
 
     def errors(self) -> tuple[Float[Tensor, "h w"], Bool[Tensor, "h w"]]:
-        """How far each pixel of a misses its place after going to b and back, and whether it was inside b."""
-        d, _ = cycle(self.ab[None], self.ba[None])
+        """How far each pixel of a misses its place after going to b and back, and whether it was inside b.
+
+        Under a homography: that of the flow it was fitted to, or how far the two lie apart, whichever is more.
+        """
         h, w = (int(n) for n in self.ba.shape[:2])
-        return d[0], inside(grid(int(self.ab.shape[0]), int(self.ab.shape[1])) + self.ab, h, w, margin=RIM)
+        kept = inside(grid(int(self.ab.shape[0]), int(self.ab.shape[1])) + self.ab, h, w, margin=RIM)
+        if self.free is None:
+            return cycle(self.ab[None], self.ba[None])[0][0], kept
+        apart = torch.linalg.vector_norm(self.ab - self.free.ab, dim=-1)
+        return torch.maximum(self.free.errors()[0], apart), kept
 
     def home(self) -> float:
         """The share of a's pixels that come home within HOME pixels, or 5 % of their way."""
@@ -55,7 +66,7 @@ class Aligned:
 
     def swapped(self) -> Aligned:
         """The same from b's side."""
-        return replace(self, ab=self.ba, ba=self.ab)
+        return replace(self, ab=self.ba, ba=self.ab, free=None if self.free is None else self.free.swapped())
 
 
 @torch.no_grad()
@@ -204,7 +215,7 @@ def snapped(
         return found
     other = grid(int(found.ba.shape[0]), int(found.ba.shape[1]))
     back = transform(torch.linalg.inv(H), other) - other
-    return replace(found, ab=flat, ba=back, notes=(*found.notes, "one plane"))
+    return replace(found, ab=flat, ba=back, notes=(*found.notes, "one plane"), free=found)
 
 
 WORSE = 2.0

@@ -214,7 +214,8 @@ def worked(x: Float[Tensor, "3 h w"], manner: Manner) -> Float[Tensor, "3 h2 w2"
 
 def enlarged(found: Aligned, a: tuple[int, int], b: tuple[int, int]) -> Aligned:
     """Flows between pictures of other sizes than those worked at: goals are scaled by b's change, places by a's."""
-    return replace(found, ab=_between(found.ab, a, found.ba, b), ba=_between(found.ba, b, found.ab, a))
+    free = None if found.free is None else enlarged(found.free, a, b)
+    return replace(found, ab=_between(found.ab, a, found.ba, b), ba=_between(found.ba, b, found.ab, a), free=free)
 
 
 def _between(flow: Tensor, size: tuple[int, int], other: Tensor, goal: tuple[int, int]) -> Tensor:
