@@ -12,7 +12,11 @@ def test_the_sample_run_is_started_watched_and_cancelled(visit: Any) -> None:
     v.wait("#panel-runs h1")
     v.page.get_by_role("button", name="Start the sample run").click()
     v.wait(".run[data-state=running]", heavy=True)
+    shown = "s => !document.querySelector(`.run-detail ${s}`).hidden"
+    v.wait(".run-detail .card", heavy=True)
+    assert v.page.evaluate(shown, ".nothing-logged") != v.page.evaluate(shown, ".chart-box")  # words or a curve
     v.until(f"{POINTS} >= 2", heavy=True)
+    assert v.page.locator(".nothing-logged").is_hidden()
     first = v.page.evaluate(POINTS)
     v.until(f"was => {POINTS} > was", first, heavy=True)
     assert v.page.locator("#panel-runs .config tr").count() >= 3

@@ -113,6 +113,21 @@ def test_albums_of_ones_own(visit: Any, photos: dict[str, Path]) -> None:
     assert v.sideways() <= 0
 
 
+def test_a_bad_file_is_left_out_and_the_others_are_compared(visit: Any, photos: dict[str, Path]) -> None:
+    v = visit("sets")
+    v.wait(".album[data-side=a] .tile")
+    v.choose("button[aria-label='Choose photos for album b']", photos["a"], photos["words"], photos["b"])
+    v.until("document.querySelectorAll('.album[data-side=b] .tile').length === 2")
+    v.wait("#panel-sets .left-out")
+    words = v.page.locator("#panel-sets .left-out").inner_text()
+    assert words.startswith("One file was left out of album b:")
+    assert v.refusal(photos["words"]) in words
+    v.until("document.querySelectorAll('.bands path').length > 0", heavy=True)
+    v.page.get_by_role("button", name="Samples").click()
+    v.until("!document.querySelector('#panel-sets .left-out')")
+    v.forgive("422")
+
+
 def test_a_file_that_is_no_picture_shows_the_sentence_of_the_server(visit: Any, photos: dict[str, Path]) -> None:
     v = visit("sets")
     v.wait(".album[data-side=a] .tile")

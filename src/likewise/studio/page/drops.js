@@ -1,6 +1,6 @@
 // Files from a person: chosen in a dialogue or dropped on an element.
 
-import { upload } from "./api.js";
+import { Refusal, upload } from "./api.js";
 import { h } from "./dom.js";
 
 const TYPES = "image/*,video/*";
@@ -54,10 +54,24 @@ const carriesFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes(
 
 /** Send files one after the other; `each` is told how many are sent. Returns the server's pictures. */
 export async function sent(files, each = () => {}) {
+  const { pictures, refused } = await sentSome(files, each);
+  if (refused.length) throw refused[0];
+  return pictures;
+}
+
+/** The same where one bad file does not spoil the others: {pictures, refused}; throws where every file is refused. */
+export async function sentSome(files, each = () => {}) {
   const pictures = [];
+  const refused = [];
   for (const [done, file] of files.entries()) {
     each(done, files.length);
-    pictures.push(...(await upload(file)));
+    try {
+      pictures.push(...(await upload(file)));
+    } catch (error) {
+      if (!(error instanceof Refusal)) throw error;
+      refused.push(error);
+    }
   }
-  return pictures;
+  if (!pictures.length && refused.length) throw refused[0];
+  return { pictures, refused };
 }

@@ -15,6 +15,7 @@ export function mount(panel) {
   const detail = h("div.run-detail");
   const problem = h("div");
   const curve = chart({ label: "Metric by step", height: 280 });
+  const nothing = h("p.quiet.nothing-logged");
   const select = h("select", { "aria-label": "Metric" });
   const log = h("input", { type: "checkbox" });
   const title = h("h2");
@@ -155,7 +156,7 @@ export function mount(panel) {
     put(
       detail,
       h("section.card.run-head", {}, h("div.card-head", {}, title, stateLine), progress),
-      card("Curve", curve.element, { side: pick }),
+      card("Curve", h("div", {}, nothing, curve.element), { side: pick }),
       h("div.two", {}, card("Configuration", table(state.about.config)), card("Checkpoints", checkpoints)),
     );
     state.metric = null;
@@ -212,11 +213,18 @@ export function mount(panel) {
   }
 
   function drawCurve() {
+    nothing.hidden = state.metric !== null;
+    curve.element.hidden = state.metric === null;
+    if (state.metric === null) {
+      const running = state.about?.state === "running";
+      put(nothing, running ? "Its first step is under way; the curve begins with it." : "Nothing was logged.");
+      return;
+    }
     const points = state.lines.filter((line) => state.metric in line).map((
       line,
     ) => [line.step, typeof line[state.metric] === "number" ? line[state.metric] : NaN]);
     curve.draw({
-      series: state.metric ? [{ name: state.metric, tone: 1, points }] : [],
+      series: [{ name: state.metric, tone: 1, points }],
       x: { label: "step" },
       y: { log: log.checked && points.some((p) => p[1] > 0) },
     });

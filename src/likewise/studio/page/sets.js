@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { h, latest, put } from "./dom.js";
-import { chooser, droppable, sent } from "./drops.js";
+import { chooser, droppable, sentSome } from "./drops.js";
 import { figure, share, whole } from "./numbers.js";
 import { card, choice, failed, head, readings, slider, worker } from "./parts.js";
 import { ribbons } from "./ribbons.js";
@@ -10,6 +10,7 @@ import { ribbons } from "./ribbons.js";
 export function mount(panel) {
   const state = { a: [], b: [], key: null, gamma: null, metric: null, wanted: null, sample: null };
   const work = worker();
+  const left = h("div", { "aria-live": "polite" });
   const bands = ribbons({ noticed });
   const controls = h("div.controls");
   const figures = h("div", { "aria-live": "polite" });
@@ -32,6 +33,7 @@ export function mount(panel) {
       "Each photo's mass goes to the photos most like it; what that costs is the distance. Hover, focus or tap a photo to see where its mass goes.",
     ),
     work.element,
+    left,
     h(
       "div.columns",
       {},
@@ -65,7 +67,14 @@ export function mount(panel) {
     }
   }
 
+  function tellLeft(side, refused) {
+    const files = refused.length === 1 ? "One file was" : `${whole(refused.length)} files were`;
+    const why = refused.map((error) => h("li", {}, error.message));
+    put(left, refused.length ? h("div.left-out", {}, h("p", {}, `${files} left out of album ${side}:`), h("ul", {}, why)) : null);
+  }
+
   function open([a, b]) {
+    put(left);
     Object.assign(state, { a: a.pictures, b: b.pictures });
     bands.names(a.name, b.name);
     compare();
@@ -73,11 +82,12 @@ export function mount(panel) {
 
   async function take(side, files) {
     try {
-      const pictures = await sent(
+      const { pictures, refused } = await sentSome(
         files,
         (done, all) => work.tell(h("p.work-words", {}, `Sending photo ${done + 1} of ${all} …`)),
       );
       work.tell();
+      tellLeft(side, refused);
       state[side] = pictures;
       bands.names(side === "a" ? "your album a" : null, side === "b" ? "your album b" : null);
       compare();
