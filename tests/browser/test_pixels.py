@@ -31,6 +31,7 @@ def lines(v: Visit) -> dict[str, int]:
 def test_the_figures_of_the_sample_are_read(sample: Visit) -> None:
     assert 0 < float(sample.page.locator("#panel-pixels .headline-figure").inner_text()) < 5
     assert re.fullmatch(r"\d+ %", sample.reading("comes home", "pixels"))
+    sample.soon(lambda: sample.reading("both show the same?", "pixels").startswith("same"), "the verdict is there")
     assert sample.page.locator("#panel-pixels .steps li").count() >= 1
     assert sample.page.locator(".wheel-disc").is_visible()
 

@@ -56,6 +56,8 @@ def test_two_pictures_are_aligned(client: httpx.Client, aligned: dict[str, Any])
     assert aligned["size_a"] == aligned["size_b"] == [96, 96]
     assert aligned["distance"] < 1
     assert aligned["home"] > 0.7
+    assert aligned["verdict"] in ("same", "unsure")  # a hundred pixels of noise have few features
+    assert 0.1 < aligned["probability"] <= 1
     assert aligned["largest"] == pytest.approx(math.hypot(6, 4), abs=1)
     shown = {name: picture(client, url) for name, url in aligned["images"].items()}
     assert set(shown) == {"a", "b", "flow", "warp", "confidence"}
@@ -70,7 +72,7 @@ def test_a_point_goes_there_and_comes_back(client: httpx.Client, aligned: dict[s
     assert (said["x"], said["y"]) == pytest.approx((46, 54), abs=1)
     assert said["inside"]
     assert 0.5 < said["confidence"] <= 1
-    assert said["back"] == pytest.approx([40, 50], abs=1)
+    assert 0 <= said["missed"] < 1
 
 
 def test_matches_follow_the_radius(client: httpx.Client, aligned: dict[str, Any]) -> None:

@@ -32,13 +32,14 @@ class PixelComparison(Comparison):
 
     `distance` is the median of ‖x − f_ba(f_ab(x))‖, the cycle error in pixels, over those pixels of both pictures that
     the other one shows; where it shows none, the length of its diagonal. `flow` goes from a to b, `back` from b to a;
-    `confidence` (h, w) in [0, 1] is exp(−(d / max(α, β‖f‖))²) inside b and 0 outside, with d the pixel's own cycle
-    error, α = 3 px and β = 0.05. Where one homography stands for the flow, d is the cycle error of the flow that it was
-    fitted to, or the distance between the two, whichever is more.
+    `missed` (h, w) is the cycle error d of each pixel of a; where one homography stands for the flow, that of the flow
+    it was fitted to, or the distance between the two, whichever is more. `confidence` (h, w) in [0, 1] is
+    exp(−(d / max(α, β‖f‖))²) inside b and 0 outside, with α = 3 px and β = 0.05.
     """
 
     flow: Flow
     back: Flow
+    missed: NDArray[np.float32]
     confidence: NDArray[np.float32]
     names: tuple[str, str]
     model: str
@@ -107,12 +108,12 @@ def compare(a: Any, b: Any, *, model: Aligns | None = None) -> PixelComparison:
         found: Aligned = aligner.aligned(one, two)
     else:
         found = Aligned(*aligner.both(one, two))
-    confidence = _confidence(found)
     return PixelComparison(
         distance=_distance(found),
         flow=Flow(found.ab.numpy()),
         back=Flow(found.ba.numpy()),
-        confidence=confidence,
+        missed=found.errors()[0].numpy().astype(np.float32),
+        confidence=_confidence(found),
         names=(_name(a, "a"), _name(b, "b")),
         model=str(getattr(aligner, "name", type(aligner).__name__)),
         notes=found.notes,

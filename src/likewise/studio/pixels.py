@@ -72,10 +72,11 @@ class Pixels:
     # ── the comparison ────────────────────────────────────────────────────────────────────────────────────────────
 
     def compare(self, work: Work, fields: Fields) -> dict[str, Any]:
-        """Align b to a; both flows, the warp and the confidence as images."""
+        """Align b to a; both flows, the warp and the confidence as images; then, whether both show the same."""
         from likewise.pixels import compare, default
         from likewise.pixels.features import detect
         from likewise.plot.flows import longest
+        from likewise.search import pair
 
         work.say("reading both photos")
         a, b = (self.store.array(identity(fields, name), SIDE) for name in ("a", "b"))
@@ -86,7 +87,11 @@ class Pixels:
         features = detect(a), detect(b)
         work.say("drawing", 0.9)
         key = self._kept.put(Compared(found, features, default().work))
-        return {"key": key, **described(found), "largest": longest(found.flow), "images": self._images(found)}
+        answer = {"key": key, **described(found), "largest": longest(found.flow), "images": self._images(found)}
+        work.partial(answer)
+        work.say("do both show the same?", 0.95)
+        judged = pair(a, b)
+        return {**answer, "verdict": judged.verdict, "probability": judged.probability}
 
     def _images(self, found: Any) -> dict[str, str]:
         """a, b, the flow, b laid onto a and the confidence as files; all but b in a's frame."""
@@ -110,7 +115,7 @@ class Pixels:
         return matched(matches)
 
     def point(self, key: str, x: float, y: float) -> dict[str, Any]:
-        """Where a point of a went in b, how sure that is, and where it comes back to."""
+        """Where a point of a went in b, how sure that is, and how far it misses its place when it comes back."""
         from likewise.pixels.metrics import at
 
         found = self._kept.get(key).found
@@ -119,14 +124,13 @@ class Pixels:
         there = start + at(np.asarray(found.flow, dtype=np.float64), start)
         high, wide = found.pictures[1].shape[:2]
         inside = bool((there >= -0.5).all() and (there <= [wide - 0.5, high - 0.5]).all())
-        back = there + at(np.asarray(found.back, dtype=np.float64), np.clip(there, 0, [wide - 1, high - 1]))
         row, column = (int(n) for n in np.rint(start[0, ::-1]))
         return {
             "x": float(there[0, 0]),
             "y": float(there[0, 1]),
             "inside": inside,
             "confidence": float(found.confidence[row, column]),
-            "back": [float(back[0, 0]), float(back[0, 1])],
+            "missed": float(found.missed[row, column]),
         }
 
 
