@@ -33,6 +33,7 @@ def pixels(v: Visit) -> None:
     """The sample, its edge in the middle, one point."""
     v.wait("#panel-pixels[data-key]", heavy=True)
     v.wait("[data-mark=found]")
+    v.wait("#panel-pixels .verdict", heavy=True)
 
 
 def images(v: Visit) -> None:

@@ -89,7 +89,7 @@ class Pixels:
         key = self._kept.put(Compared(found, features, default().work))
         answer = {"key": key, **described(found), "largest": longest(found.flow), "images": self._images(found)}
         work.partial(answer)
-        work.say("do both show the same?", 0.95)
+        work.say("looking whether both show the same", 0.95)
         judged = pair(a, b)
         return {**answer, "verdict": judged.verdict, "probability": judged.probability}
 
