@@ -42,7 +42,7 @@ def answering(session: Session) -> Iterator[int]:
     assert serving.started
     yield int(listening.getsockname()[1])
     serving.should_exit = True
-    thread.join(10)
+    thread.join(30)  # thousands of files may have to be deleted
     listening.close()
     assert not thread.is_alive()
 

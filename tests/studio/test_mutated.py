@@ -1,0 +1,116 @@
+"""Mutated files and requests at the studio's routes: an answer, or a refusal in a sentence; never a 500."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import pytest
+
+from likewise.studio.session import Session
+from tests.fuzz import forms, mutations, seeds
+
+FILES: dict[str, tuple[Callable[[Path], Any], str, Callable[..., bytes]]] = {
+    "png": (seeds.png, "api/pictures", forms.png),
+    "jpeg": (seeds.jpeg, "api/pictures", mutations.bytewise),
+    "webp": (seeds.webp, "api/pictures", mutations.bytewise),
+    "tiff": (seeds.tiff, "api/pictures", forms.words32),
+    "gif": (seeds.gif, "api/pictures", mutations.bytewise),
+    "video": (seeds.video, "api/videos", mutations.bytewise),
+}
+BODIES = {
+    "api/pixels/match": {"key": "x", "radius": 5.0},
+    "api/sets/plan": {"key": "x", "gamma": 0.1, "metric": "identity"},
+    "api/distributions/grid": {"key": "x", "rho": -1.0, "psi": 1.0, "seed": 0},
+    "api/distributions/point": {"key": "x", "rho": -1.0, "psi": 1.0},
+    "api/pixels/compare": {"a": "x", "b": "y"},
+    "api/images/open": {"source": "x"},
+    "api/images/search": {"source": "x", "query": "y", "k": 5, "verify": 2},
+    "api/images/why": {"source": "x", "query": "y", "hit": "z"},
+    "api/sets/compare": {"a": ["x", "y"], "b": ["z"]},
+    "api/distributions/open": {"name": "x"},
+}
+TOLD = (400, 404, 408, 413, 422)
+"""How a request is refused."""
+
+
+def mutated(folder: Path, mutation: Callable[..., bytes], seed: int, count: int) -> Iterator[tuple[int, bytes]]:
+    """So many files, each a valid one with something changed, with the number that repeats it."""
+    valid = [p.read_bytes() for p in sorted(folder.iterdir())]
+    for number in range(count):
+        rng = np.random.default_rng([seed, number])
+        data = valid[number % len(valid)]
+        yield number, (mutation if rng.random() < 0.7 else mutations.bytewise)(data, rng)
+
+
+def defect(answer: httpx.Response) -> str | None:
+    """What is wrong with an answer: a status that none of ours gives, or words that are not a sentence of ours."""
+    if answer.status_code == 200:
+        return None
+    if answer.status_code not in TOLD:
+        return f"{answer.status_code}: {answer.text[:200]}"
+    said = answer.json()
+    error = str(said.get("error"))
+    if set(said) != {"error"} or len(error) > 1000 or "foreseen" in error or "upload-" in error:
+        return f"{answer.status_code}: {answer.text[:200]}"
+    return None
+
+
+def sent(client: httpx.Client, folder: Path, kind: str, seed: int, count: int) -> list[str]:
+    """What went wrong, by the number of the file."""
+    seeds_of, route, mutation = FILES[kind]
+    seeds_of(folder)
+    found = []
+    for number, data in mutated(folder, mutation, seed, count):
+        rng = np.random.default_rng([seed, number, 1])
+        name = quote(mutations.pick(rng, mutations.WORDS), errors="replace") if rng.random() < 0.5 else "a.jpg"
+        answer = client.post(route, content=data, headers={"X-Name": name})
+        if said := defect(answer):
+            found.append(f"{kind}, seed {seed}, {number}: {said}")
+    return found
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_mutated_file_is_taken_or_refused(client: httpx.Client, tmp_path: Path, kind: str) -> None:
+    if kind == "video":
+        pytest.importorskip("av")
+    assert sent(client, tmp_path, kind, 1, 25) == []
+    assert client.get("api/about").status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FILES)
+def test_many_mutated_files_are_taken_or_refused(client: httpx.Client, tmp_path: Path, kind: str) -> None:
+    if kind == "video":
+        pytest.importorskip("av")
+    assert sent(client, tmp_path, kind, 2, 150) == []
+    assert client.get("api/about").status_code == 200
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_mutated_request_is_refused_in_a_sentence(client: httpx.Client, path: str) -> None:
+    for number in range(40):
+        rng = np.random.default_rng([3, number])
+        answer = client.post(path, content=mutations.as_json(mutations.to_json(BODIES[path]), rng))
+        assert defect(answer) is None, number
+        if answer.headers.get("content-type") == "application/x-ndjson":  # a job; its last line tells how it ended
+            last = json.loads(answer.text.splitlines()[-1])
+            assert last["state"] == "failed", number
+            assert "foreseen" not in last["error"], number
+
+
+def test_a_valid_file_is_taken(client: httpx.Client, tmp_path: Path, session: Session) -> None:
+    """What is mutated here would be taken as it is: refusals are for the mutation's sake."""
+    for kind, (seeds_of, route, _) in FILES.items():
+        if kind == "video":
+            pytest.importorskip("av")
+        folder = tmp_path / kind
+        folder.mkdir()
+        seeds_of(folder)
+        answers = [client.post(route, content=p.read_bytes()).status_code for p in sorted(folder.iterdir())]
+        assert 200 in answers, kind
