@@ -77,6 +77,16 @@ def test_json_page_and_several_shots(
     assert len(json.loads(capsys.readouterr().out)["queries"]) == 2
 
 
+def test_others_leaves_the_query_out(home: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--index", str(home / "likewise-index"), "-k", "2", "--verify", "0", "--json"]
+    asked = photos / samples.names()[2] / "1.jpg"
+    for words, first in (([], True), (["--others"], False)):
+        assert main(["search", str(asked), *place, *words]) == 0
+        hits = json.loads(capsys.readouterr().out)["hits"]
+        assert (Path(hits[0]["path"]) == asked) == first
+        assert len(hits) == 2
+
+
 def test_duplicates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", "--duplicates", "--index", str(home / "likewise-index"), "--json"]) == 0
     groups = json.loads(capsys.readouterr().out)["groups"]

@@ -109,6 +109,17 @@ def test_the_same_search_gives_the_same_bytes(collection: Collection, query: np.
     assert json.dumps({**one, "seconds": 0}) == json.dumps({**two, "seconds": 0})
 
 
+def test_the_query_itself_can_be_left_out(collection: Collection, photos: Path, tmp_path: Path) -> None:
+    one = photos / f"{samples.names()[0]}.jpg"
+    whole = collection.search(one, 9, rerank=False, verify=0)
+    assert Path(whole[0].path) == one
+    (tmp_path / "link").symlink_to(photos)
+    others = collection.search(one, 9, rerank=False, verify=0, leave_out=[tmp_path / "link" / one.name])
+    assert [h.path for h in others] == [h.path for h in whole][1:]
+    assert [h.rank for h in others] == list(range(1, 9))
+    assert len(collection.search(one, 3, verify=0, shortlist=3, leave_out=[one, "nowhere.jpg"])) == 3
+
+
 @pytest.mark.parametrize("word", ["k", "shortlist", "verify"])
 @pytest.mark.parametrize("value", [-1, 1.5, True, "3"])
 def test_wrong_numbers_are_named(collection: Collection, query: np.ndarray, word: str, value: Any) -> None:

@@ -72,13 +72,14 @@ def _elsewhere(collection: Collection, folder: str) -> None:
 @click.option("--thorough", is_flag=True, help="verify slowly: other viewpoints are tried, too, seconds a hit")
 @click.option("--under", help="only photos below this folder")
 @click.option("--label", help="only photos whose own folder has this name")
+@click.option("--others", is_flag=True, help="leave out QUERY itself, where it is a photo of the index")
 @click.option("--each", is_flag=True, help="search for every QUERY by itself, not for one thing seen in all of them")
 @click.option("--duplicates", is_flag=True, help="no query: group the photos that are copies of one another")
 @click.option("--out", type=click.Path(), help="write a page of the results (.html) or a picture (.png, .svg, .pdf)")
 @click.option("--json", "as_json", is_flag=True, help="print the results as JSON")
 def search(
-    query: tuple[str, ...], place: str, model: str | None, each: bool, duplicates: bool, out: str | None, as_json: bool,
-    **given: Any,
+    query: tuple[str, ...], place: str, model: str | None, others: bool, each: bool, duplicates: bool, out: str | None,
+    as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Find the photos that show what QUERY shows: a photo, several of the same thing, a folder of such, or a video.
 
@@ -96,7 +97,7 @@ def search(
         if duplicates:
             _duplicates(collection, as_json)
             return
-        options = {**given, "metric": _metric(given["metric"])}
+        options = {**given, "metric": _metric(given["metric"]), "leave_out": query if others else ()}
         found = [collection.search(q, **options) for q in (query if each else [_asked(query)])]
         root = collection.gallery.root
     if out is not None:

@@ -163,6 +163,7 @@ class Collection:
         aligner: Any = None,
         under: str | os.PathLike[str] | None = None,
         label: str | None = None,
+        leave_out: Sequence[str | os.PathLike[str]] = (),
         on_stage: OnStage | None = None,
     ) -> Result:
         """The k photos that most probably show what the query shows, each with its reasons.
@@ -171,6 +172,7 @@ class Collection:
         embedding; `rerank` orders them by transport between their parts, under `metric` (None: the identity; a matrix,
         or a fitted `likewise.sets.WassersteinLMNN`); the best `verify` of them are looked at pixel by pixel
         (`thorough`: views are searched, seconds each) and ordered by how probable it is that they show the same.
+        `leave_out` names photos that are no answer, such as the query's own file where it is one of the collection.
         `on_stage(name, hits)` is told of each stage.
         With rerank=False and verify=0 this is the gallery's own ranking.
         """
@@ -178,7 +180,8 @@ class Collection:
         asked, clock, notes = shots(query), _Clock(), []
         told: OnStage = on_stage or (lambda name, hits: None)
         with clock("shortlist"):
-            hits, views = self._shortlist(asked, max(k, shortlist if rerank or verify else k), under, label)
+            many = max(k, shortlist if rerank or verify else k)
+            hits, views = self._shortlist(asked, many, under, label, {os.path.realpath(p) for p in leave_out})
         told("shortlist", hits)
         if rerank and hits:
             with clock("re-rank"):
@@ -200,7 +203,9 @@ class Collection:
 
         return groups(self.gallery, progress=progress)
 
-    def _shortlist(self, query: Query, many: int, under: Any, label: str | None) -> tuple[list[Found], Any]:
+    def _shortlist(
+        self, query: Query, many: int, under: Any, label: str | None, left: set[str]
+    ) -> tuple[list[Found], Any]:
         """The nearest by embedding to any shot, each with the shot it is nearest to; and the shots' parts."""
         model = self.gallery.model
         if isinstance(model, Embedder) and model.part_shape is not None:
@@ -210,8 +215,10 @@ class Collection:
 
             rows, views = embed_pictures(model, list(query.shots)), None
         nearest: dict[str, Found] = {}
-        for i, found in enumerate(self.gallery.search_rows(rows, many, under=under, label=label)):
+        for i, found in enumerate(self.gallery.search_rows(rows, many + len(left), under=under, label=label)):
             for hit in found:
+                if left and os.path.realpath(hit.path) in left:
+                    continue
                 if hit.path not in nearest or hit.distance < nearest[hit.path].distance:
                     nearest[hit.path] = Found(hit.path, 0, hit.distance, i)
         ordered = sorted(nearest.values(), key=lambda f: f.distance) if len(query) > 1 else list(nearest.values())

@@ -186,12 +186,9 @@ class Images:
         k, verify = whole(fields, "k", 1, MOST_HITS, 12), whole(fields, "verify", 0, MOST_VERIFIED, 3)
         opened = self._at_work(work, self._source(text(fields, "source")))
         asked = self.store.picture(identity(fields, "query"))
-        own = int(asked.path in opened.collection)  # a picture that finds itself is no answer: one more is sought
-        itself = os.path.realpath(asked.path)
 
         def shown(hits: Sequence[Any], judged: bool) -> list[dict[str, Any]]:
-            others = [h for h in hits if not (own and os.path.realpath(h.path) == itself)][:k]
-            return [self._hit(opened, h, rank, judged) for rank, h in enumerate(others, 1)]
+            return [self._hit(opened, h, rank, judged) for rank, h in enumerate(hits[:k], 1)]
 
         def on_stage(stage: str, hits: Sequence[Any]) -> None:
             work.check()
@@ -202,8 +199,9 @@ class Images:
         work.say("looking for pictures like it")
         with watching.aligning(work):
             found = opened.collection.search(
-                self.store.array(asked.id, SIDE), k + own, shortlist=SHORTLIST, verify=verify + own, on_stage=on_stage
-            )
+                self.store.array(asked.id, SIDE), k, shortlist=SHORTLIST, verify=verify, leave_out=[asked.path],
+                on_stage=on_stage,
+            )  # fmt: skip
         opened.found.put({h.path: h for h in found.hits}, asked.id)
         seconds = {name.replace("-", ""): round(s, 3) for name, s in found.seconds.items()}
         return {"query": asked.to_dict(), "hits": shown(found.hits, True), "seconds": seconds}
