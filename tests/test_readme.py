@@ -183,6 +183,8 @@ def furnish(words: str) -> None:
     for folder in ("photos", "photos-a", "photos-b", "monday", "friday", "album-a", "album-b"):
         if re.search(rf"\b{folder}/", words):
             samples.album(Path(folder), few, draw)
+    if "photos/one.jpg" in words:
+        io.write_image("photos/one.jpg", samples.photograph("cat"))
     for folder, names in (("birds", samples.names()[:8]), ("new-birds", samples.names()[8:11])):
         if re.search(rf"\b{folder}/", words):
             for name in names:
