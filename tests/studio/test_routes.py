@@ -136,7 +136,7 @@ def job(client: httpx.Client, path: str, fields: dict[str, Any]) -> list[dict[st
 def test_a_folder_is_opened_and_mapped(gallery: Any, folder: Path) -> None:
     client, opened = gallery
     sources = client.get("api/images/sources").json()
-    assert [(s["name"], s["count"]) for s in sources] == [("samples", None), (folder.name, 10)]
+    assert [(s["name"], s["count"]) for s in sources] == [(folder.name, 10), ("samples", None)]
     assert client.get("api/about").json()["folders"] == [folder.name]
     assert opened["count"] == 10
     assert [p["label"] for p in opened["pictures"]] == ["left"] * 5 + ["right"] * 5

@@ -59,12 +59,12 @@ class Images:
 
     def __init__(self, store: Store, folders: Sequence[str] = (), cache: Path | None = None) -> None:
         self.store, self.cache = store, (cache or io.cache_folder()) / "studio"
-        self._sources = {s.name: s for s in (_sample_source(), *map(_source, _distinct(folders)))}
+        self._sources = {s.name: s for s in (*map(_source, _distinct(folders)), _sample_source())}
         self._opened: dict[str, Opened] = {}
         self._groups: dict[str, Any] = {}
 
     def sources(self) -> list[dict[str, Any]]:
-        """What can be opened; the count where it is known."""
+        """What can be opened, what was given first; the count where it is known."""
 
         def count(name: str) -> int | None:
             return len(self._opened[name].collection) if name in self._opened else None

@@ -43,7 +43,7 @@ class Session:
             "version": version("likewise"),
             "threads": torch.get_num_threads(),
             "extras": {name: find_spec(package) is not None for name, package in EXTRAS.items()},
-            "folders": [source["name"] for source in self.images.sources()[1:]],
+            "folders": [source["name"] for source in self.images.sources()[:-1]],
             "runs": len(self.runs.list()),
         }
 
