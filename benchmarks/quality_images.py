@@ -28,6 +28,7 @@ from typing import Any
 import click
 import numpy as np
 
+import images_figures
 from likewise.images import ablation, metrics
 from likewise.images.ablation import Variant, mean_error, slug
 from likewise.images.config import Config
@@ -48,11 +49,13 @@ SMALL = Variant("DiVA, α 0.03", {**DIVA, **SMALL_ALPHA})
 LARGER = Variant("DiVA, α 0.1", {**DIVA, **LARGER_ALPHA})
 LARGEST = Variant("DiVA, α 0.3, ρ 0.02", {**DIVA, **dict.fromkeys(LARGER_ALPHA, 0.3), "rho": 0.02})
 FOUR_HEADS = Variant("four discriminative heads", FOUR)
+UNTRAINED = Variant("three untrained heads", {"tasks": "disc,none,none,none"})
+RACERS = (MARGIN, SMALL, FOUR_HEADS, UNTRAINED)
 CANDIDATES = (
     MARGIN,
     SMALL,
     FOUR_HEADS,
-    Variant("three untrained heads", {"tasks": "disc,none,none,none"}),
+    UNTRAINED,
     Variant("DiVA, α 0.03, ρ 0.02", {**DIVA, **SMALL_ALPHA, "rho": 0.02}),
     LARGER,
     Variant("margin, averaged weights", {"tasks": "disc", "ema": 0.98}),
@@ -239,15 +242,16 @@ def mirror(birds: Birds) -> None:
 def race(birds: Birds) -> None:
     """Twenty epochs of half-frozen training: does the baseline overfit, and does DiVA cross it?"""
     config = dataclasses.replace(SHORT, steps=0, epochs=20.0, evaluate_every=118)
-    rows, curves = compared(birds, (MARGIN, SMALL, FOUR_HEADS), config, "race")
+    rows, curves = compared(birds, RACERS, config, "race")
     _record("race", rows, config, curves)
 
 
 def race_full(birds: Birds) -> None:
     """Twenty epochs with everything trained, on crops that are made anew."""
     config = dataclasses.replace(SHORT, frozen=0, steps=0, epochs=20.0, evaluate_every=236)
-    rows, curves = compared(birds, (MARGIN, SMALL, FOUR_HEADS), config, "race-full")
+    rows, curves = compared(birds, RACERS, config, "race-full")
     _record("race-full", rows, config, curves)
+    images_figures.draw(curves, config.epochs)
 
 
 def characters(birds: Birds) -> None:
