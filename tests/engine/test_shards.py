@@ -325,11 +325,13 @@ def test_two_processes_cannot_share_a_folder(tmp_path: Path) -> None:
         assert process.stdout.readline() == "held\n"
         with pytest.raises(lw.InputError, match=f"in use by process {process.pid} on "):
             run(squares, 2, tmp_path)
+        assert shards.holder(tmp_path) == process.pid
         assert contents(tmp_path) == {}
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()  # type: ignore[union-attr]
+    assert shards.holder(tmp_path) is None
     assert len(run(squares, 2, tmp_path)) == 2  # the lock died with its process
 
 
@@ -345,6 +347,7 @@ def test_a_refused_thread_does_not_open_the_folder_to_others(tmp_path: Path) -> 
     with shards.locked(tmp_path):
         with pytest.raises(lw.InputError, match="in use by this process"), shards.locked(tmp_path):
             pass
+        assert shards.holder(tmp_path) == os.getpid()  # asking does not let go of it, either
         other = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
     assert other.returncode != 0
     assert f"in use by process {os.getpid()} on" in other.stderr

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from likewise.engine import checkpoint
+from likewise.engine import checkpoint, shards
 from likewise.engine.runs import Run
 from likewise.errors import FileError, InputError
 from likewise.studio.asked import Gone
@@ -137,9 +137,38 @@ def test_a_harvest_is_a_run_too(store: Store, tmp_path: Path) -> None:
     lines = runs.read(found["id"], 1)["lines"]
     assert [line["latents"] for line in lines] == [8, 12]
     next(iter((tmp_path / "bank").glob("shard-*2.safetensors"))).unlink()
-    assert runs.list()[0]["state"] == "running"  # a shard is missing, and the last was written just now
+    assert runs.list()[0]["state"] == "stopped"  # a shard is missing, and nobody works on it
+    assert runs.cancel(found["id"]) == {"state": "stopped"}
+    lock = tmp_path / "bank" / ".lock"
+    lock.write_text("7 another-machine\n")
+    assert runs.list()[0]["state"] == "running"  # the last was written just now, elsewhere
     with pytest.raises(InputError, match="not on this machine"):
         runs.cancel(found["id"])
+    with shards.locked(tmp_path / "bank"):
+        assert runs.list()[0]["state"] == "running"
+        with pytest.raises(InputError, match="not on this machine"):
+            runs.cancel(found["id"])  # by this very process
+
+
+HARVEST = (
+    "import signal, sys, time\nfrom likewise.distributions import Generator, Normal, harvest\n"
+    "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "def net(z):\n    time.sleep(0.05)\n    return z * 2\n"
+    "harvest(Generator(net, Normal(3), name='twice'), 4000, out=sys.argv[1], shard_size=4, progress=False)\n"
+)
+
+
+def test_cancel_interrupts_a_harvest(store: Store, tmp_path: Path) -> None:
+    bank, until = tmp_path / "bank", time.monotonic() + 60
+    with subprocess.Popen([sys.executable, "-c", HARVEST, str(bank)], stderr=subprocess.DEVNULL) as child:
+        while len(list(bank.glob("shard-*.safetensors"))) < 2 and time.monotonic() < until:
+            time.sleep(0.1)
+        runs = Runs(store, [tmp_path])
+        key = runs.list()[0]["id"]
+        assert runs.read(key, 0)["state"] == "running"
+        assert runs.cancel(key) == {"state": "stopped"}
+        assert child.wait(10) != 0
+    assert runs.read(key, 0)["step"] >= 2
 
 
 def test_what_is_given_must_be_there(tmp_path: Path) -> None:

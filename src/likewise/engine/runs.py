@@ -125,17 +125,9 @@ class Run:
     def interrupt(self) -> bool:
         """Interrupt the process that works on the run, as Ctrl-C does; whether there was one on this machine.
 
-        A process that only has the number of the one that began the run is left alone. One that a shell has started in
-        the background does not hear Ctrl-C: it is asked to end, and loses what came after its last checkpoint.
+        A process that only has the number of the one that began the run is left alone.
         """
-        pid = _worker(self.path)
-        if pid is None or pid == os.getpid():
-            return False
-        try:
-            os.kill(pid, signal.SIGTERM if _deaf(pid) else signal.SIGINT)
-        except OSError:  # it has just ended, or it is somebody else's
-            return False
-        return True
+        return interrupt(_worker(self.path))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {'finished' if (self.path / 'result.json').exists() else 'not finished'})"
@@ -146,6 +138,21 @@ def _sign(path: Path) -> None:
     if os.environ.get("RANK", "0") == "0":
         pid = os.getpid()
         _write_json(path / "process.json", {"pid": pid, "host": platform.node(), "began": _began(pid)})
+
+
+def interrupt(pid: int | None) -> bool:
+    """Interrupt another process as Ctrl-C does; whether there was one.
+
+    One that a shell has started in the background does not hear Ctrl-C: it is asked to end, and loses what came after
+    its last checkpoint.
+    """
+    if pid is None or pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, signal.SIGTERM if _deaf(pid) else signal.SIGINT)
+    except OSError:  # it has just ended, or it is somebody else's
+        return False
+    return True
 
 
 def _deaf(pid: int) -> bool:

@@ -21,6 +21,7 @@ import os
 import pickle
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
@@ -231,6 +232,24 @@ def locked(folder: str | Path) -> Iterator[None]:
             os.close(descriptor)
 
 
+def holder(folder: str | Path) -> int | None:
+    """The number of the process that holds a folder; None where none does, or one on another machine."""
+    path = Path(folder) / ".lock"
+    try:
+        with _GUARD:
+            if _inode(os.stat(path)) in _HELD:
+                return os.getpid()
+            descriptor = os.open(path, os.O_RDWR)
+            try:
+                said = [] if _lock(descriptor) else os.read(descriptor, 200).decode(errors="replace").split()
+            finally:
+                os.close(descriptor)
+    except OSError:
+        return None
+    ours = len(said) == 2 and said[1] == socket.gethostname() and said[0].isascii() and said[0].isdigit()
+    return int(said[0]) if ours and int(said[0]) > 1 else None
+
+
 _HELD: set[tuple[int, int]] = set()
 _GUARD = threading.Lock()
 
@@ -247,10 +266,12 @@ def _taken(folder: Path) -> tuple[int, tuple[int, int]]:
             raise InputError(f"out: {folder} is in use by this process; wait for it, or use another folder")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock(descriptor):
-            holder = os.read(descriptor, 200).decode(errors="replace").split()
-            os.close(descriptor)
-            by = f"process {holder[0]} on {holder[1]}" if len(holder) == 2 else "another process"
-            raise InputError(f"out: {folder} is in use by {by}; wait for it, or use another folder")
+            time.sleep(0.05)  # somebody may only have asked for the holder
+            if not _lock(descriptor):
+                said = os.read(descriptor, 200).decode(errors="replace").split()
+                os.close(descriptor)
+                by = f"process {said[0]} on {said[1]}" if len(said) == 2 else "another process"
+                raise InputError(f"out: {folder} is in use by {by}; wait for it, or use another folder")
         inode = _inode(os.fstat(descriptor))
         _HELD.add(inode)
         return descriptor, inode

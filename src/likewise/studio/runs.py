@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from likewise.engine.runs import Run
+from likewise.engine import shards
+from likewise.engine.runs import Run, interrupt
 from likewise.engine.shards import ShardStore
 from likewise.errors import InputError, LikewiseError
 from likewise.studio.asked import Gone
@@ -109,7 +111,20 @@ class Harvest:
         """finished when every shard is there, running while they come."""
         if len(self._shards()) >= self.steps:
             return "finished"
-        return "running" if time.time() - self.updated() < QUIET else "stopped"
+        return "running" if self._holder() is not None or self._elsewhere() else "stopped"
+
+    def _holder(self) -> int | None:
+        """The process of this machine that harvests; more of a bank that was extended is in folders of its own."""
+        folders = (self.path, *self.path.glob("more-*"))
+        return next((pid for folder in folders if (pid := shards.holder(folder)) is not None), None)
+
+    def _elsewhere(self) -> bool:
+        """Whether a process of another machine wrote to it a moment ago."""
+        try:
+            host = (self.path / ".lock").read_text(errors="replace").split()[-1]
+        except (OSError, IndexError):
+            return time.time() - self.updated() < QUIET
+        return host != socket.gethostname() and time.time() - self.updated() < QUIET
 
     def config(self) -> dict[str, Any]:
         """What the manifest says."""
@@ -141,8 +156,8 @@ class Harvest:
         return []
 
     def interrupt(self) -> bool:
-        """A harvest does not say which process it is."""
-        return False
+        """Interrupt the process that harvests, if it is on this machine; every finished shard stays."""
+        return interrupt(self._holder())
 
 
 Watched = Training | Harvest
