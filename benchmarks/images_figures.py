@@ -18,7 +18,7 @@ PARTS = {"train": "classes it learns from", "validation": "validation classes", 
 
 def race(curves: Mapping[str, Sequence[Mapping[str, Any]]], epochs: float) -> Figure:
     """R@1 over epochs on three parts of the data: a line a variant, the mean over seeds; each seed faint behind it."""
-    fig = figure(9.6, 3.1, layout="constrained")
+    fig = figure(9.6, 3.4, layout="constrained")
     for place, (part, words) in enumerate(PARTS.items(), start=1):
         ax = quiet(fig.add_subplot(1, len(PARTS), place))
         ax.set_title(words, size=9, color=INK, loc="left")
@@ -31,7 +31,7 @@ def race(curves: Mapping[str, Sequence[Mapping[str, Any]]], epochs: float) -> Fi
             ax.plot(x, ys.mean(axis=0), color=colour, lw=1.8, marker="o", ms=3.5, label=f"{name} ({_seeds(len(runs))})")
         if place == 1:
             ax.set_ylabel("R@1", size=8, color=QUIET)
-            ax.legend(frameon=False, fontsize=7.5, labelcolor=INK, loc="lower right")
+            fig.legend(frameon=False, fontsize=8, labelcolor=INK, loc="outside lower center", ncols=len(curves))
     return fig
 
 

@@ -39,7 +39,7 @@ from record import record
 
 FROZEN = 12
 """Parts of EfficientNet-Lite0 that are kept as they are in half-frozen training: the stem and blocks 0 to 10."""
-SHORT = Config(frozen=FROZEN, steps=240, evaluate_every=120, keep="last", mirror=False)
+SHORT = Config(frozen=FROZEN, steps=240, epochs=4.0, evaluate_every=120, keep="last", mirror=False)
 DIVA = {"tasks": "disc,shared,intra,dance"}
 MARGIN = Variant("margin", {"tasks": "disc"})
 SMALL_ALPHA = {"alpha_shared": 0.03, "alpha_intra": 0.03, "alpha_sample": 0.03}
@@ -212,6 +212,8 @@ COLUMNS = (
     "variant", "seeds", "steps", "test R@1", "test R@1 s.e.", "difference", "difference s.e.", "validation R@1",
     "train R@1", "spectral decay", "test R@1, mirrored",
 )  # fmt: skip
+BY_VALIDATION = ("test R@1, step by validation", "difference, step by validation", "its s.e.")
+"""Where there are curves: the same at the step that was best on validation."""
 
 
 def short(birds: Birds) -> None:
@@ -299,7 +301,8 @@ def _record(name: str, rows: Rows, config: Config, curves: dict[str, Any] | None
     note = f"New classes; settings beside the defaults: {json.dumps(changed)}"
     if curves:
         rows[0] |= {"curves": curves}
-    columns = [c for c in COLUMNS if any(row.get(c) is not None for row in rows)]
+    wanted = (*COLUMNS, *(BY_VALIDATION if curves else ()))
+    columns = [c for c in wanted if any(row.get(c) is not None for row in rows)]
     record(f"quality-images-{name}", columns, rows, f"python benchmarks/quality.py images --only {name}", note)
 
 
