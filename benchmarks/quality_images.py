@@ -40,6 +40,8 @@ from record import record
 FROZEN = 12
 """Parts of EfficientNet-Lite0 that are kept as they are in half-frozen training: the stem and blocks 0 to 10."""
 SHORT = Config(frozen=FROZEN, steps=240, epochs=4.0, evaluate_every=120, keep="last", mirror=False)
+FULL = dataclasses.replace(SHORT, frozen=0, steps=0, epochs=20.0, evaluate_every=236)
+"""The long race."""
 DIVA = {"tasks": "disc,shared,intra,dance"}
 MARGIN = Variant("margin", {"tasks": "disc"})
 SMALL_ALPHA = {"alpha_shared": 0.03, "alpha_intra": 0.03, "alpha_sample": 0.03}
@@ -223,22 +225,36 @@ def short(birds: Birds) -> None:
 
 
 def mirror(birds: Birds) -> None:
-    """Margin after 240 steps, a picture alone against a picture with its mirror image; nothing is trained."""
+    """A picture alone against it with its mirror image: margin after 240 steps, margin and DiVA after the long race."""
+    rows = []
+    for variant, config, group in ((MARGIN, SHORT, "short"), (MARGIN, FULL, "race-full"), (SMALL, FULL, "race-full")):
+        for seed in birds.seeds:
+            folder = _folder(birds, variant, config, seed, group)
+            if not (folder / "figures.json").exists():
+                continue
+            if not (folder / "mirror.json").exists():
+                write_text(folder / "mirror.json", json.dumps(_mirrored(birds, folder / "model.safetensors")) + "\n")
+            told = json.loads((folder / "mirror.json").read_text())
+            training = "240 steps, half-frozen" if config is SHORT else "20 epochs, everything"
+            rows.append({"variant": f"{variant.name}, {training}", "seed": seed, **told})
+            click.echo(f"mirror: {rows[-1]}", err=True)
+    command = "python benchmarks/quality.py images --only mirror"
+    record(
+        "quality-images-mirror", list(rows[0]), rows, command, "The last networks of the runs above; nothing is trained"
+    )
+
+
+def _mirrored(birds: Birds, file: Path) -> dict[str, float]:
+    """R@1 of a network that looks at pictures alone, and with their mirror images."""
     from likewise.engine.checkpoint import load
 
-    rows = []
-    for seed in birds.seeds:
-        model = load(_folder(birds, MARGIN, SHORT, seed, "short") / "model.safetensors")
-        row: dict[str, Any] = {"seed": seed}
-        for model.mirror in (False, True):
-            kind = "mirrored" if model.mirror else "alone"
-            for name, part in (("validation", birds.validation), ("test", birds.test)):
-                found = metrics.recall_at_k(model.embed(part.items), part.labels, ks=(1,))[1]
-                row[f"{name} R@1, {kind}"] = found
-        rows.append(row)
-        click.echo(f"mirror: {row}", err=True)
-    command = "python benchmarks/quality.py images --only mirror"
-    record("quality-images-mirror", list(rows[0]), rows, command, "margin, 240 steps, half-frozen")
+    model, found = load(file), {}
+    for model.mirror in (False, True):
+        kind = "mirrored" if model.mirror else "alone"
+        for name, part in (("validation", birds.validation), ("test", birds.test)):
+            rows = model.embed(part.items)
+            found[f"{name} R@1, {kind}"] = metrics.recall_at_k(rows, part.labels, ks=(1,))[1]
+    return found
 
 
 def race(birds: Birds) -> None:
@@ -250,10 +266,9 @@ def race(birds: Birds) -> None:
 
 def race_full(birds: Birds) -> None:
     """Twenty epochs with everything trained, on crops that are made anew."""
-    config = dataclasses.replace(SHORT, frozen=0, steps=0, epochs=20.0, evaluate_every=236)
-    rows, curves = compared(birds, RACERS, config, "race-full")
-    _record("race-full", rows, config, curves)
-    images_figures.draw(curves, config.epochs)
+    rows, curves = compared(birds, RACERS, FULL, "race-full")
+    _record("race-full", rows, FULL, curves)
+    images_figures.draw(curves, FULL.epochs)
 
 
 def characters(birds: Birds) -> None:
