@@ -97,17 +97,22 @@ class Birds:
 
 
 def frozen(birds: Birds, size: int = 128, shortest: int = 144) -> dict[str, Any]:
-    """R@1 of the pretrained feature without any training."""
+    """R@1 of the pretrained feature without any training; found once."""
     from likewise.backbones import EfficientNetLite0
     from likewise.images.model import Embedder
 
+    file = birds.folder / f"frozen-{size}-{shortest}.json"
+    if file.exists():
+        return dict(json.loads(file.read_text()))
     model = Embedder(EfficientNetLite0.pretrained().fold(), name="frozen", dim=1280, size=size, shortest=shortest)
     row: dict[str, Any] = {"variant": "frozen ImageNet feature", "seeds": 1}
     for name, part in (("validation", birds.validation), ("test", birds.test)):
         for model.mirror, words in ((True, ", mirrored"), (False, "")):
             rows = model.embed(part.items)
             row[f"{name} R@1{words}"] = metrics.recall_at_k(rows, part.labels, ks=(1,))[1]
-    return row | {"spectral decay": metrics.spectral_decay(rows)}
+    row["spectral decay"] = metrics.spectral_decay(rows)
+    write_text(file, json.dumps(row) + "\n")
+    return row
 
 
 # ----------------------------------------------------------------------------------------------------------- runs
