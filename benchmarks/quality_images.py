@@ -30,7 +30,7 @@ import numpy as np
 
 import images_figures
 from likewise.images import ablation, metrics
-from likewise.images.ablation import Variant, mean_error, slug
+from likewise.images.ablation import Variant, mean_error, mean_error_over_classes, slug
 from likewise.images.config import Config
 from likewise.images.dataset import Dataset
 from likewise.images.layouts import cub200, omniglot
@@ -276,6 +276,38 @@ def race_full(birds: Birds) -> None:
     images_figures.draw(curves, FULL.epochs)
 
 
+def classes(birds: Birds) -> None:
+    """How sure are the race's differences, seed by seed? Their standard errors over the classes that were drawn."""
+    rows = []
+    for variant, base in ((SMALL, MARGIN), (UNTRAINED, MARGIN), (SMALL, UNTRAINED), (SMALL, FOUR_HEADS)):
+        for seed in birds.seeds:
+            folders = [_folder(birds, v, FULL, seed, "race-full") for v in (variant, base)]
+            if not all((folder / "figures.json").exists() for folder in folders):
+                continue
+            row: dict[str, Any] = {"difference": f"{variant.name} − {base.name}", "seed": seed}
+            for name, part in (("validation", birds.validation), ("test", birds.test)):
+                one, two = (_hits(part, folder, name) for folder in folders)
+                mean, error = mean_error_over_classes(one - two, part.labels)
+                row |= {f"{name} R@1": mean, f"{name} s.e. over classes": error}
+            rows.append(row)
+            click.echo(f"classes: {row}", err=True)
+    command = "python benchmarks/quality.py images --only classes"
+    record(
+        "quality-images-classes", list(rows[0]), rows, command, "The last networks of the long race, paired by picture"
+    )
+
+
+def _hits(part: Dataset, folder: Path, name: str) -> np.ndarray[Any, Any]:
+    """Whether each picture's nearest is of its class, under the last network of a run; found once."""
+    from likewise.engine.checkpoint import load
+
+    file = folder / f"hits-{name}.json"
+    if not file.exists():
+        hits = metrics.hits_at_k(load(folder / "model.safetensors").embed(part.items), part.labels, ks=(1,))[1]
+        write_text(file, json.dumps(np.asarray(hits).tolist()) + "\n")
+    return np.array(json.loads(file.read_text()))
+
+
 def characters(birds: Birds) -> None:
     """Omniglot from random weights for a hundred epochs: the regime in which a baseline can overfit, at low cost.
 
@@ -309,6 +341,7 @@ EXPERIMENTS: dict[str, Callable[[Birds], None]] = {
     "mirror": mirror,
     "race": race,
     "race-full": race_full,
+    "classes": classes,
     "characters": characters,
     "tasks": study("tasks"),
     "structure": study("structure"),

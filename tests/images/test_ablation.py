@@ -73,3 +73,24 @@ def test_refusals(tmp_path: Path) -> None:
         ablation.ablate(stripes(), stripes(), twice, SMALL, out=tmp_path)
     with pytest.raises(InputError, match="at least one"):
         ablation.ablate(stripes(), stripes(), [], SMALL, out=tmp_path)
+
+
+def test_the_error_over_classes_is_that_of_class_means_where_classes_are_equal() -> None:
+    values, labels = np.random.default_rng(0).normal(size=600), np.repeat(np.arange(30), 20)
+    means = values.reshape(30, 20).mean(axis=1)
+    expected = float(means.mean()), float(means.std(ddof=1) / math.sqrt(30))
+    assert ablation.mean_error_over_classes(values, labels) == pytest.approx(expected)
+    order = np.random.default_rng(1).permutation(600)  # whatever their order, and whatever numbers they have
+    assert ablation.mean_error_over_classes(values[order], 2 * labels[order] + 5) == pytest.approx(expected)
+    assert math.isnan(ablation.mean_error_over_classes(values, 0 * labels)[1])
+
+
+def test_the_error_over_classes_is_the_spread_that_is_seen() -> None:
+    """Classes of unequal sizes, drawn anew: the estimate agrees with what means then spread by."""
+    draw, found = np.random.default_rng(2), []
+    for _ in range(400):
+        labels = np.repeat(np.arange(60), draw.integers(5, 40, 60))
+        values = draw.normal(0.1, 0.3, 60)[labels] + draw.normal(size=len(labels))
+        found.append(ablation.mean_error_over_classes(values, labels))
+    means, errors = np.array(found).T
+    assert errors.mean() == pytest.approx(means.std(), rel=0.12)

@@ -124,6 +124,20 @@ def mean_error(values: NDArray[np.float64]) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
 
 
+def mean_error_over_classes(values: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[float, float]:
+    """Mean of a value a picture, and its standard error where whole classes were drawn: the ratio estimator.
+
+    √(C / (C − 1) Σ_c (s_c − m n_c)²) / Σ n_c, with s_c the sum over the n_c pictures of a class and m the mean.
+    """
+    count = np.bincount(labels)
+    sums, n = np.bincount(labels, values)[count > 0], count[count > 0]
+    if len(n) < 2:
+        return float(np.mean(values)), math.nan
+    mean = sums.sum() / n.sum()
+    spread = float(((sums - mean * n) ** 2).sum()) * len(n) / (len(n) - 1)
+    return float(mean), math.sqrt(spread) / float(n.sum())
+
+
 @dataclass(frozen=True, eq=False)
 class Ablation:
     """The rows of a study; the first is what the others are compared with, seed by seed."""
