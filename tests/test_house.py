@@ -227,3 +227,9 @@ def test_every_test_that_the_papers_name_exists() -> None:
             for word in words.split():
                 assert conf.tests(word), f"{page}: no test answers to {word!r}"
     assert conf.tests("no_such_word_anywhere_" + "at_all") == []
+
+
+def test_no_page_bears_the_name_of_one_that_sphinx_writes_itself() -> None:
+    """Such a page would be overwritten without a word."""
+    taken = {"search", "genindex", "modindex", "py-modindex"}
+    assert not taken & {p.stem for p in (ROOT / "docs").rglob("*.md")}
