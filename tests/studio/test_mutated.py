@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 import pytest
 
-from likewise.studio.session import Session
 from tests.fuzz import forms, mutations, seeds
 
 FILES: dict[str, tuple[Callable[[Path], Any], str, Callable[..., bytes]]] = {
@@ -104,7 +103,7 @@ def test_a_mutated_request_is_refused_in_a_sentence(client: httpx.Client, path: 
             assert "foreseen" not in last["error"], number
 
 
-def test_a_valid_file_is_taken(client: httpx.Client, tmp_path: Path, session: Session) -> None:
+def test_a_valid_file_is_taken(client: httpx.Client, tmp_path: Path) -> None:
     """What is mutated here would be taken as it is: refusals are for the mutation's sake."""
     for kind, (seeds_of, route, _) in FILES.items():
         if kind == "video":
