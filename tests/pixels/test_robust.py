@@ -71,6 +71,32 @@ def test_fundamental_among_outliers() -> None:
     assert (found.inliers & ~bad).sum() >= 0.95 * (~bad).sum()
 
 
+def test_geometry_is_a_plane_of_a_plane_and_f_of_space() -> None:
+    flat, deep = robust.geometry(*plane()[:2]), robust.geometry(*world()[:2])
+    assert flat.kind == "homography"
+    assert np.array_equal(flat.inliers, robust.homography(*plane()[:2]).inliers)
+    assert deep.kind == "fundamental"
+    assert np.array_equal(deep.inliers, robust.fundamental(*world()[:2]).inliers)
+
+
+@pytest.mark.parametrize(
+    ("plane_n", "line_n", "kind"), [(10, 12, "homography"), (10, 13, "fundamental"), (0, 0, "homography")]
+)
+def test_f_must_find_a_fifth_more(monkeypatch: pytest.MonkeyPatch, plane_n: int, line_n: int, kind: str) -> None:
+    def finds(name: str, n: int):
+        return lambda a, b, px, *, seed: robust.Model(name, np.eye(3), np.arange(20) < n)
+
+    monkeypatch.setattr(robust, "homography", finds("homography", plane_n))
+    monkeypatch.setattr(robust, "fundamental", finds("fundamental", line_n))
+    assert robust.geometry(np.zeros((20, 2)), np.zeros((20, 2))).kind == kind
+
+
+def test_geometry_passes_its_tolerances_on() -> None:
+    a, b, _ = plane(noise=2.0)
+    loose, tight = robust.geometry(a, b, plane=6.0, line=0.01), robust.geometry(a, b, plane=1.0, line=0.01)
+    assert loose.n == robust.homography(a, b, 6.0).n > tight.n == robust.homography(a, b, 1.0).n
+
+
 def test_pose_among_outliers() -> None:
     a, b, R, t, bad = world()
     found = robust.pose(a, b, Ka, Kb)

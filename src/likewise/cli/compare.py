@@ -81,8 +81,8 @@ def _pixels(found: Chosen, own: Any, one: str, two: str) -> str:
 
 
 def _agreed(matches: Any) -> Any:
-    """The matches that agree with a homography or a fundamental matrix, whichever more agree with."""
-    return matches.take(max(matches.homography(), matches.fundamental(), key=lambda model: model.n).inliers)
+    """The matches that agree on one geometry."""
+    return matches.take(matches.geometry().inliers)
 
 
 def _images(found: Chosen, own: Any, one: str, two: str) -> str:

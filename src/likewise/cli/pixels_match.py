@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from likewise.pixels.robust import Model
 
 FEATURES = ("sift", "sift-l2", "orb", "akaze", "disk", "aliked", "xfeat", "keynet")
-KINDS = ("homography", "fundamental", "none")
+KINDS = ("either", "homography", "fundamental", "none")
 
 
 @click.command()
@@ -46,10 +46,10 @@ KINDS = ("homography", "fundamental", "none")
 @click.option(
     "--model-kind",
     "kind",
-    default="homography",
+    default="either",
     show_default=True,
     type=click.Choice(KINDS),
-    help="what the matches should agree on: homography for a plane or a turn, fundamental for any place",
+    help="what the matches should agree on: homography (plane, turn), fundamental (any place), or what more agree on",
 )
 @click.option("--out", default="matches.png", show_default=True, type=click.Path(), help="where to draw the matches")
 @click.option("--save", type=click.Path(), help="write them: .npz (arrays), .txt or .db (COLMAP)")
@@ -94,9 +94,11 @@ def match(
 
 
 def _agreed(found: Matches, kind: str) -> Model | None:
-    """The homography or fundamental matrix that most matches agree on."""
+    """The geometry that most matches agree on."""
     if kind == "none":
         return None
+    if kind == "either":
+        return found.geometry()
     return found.homography() if kind == "homography" else found.fundamental()
 
 

@@ -53,6 +53,10 @@ class Matches(types.Matches):
         """F, for cameras of which nothing is known."""
         return robust.fundamental(self.a, self.b, px, seed=seed)
 
+    def geometry(self, plane: float = 3.0, line: float = 1.0, *, seed: int = robust.SEED) -> Model:
+        """H or F, whichever more matches agree with (F must find a fifth more): .kind says which."""
+        return robust.geometry(self.a, self.b, plane, line, seed=seed)
+
     def essential(self, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = robust.SEED) -> Model:
         """E, for cameras Ka and Kb (3, 3)."""
         return robust.essential(self.a, self.b, Ka, Kb, px, seed=seed)

@@ -25,6 +25,8 @@ ROUNDS = 10_000
 CONFIDENCE = 0.9999
 LEAST = {"homography": 4, "fundamental": 8, "essential": 5}
 """The fewest matches that determine each of them (8 for F, as 7 leave up to three answers)."""
+HANDICAP = 1.2
+"""How many times the matches of H an F must find to be believed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,6 +105,16 @@ def fundamental(a: Any, b: Any, px: float = 1.0, *, seed: int = SEED) -> Model:
     F = near(_polished(near(np.zeros(7)), near, 7, p, q, px))
     F = _rank_two(F / np.linalg.norm(F))
     return _agreed("fundamental", F, epipolar_errors(F, p, q), px)
+
+
+def geometry(a: Any, b: Any, plane: float = 3.0, line: float = 1.0, *, seed: int = SEED) -> Model:
+    """H to `plane` px or F to `line` px, whichever more matches agree with.
+
+    A point is free to slide along its epipolar line, so chance matches agree with an F more often than with an H: F
+    must find a fifth more. Of two that find nothing it is H, with its reason.
+    """
+    H, F = homography(a, b, plane, seed=seed), fundamental(a, b, line, seed=seed)
+    return F if F.n > HANDICAP * H.n else H
 
 
 def essential(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = SEED) -> Model:

@@ -189,9 +189,8 @@ def comparable(given: Any, side: int = SIDE) -> Photo:
 
 
 def _weighed(matches: Any, home: float, sizes: Any, pictures: tuple[Photo, Photo]) -> Evidence:
-    """The model, H or F, that more matches agree with; F, which asks for less, must find a fifth more of them."""
-    H, F = matches.homography(px=4.0), matches.fundamental(px=1.5)
-    model = F if F.n > 1.2 * H.n else H
+    """What the matches agree on, at the tolerances that the verdict was fitted with."""
+    model = matches.geometry(plane=4.0, line=1.5)
     if model.matrix is None:
         return _nothing(model.reason or matches.reason, sizes, pictures, matches, home)
     return Evidence(matches, model.kind, np.asarray(model.matrix), model.inliers, home, sizes, "", pictures)

@@ -143,28 +143,21 @@ def described(found: Any) -> dict[str, Any]:
 
 def matched(matches: Any) -> dict[str, Any]:
     """Matches as the page draws them: [xa, ya, xb, yb, stage, inlier], the robust model's kind, and the counts."""
-    model = robust(matches)
-    inliers = np.zeros(len(matches), dtype=bool) if model is None else np.asarray(model.inliers, dtype=bool)
+    model = matches.geometry()
+    inliers, found = np.asarray(model.inliers, dtype=bool), model.n > 0
     rows = np.column_stack([matches.a, matches.b]).round(2)
     shown = _some(len(matches), SHOWN)
     drawn = [[*rows[i].tolist(), int(matches.stage[i]), int(inliers[i])] for i in shown]
-    reason = matches.reason or ("" if model is not None else "no plane and no epipolar geometry agrees with enough")
+    reason = matches.reason or ("" if found else "no plane and no epipolar geometry agrees with enough")
     return {
         "matches": drawn,
         "total": len(matches),
         "stage1": int((matches.stage == 1).sum()),
         "stage2": int((matches.stage == 2).sum()),
         "inliers": int(inliers.sum()),
-        "kind": None if model is None else model.kind,
+        "kind": model.kind if found else None,
         "reason": reason,
     }
-
-
-def robust(matches: Any) -> Any | None:
-    """The homography or the fundamental matrix, whichever keeps more matches; None where neither keeps any."""
-    models = [matches.homography(), matches.fundamental()]
-    best = max(models, key=lambda model: model.n)  # the homography, where both keep as many
-    return best if best.n > 0 else None
 
 
 def _some(n: int, most: int) -> NDArray[np.int64]:
