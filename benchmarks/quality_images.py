@@ -20,7 +20,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,22 +168,33 @@ def _some(data: Dataset, every: int = 3) -> Dataset:
     return data.subset(np.arange(0, len(data), every))
 
 
-def summary(name: str, runs: Sequence[dict[str, Any]], base: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The last step of every seed, the step that validation chose, and the best on test (which decides nothing)."""
-    last = np.array([r["test"][-1] for r in runs])
-    chosen = np.array([r["test"][int(np.argmax(r["validation"]))] for r in runs])
-    base = base[: len(runs)]  # seeds are run in their order
-    paired = mean_error(last - np.array([r["test"][-1] for r in base]))
-    picked = mean_error(chosen - np.array([r["test"][int(np.argmax(r["validation"]))] for r in base]))
-    row: dict[str, Any] = {"variant": name, "seeds": len(runs), "steps": runs[0]["steps"][-1]}
-    row |= _spread("test R@1", last) | {"difference": paired[0], "difference s.e.": _number(paired[1])}
-    row |= _spread("test R@1, step by validation", chosen)
+def summary(name: str, runs: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """The last step of every seed, the step that validation chose, and the best on test (which decides nothing).
+
+    Differences are those of the seeds that both have.
+    """
+    both, them = [s for s in runs if s in base], list(runs.values())
+    paired = mean_error(np.array([_last(runs[s]) - _last(base[s]) for s in both]))
+    picked = mean_error(np.array([_picked(runs[s]) - _picked(base[s]) for s in both]))
+    row: dict[str, Any] = {"variant": name, "seeds": len(runs), "steps": them[0]["steps"][-1]}
+    row |= _spread("test R@1", np.array([_last(r) for r in them]))
+    row |= {"difference": paired[0], "difference s.e.": _number(paired[1])}
+    row |= _spread("test R@1, step by validation", np.array([_picked(r) for r in them]))
     row |= {"difference, step by validation": picked[0], "its s.e.": _number(picked[1])}
-    row |= {"best test R@1 on the way": float(np.mean([max(r["test"]) for r in runs]))}
-    row |= _spread("validation R@1", np.array([r["validation"][-1] for r in runs]))
-    row |= {"train R@1": float(np.mean([r["train"][-1] for r in runs]))}
-    row |= {k: float(np.mean([r["figures"][k] for r in runs])) for k in ("mAP@R", "NMI", "spectral decay")}
-    return row | {"test by seed": last.tolist(), "validation by seed": [r["validation"][-1] for r in runs]}
+    row |= {"best test R@1 on the way": float(np.mean([max(r["test"]) for r in them]))}
+    row |= _spread("validation R@1", np.array([r["validation"][-1] for r in them]))
+    row |= {"train R@1": float(np.mean([r["train"][-1] for r in them]))}
+    row |= {k: float(np.mean([r["figures"][k] for r in them])) for k in ("mAP@R", "NMI", "spectral decay")}
+    return row | {"test by seed": [_last(r) for r in them], "validation by seed": [r["validation"][-1] for r in them]}
+
+
+def _last(one: dict[str, Any]) -> float:
+    return float(one["test"][-1])
+
+
+def _picked(one: dict[str, Any]) -> float:
+    """R@1 on test at the step that was best on validation."""
+    return float(one["test"][int(np.argmax(one["validation"]))])
 
 
 def _spread(name: str, values: np.ndarray[Any, Any]) -> dict[str, Any]:
@@ -199,19 +210,19 @@ def compared(birds: Birds, variants: Iterable[Variant], config: Config, group: s
     """Every variant for every seed; rows, and curves by variant."""
     rows: Rows = []
     curves: dict[str, Any] = {}
-    base: list[dict[str, Any]] = []
+    base: dict[int, dict[str, Any]] = {}
     for variant in variants:
-        runs = []
+        runs: dict[int, dict[str, Any]] = {}
         for seed in birds.seeds:
             if birds.finished and not (_folder(birds, variant, config, seed, group) / "figures.json").exists():
                 continue
-            runs.append(run(birds, variant, config, seed, group))
-            click.echo(f"{group}: {variant.name}, seed {seed}: test R@1 {runs[-1]['test'][-1]:.4f}", err=True)
+            runs[seed] = run(birds, variant, config, seed, group)
+            click.echo(f"{group}: {variant.name}, seed {seed}: test R@1 {runs[seed]['test'][-1]:.4f}", err=True)
         if not runs:
             continue
         base = base or runs
         rows.append(summary(variant.name, runs, base))
-        curves[variant.name] = [{k: r[k] for k in ("steps", "train", "validation", "test")} for r in runs]
+        curves[variant.name] = [{k: r[k] for k in ("steps", "train", "validation", "test")} for r in runs.values()]
     return rows, curves
 
 
@@ -276,25 +287,32 @@ def race_full(birds: Birds) -> None:
     images_figures.draw(curves, FULL.epochs)
 
 
-def classes(birds: Birds) -> None:
-    """How sure are the race's differences, seed by seed? Their standard errors over the classes that were drawn."""
+def differences(birds: Birds) -> None:
+    """The race's differences between last networks, with what may have made them by chance: the seeds, the classes.
+
+    Paired by seed and by picture. Over classes: of the mean over seeds, as if other classes had been drawn.
+    """
     rows = []
     for variant, base in ((SMALL, MARGIN), (UNTRAINED, MARGIN), (SMALL, UNTRAINED), (SMALL, FOUR_HEADS)):
-        for seed in birds.seeds:
-            folders = [_folder(birds, v, FULL, seed, "race-full") for v in (variant, base)]
-            if not all((folder / "figures.json").exists() for folder in folders):
-                continue
-            row: dict[str, Any] = {"difference": f"{variant.name} − {base.name}", "seed": seed}
-            for name, part in (("validation", birds.validation), ("test", birds.test)):
-                one, two = (_hits(part, folder, name) for folder in folders)
-                mean, error = mean_error_over_classes(one - two, part.labels)
-                row |= {f"{name} R@1": mean, f"{name} s.e. over classes": error}
-            rows.append(row)
-            click.echo(f"classes: {row}", err=True)
-    command = "python benchmarks/quality.py images --only classes"
-    record(
-        "quality-images-classes", list(rows[0]), rows, command, "The last networks of the long race, paired by picture"
-    )
+        pairs = [[_folder(birds, v, FULL, seed, "race-full") for v in (variant, base)] for seed in birds.seeds]
+        pairs = [pair for pair in pairs if all((folder / "figures.json").exists() for folder in pair)]
+        if not pairs:
+            continue
+        row: dict[str, Any] = {"difference": f"{variant.name} − {base.name}", "seeds": len(pairs)}
+        for name, part in (("validation", birds.validation), ("test", birds.test)):
+            gains = np.array([_hits(part, one, name) - _hits(part, two, name) for one, two in pairs])
+            mean, over_classes = mean_error_over_classes(gains.mean(axis=0), part.labels)
+            by_seed = gains.mean(axis=1)
+            row |= {name: mean, f"{name} s.e. over seeds": _number(mean_error(by_seed)[1])}
+            row |= {f"{name} s.e. over classes": over_classes, f"{name} by seed": by_seed.tolist()}
+        rows.append(row)
+        click.echo(f"differences: {row}", err=True)
+    errors = ("", " s.e. over seeds", " s.e. over classes")
+    columns = ["difference", "seeds", *(f"{part}{error}" for part in ("validation", "test") for error in errors)]
+    columns = [c for c in columns if any(row[c] is not None for row in rows)]
+    command = "python benchmarks/quality.py images --only differences"
+    note = "R@1 of the last networks of the long race, paired by seed and by picture"
+    record("quality-images-differences", columns, rows, command, note)
 
 
 def _hits(part: Dataset, folder: Path, name: str) -> np.ndarray[Any, Any]:
@@ -341,7 +359,7 @@ EXPERIMENTS: dict[str, Callable[[Birds], None]] = {
     "mirror": mirror,
     "race": race,
     "race-full": race_full,
-    "classes": classes,
+    "differences": differences,
     "characters": characters,
     "tasks": study("tasks"),
     "structure": study("structure"),

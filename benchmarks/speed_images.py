@@ -11,17 +11,15 @@ method on float32 can be faster. Figures of ours and of peers are printed next t
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 
 import click
 
+import alone
 from record import record
 
 _RUN = """
-import json, resource, sys, time
+import sys
 import numpy as np
 what, n, classes, d, noise, threads = sys.argv[1], *map(int, sys.argv[2:5]), float(sys.argv[5]), int(sys.argv[6])
 r = np.random.default_rng(0)
@@ -73,11 +71,6 @@ run = {
     "spectral decay": lambda: {"decay": metrics.spectral_decay(X)},
     "NMI, F1": clustering,
 }[what]
-cpu, wall = time.process_time(), time.perf_counter()
-found = run()
-cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"cpu": cpu, "wall": wall, "peak": peak * (1 if sys.platform == "darwin" else 1024), "found": found}))
 """
 
 MEASURES = (
@@ -97,28 +90,18 @@ WORLDS = {"sop": (60_502, 11_316, 2.2), "cub": (5_924, 100, 3.0)}
 def measured(what: str, world: tuple[int, int, float], d: int, threads: int) -> dict[str, object]:
     """One row: a measure in a process of its own."""
     n, classes, noise = world
-    env = {**os.environ, **{f"{lib}_NUM_THREADS": str(threads) for lib in ("OMP", "OPENBLAS", "MKL")}}
-    words = [what, *map(str, (n, classes, d, noise, threads))]
-    done = subprocess.run([sys.executable, "-c", _RUN, *words], env=env, capture_output=True, text=True, check=False)
-    row: dict[str, object] = {"measure": what, "rows": n, "classes": classes, "load": round(os.getloadavg()[0], 1)}
-    if done.returncode != 0:
-        row["figures"] = failed(what, done.stderr)
-        click.echo("  ".join(str(v) for v in row.values()))
-        return row
-    found = json.loads(done.stdout)
-    row |= {
-        "CPU s": round(found["cpu"], 1),
-        "wall s": round(found["wall"], 1),
-        "peak GB": round(found["peak"] / 1e9, 2),
-        "figures": ", ".join(f"{k} {v:.6g}" for k, v in found["found"].items()),
-    }
+    row: dict[str, object] = {"measure": what, "rows": n, "classes": classes}
+    try:
+        row |= alone.measured(_RUN, what, n, classes, d, noise, threads, threads=threads)
+    except alone.Failed as error:
+        row["figures"] = failed(what, str(error))
+    row["load"] = round(os.getloadavg()[0], 1)
     click.echo("  ".join(str(v) for v in row.values()))
     return row
 
 
-def failed(what: str, stderr: str) -> str:
+def failed(what: str, last: str) -> str:
     """What is said of a peer that did not fit into memory; anything else ends the run."""
-    last = (stderr.strip() or "killed").splitlines()[-1]
     if ":" in what and ("memory" in last or last == "killed"):
         return "failed: not enough memory"
     raise SystemExit(f"{what}: {last}")

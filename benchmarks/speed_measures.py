@@ -9,17 +9,13 @@ Figures of prdc and of ours are printed next to each other: they must agree.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import click
 
+import alone
 from record import record
 
 _RUN = """
-import json, resource, sys, time
+import sys
 import numpy as np
 what, n, d, seed = sys.argv[1], *map(int, sys.argv[2:5])
 def sample(seed, shift):
@@ -50,11 +46,6 @@ else:
         "kid": lambda: {"kid": float(metrics.kid(X, Y))},
         "precision, recall, density, coverage": support,
     }[what]
-cpu, wall = time.process_time(), time.perf_counter()
-found = run()
-cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"cpu": cpu, "wall": wall, "peak": peak * (1 if sys.platform == "darwin" else 1024), "found": found}))
 """
 
 OURS = (
@@ -67,22 +58,11 @@ OURS = (
 
 def measured(what: str, n: int, d: int, threads: int) -> dict[str, object]:
     """One row: a measure in a process of its own."""
-    env = {**os.environ, **{f"{lib}_NUM_THREADS": str(threads) for lib in ("OMP", "OPENBLAS", "MKL")}}
-    done = subprocess.run(
-        [sys.executable, "-c", _RUN, what, str(n), str(d), "0"], env=env, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{what}: {done.stderr.strip().splitlines()[-1]}")
-    found = json.loads(done.stdout)
-    row = {
-        "measure": what,
-        "n, each side": n,
-        "features": d,
-        "CPU s": round(found["cpu"], 1),
-        "wall s": round(found["wall"], 1),
-        "peak GB": round(found["peak"] / 1e9, 2),
-        "figures": ", ".join(f"{k} {v:.6g}" for k, v in found["found"].items()),
-    }
+    row: dict[str, object] = {"measure": what, "n, each side": n, "features": d}
+    try:
+        row |= alone.measured(_RUN, what, n, d, 0, threads=threads)
+    except alone.Failed as error:
+        raise SystemExit(f"{what}: {error}") from None
     click.echo("  ".join(str(v) for v in row.values()))
     return row
 
