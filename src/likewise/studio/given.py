@@ -26,3 +26,12 @@ class Given:
         for path in (*self.runs, *([] if self.real is None else [self.real])):
             if not path.is_dir():
                 raise FileError(f"{path}: no such folder")
+        if self.generator is not None and not _may_be_a_generator(self.generator):
+            raise FileError(f"{self.generator}: no such file, and not the module:attribute of a generator")
+
+
+def _may_be_a_generator(name: str) -> bool:
+    """Whether it is shipped, or a file, or could be in a module, which is not imported yet."""
+    from likewise.distributions.shipped import GENERATORS
+
+    return name in GENERATORS or ":" in name or Path(name).is_file()
