@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.browser.visits import Visit
+from tests.worlds.layouts import video
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,16 @@ def test_albums_of_ones_own(visit: Any, photos: dict[str, Path]) -> None:
     v.until("document.querySelectorAll('.bands path').length === 2", heavy=True)
     assert list(bands(v).values()) == pytest.approx([0.5, 0.5])
     assert v.sideways() <= 0
+
+
+def test_a_video_is_an_album_of_its_frames(visit: Any, photos: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    v = visit("sets")
+    v.wait(".album[data-side=a] .tile")
+    v.choose("button[aria-label='Choose photos for album a']", video(tmp_path / "film.mp4", frames=6), photos["a"])
+    v.until("document.querySelectorAll('.album[data-side=a] .tile').length === 7")
+    v.until("document.querySelectorAll('.bands path').length > 0", heavy=True)
+    assert sum(bands(v).values()) == pytest.approx(1, abs=0.02)
 
 
 def test_a_bad_file_is_left_out_and_the_others_are_compared(visit: Any, photos: dict[str, Path]) -> None:

@@ -146,7 +146,8 @@ export function mount(panel) {
   async function take(side, files) {
     try {
       work.tell(h("p.work-words", {}, `Sending ${files[0].name} …`));
-      const pictures = await sent(files.slice(0, 2));
+      const [one, two] = [await sent(files.slice(0, 1)), await sent(files.slice(1, 2))];
+      const pictures = two.length ? [one[0], two[0]] : one; // of a video by itself, two of its frames
       work.tell();
       if (pictures.length > 1) [state.a, state.b] = pictures;
       else state[side] = pictures[0];
