@@ -156,6 +156,15 @@ def is_file(path: str | os.PathLike[str]) -> bool:
         return False
 
 
+def size_and_time(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Bytes of a file and when it was changed, in ns: whether it is the same as before. (−1, −1) where it is gone."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return -1, -1
+    return about.st_size, about.st_mtime_ns
+
+
 def _natural(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     """A sorting key under which frame2 comes before frame10; ties are settled by the exact spelling."""
 
@@ -614,8 +623,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write text to `path` as UTF-8, atomically; returns the path."""
-    return write_bytes(path, text.encode("utf-8"))
+    """Write text to `path` as UTF-8, atomically; returns the path.
+
+    What UTF-8 lacks, such as a byte of a file's name that is in no encoding, is written as JSON does: \\udce4.
+    """
+    return write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_image(path: str | os.PathLike[str], array: np.ndarray[Any, Any], *, quality: int = 95) -> Path:

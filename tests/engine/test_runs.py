@@ -207,3 +207,27 @@ def test_a_line_nested_too_deep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / "metrics.jsonl").write_bytes(b"[" * 100_000 + b"\n")
     with pytest.raises(lw.FileError, match="line 1 is damaged"):
         run.metrics()
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
+    words = "import sys, time; from likewise.engine.runs import Run; Run.create(sys.argv[1], {'a': 1}); print()"
+    words += "; sys.stdout.flush(); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", words, str(tmp_path / "run")], stdout=subprocess.PIPE)
+    try:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(lw.InputError, match=f"process {other.pid} is at work on"):
+            Run.create(tmp_path / "run", {"a": 1}, resume=True)
+        assert runs.read_json(tmp_path / "run" / "process.json")["pid"] == other.pid
+    finally:
+        other.kill()
+        other.communicate()
+    assert Run.create(tmp_path / "run", {"a": 1}, resume=True).state == "running"  # by this one now
+    Run.create(tmp_path / "run", {"a": 1}, resume=True)
+
+
+def test_a_run_where_a_file_is(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(lw.InputError, match="a run needs a folder"):
+            Run.create(place, {})

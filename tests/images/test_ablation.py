@@ -94,3 +94,14 @@ def test_the_error_over_classes_is_the_spread_that_is_seen() -> None:
         found.append(ablation.mean_error_over_classes(values, labels))
     means, errors = np.array(found).T
     assert errors.mean() == pytest.approx(means.std(), rel=0.12)
+
+
+def test_figures_of_other_pictures_are_not_given_out(tmp_path: Path) -> None:
+    variants = [v for v in ablation.structure(SMALL) if v.name == "margin"]
+    options = {"out": tmp_path, "seeds": (0,)}
+    first = ablation.ablate(stripes(5, 6), stripes(4, 5, first=50), variants, SMALL, **options)
+    again = ablation.ablate(stripes(5, 6), stripes(4, 5, first=50), variants, SMALL, **options)
+    assert again.records()[0]["r1"] == first.records()[0]["r1"]
+    for training, test in ((stripes(5, 7), stripes(4, 5, first=50)), (stripes(5, 6), stripes(4, 5, first=90))):
+        with pytest.raises(InputError, match="holds figures of other pictures or classes"):
+            ablation.ablate(training, test, variants, SMALL, **options)

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -164,6 +166,31 @@ def test_joblib_and_dask_give_the_same_rows_as_one_process(tmp_path: Path) -> No
         many = embed_folder(photos, tmp_path / f"{name}.npz", chunk=4, **keywords)
         np.testing.assert_allclose(many.rows, alone.rows, atol=1e-6)
         assert many.names == alone.names
+
+
+def test_workers_that_outlive_a_job_take_the_next_jobs_model(photos: Path, tmp_path: Path) -> None:
+    class Other(Patches):
+        @classmethod
+        def from_state(cls, arrays, header):
+            return cls(header["name"], header["digest"])
+
+        @staticmethod
+        def row(array):
+            return np.roll(Patches.row(array), 1)
+
+    with ThreadPoolExecutor(2) as pool:
+        for model in (Patches(), Other("other", "d2")):
+            with mock.patch.object(embedding, "checkpoint", mock.Mock(load=mock.Mock(return_value=model))):
+                found = embed_folder(photos, tmp_path / "rows.npz", model, executor=pool, chunk=4)
+            np.testing.assert_allclose(found.rows, model.embed([photos / n for n in found.names]), atol=1e-6)
+
+
+def test_a_file_that_vanishes_while_it_is_listed(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, odd = embedding.listing(photos)
+    monkeypatch.setattr(embedding, "listing", lambda folder: ([*found, photos / "gone.png"], odd))
+    done = embed_folder(photos, tmp_path / "rows.npz", Patches())
+    assert len(done) == len(found)
+    assert [s.name for s in done.skipped] == ["gone.png"]
 
 
 def test_wrong_arguments_are_named_before_anything_is_done(photos: Path, tmp_path: Path) -> None:

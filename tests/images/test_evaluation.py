@@ -141,6 +141,20 @@ def test_errors(model, data, error, message) -> None:
         evaluate(model, data)
 
 
+def test_a_model_of_ones_own_is_given_arrays_of_files_too(tmp_path: Path) -> None:
+    data = coloured()
+    for i, item in enumerate(data.items):
+        place = tmp_path / data.classes[data.labels[i]] / f"{i}.png"
+        place.parent.mkdir(exist_ok=True)
+        Image.fromarray(item).save(place)
+    expected = evaluate(Plain(), data)
+    assert evaluate(Plain(), tmp_path)["R@1"] == expected["R@1"]
+    (tmp_path / data.classes[0] / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
+    found = evaluate(Plain(), tmp_path)
+    assert found["R@1"] == expected["R@1"]
+    assert [s["name"].rpartition("/")[2] for s in found["skipped"]] == ["torn.png"]
+
+
 def test_a_model_with_too_few_rows_is_refused() -> None:
     class Short:
         def embed(self, images):

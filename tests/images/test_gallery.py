@@ -222,6 +222,52 @@ def test_nothing_is_pruned_while_the_folder_is_away(gallery: Gallery, photos: Pa
     assert len(gallery) == 24
 
 
+def test_nothing_is_pruned_while_the_folder_is_empty_as_a_mount_point(gallery: Gallery, photos: Path) -> None:
+    photos.rename(photos.parent / "unmounted")
+    photos.mkdir()
+    with pytest.raises(FileError, match="holds no picture any more"):
+        gallery.prune()
+    assert len(gallery) == 24
+    paint(photos / "another.png", 77)  # the folder is there, with other pictures
+    assert gallery.prune() == 24
+
+
+def test_a_reader_whose_segments_were_merged_before_its_first_search(gallery: Gallery, photos: Path) -> None:
+    reader, query = Gallery.open(gallery.store.path, Patches()), files(photos)[-1]
+    want = brute(Patches(), query, files(photos), 5)
+    gallery.remove(files(photos)[:12])
+    assert not (gallery.store.path / "segment-000000.npy").exists()
+    assert [h.path for h in reader.search(query, 5)] == [p for p, _ in want]
+
+
+def test_rows_of_another_length_are_refused_before_they_are_kept(gallery: Gallery, photos: Path) -> None:
+    class Longer(Patches):
+        def embed(self, images, *, on_error="raise"):
+            return np.pad(super().embed(images, on_error=on_error), ((0, 0), (0, 4)))
+
+    paint(photos / "new.png", 77)
+    with pytest.raises(ShapeError, match=r"rows of shape \(1, 16\); expected \(1, 12\), as the gallery has"):
+        Gallery.open(gallery.store.path, Longer()).add(photos)
+    assert len(Gallery.open(gallery.store.path, Patches())) == 24
+
+
+def test_a_folder_without_pictures_leaves_no_gallery(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileError, match="no picture in this folder was found"):
+        Gallery.build(Patches(), tmp_path / "empty", tmp_path / "g")
+    assert not (tmp_path / "g").exists()
+    assert len(Gallery.build(Patches(), photos, tmp_path / "g")) == 24
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [([[1, 2], [3]], "rows: got rows of different lengths"), (np.full((1, DIM), np.nan), "rows: got rows that are")],
+)
+def test_rows_that_cannot_be_searched_with_are_named(gallery: Gallery, rows: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        gallery.search_rows(rows)
+
+
 def test_the_kind_can_be_changed(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexes, "LEAST_ROWS", 20)
     gallery.reindex("ivf", 0.9)

@@ -159,7 +159,14 @@ def test_addresses() -> None:
         "birds",
         "milvus://host:19530/birds",
     )
-    for wrong in ("milvus://host:1/", "milvus://host", "milvus://host/a-b", "milvus:///tmp/file/birds", "http://x/y"):
+    for wrong in (
+        "milvus://host:1/",
+        "milvus://host",
+        "milvus://host/a-b",
+        "milvus:///tmp/file/birds",
+        "http://x/y",
+        "milvus://host:port/birds",
+    ):
         with pytest.raises(InputError, match="out: expected"):
             parse(wrong)
     with pytest.raises(InputError) as caught:

@@ -16,13 +16,19 @@ import torch
 from torch import nn
 
 import likewise as lw
+from likewise.backbones import as_backbone
 from likewise.backbones.network import seeded
 from likewise.engine.runs import Run
 from likewise.engine.world import World
 from likewise.errors import ConfigError, InputError
+from likewise.images.augment import Augment
+from likewise.images.batches import BalancedBatches
 from likewise.images.config import Config
+from likewise.images.examined import Examined
+from likewise.images.loading import Loader
 from likewise.images.metrics import recall_at_k
 from likewise.images.network import principal
+from likewise.images.sources import Kept, Schedule, keep
 from likewise.images.training import MODEL, Training, train
 from worlds.shapes import stripes
 
@@ -289,3 +295,89 @@ def test_two_processes_equal_one_with_the_double_batch(tmp_path: Path) -> None:
 def test_part_of_a_world_that_is_too_small() -> None:
     with pytest.raises(InputError, match="evenly"):
         World(0, 3).part(16)
+
+
+def test_turned_pictures_of_several_processes_keep_their_turns() -> None:
+    """Gathered rows come process by process; the task counts on all of one turn side by side."""
+
+    class Two(World):
+        def gather(self, x):
+            return torch.cat([x, x])
+
+    problem = Training.__new__(Training)
+    problem.config, problem.world = config(frozen=0), Two(0, 2)
+    problem.network = lambda x: x[:, :1, 0, :1]  # what is at the top left says how far a picture was turned
+    corners = torch.zeros(16, 3, 2, 2)
+    corners[:, 0] = torch.tensor([[0.0, 1.0], [3.0, 2.0]])
+    assert problem._turned(corners).flatten().tolist() == [k for k in range(4) for _ in range(16)]
+
+
+def test_a_network_of_ones_own_is_looked_at_as_it_is_used() -> None:
+    """Its normalisations are not moved by the pass that finds principal axes, nor by that of a frozen part."""
+    own = nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    chosen = config(tasks="disc", norm="frozen", steps=1, lr=0.0, head_lr=0.0, validation=0.0, start="pca")
+    trained = train(stripes(4, 6), chosen, backbone=as_backbone(own, size=32))
+    (norm,) = [m for m in trained.network.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert torch.equal(norm.running_mean, torch.zeros(8))
+
+
+def test_without_validation_patience_stops_nothing(tmp_path: Path) -> None:
+    train(stripes(4, 6), config(tasks="disc", steps=6, evaluate_every=1, patience=2, validation=0.0), out=tmp_path)
+    assert Run.open(tmp_path).result["steps"] == 6
+
+
+def test_classes_of_one_picture_cannot_be_watched() -> None:
+    data = stripes(6, 6)
+    lone = data.subset([0, 6, 12])
+    with pytest.raises(InputError, match="validation: no class has two pictures"):
+        train(data, config(), validation=lone)
+
+
+def torn(folder: Path, data: Any, *bad: int) -> Any:
+    """The pictures as files, of which some cannot be read."""
+    files = [lw.io.write_image(folder / f"{i}.png", item) for i, item in enumerate(data.items)]
+    for i in bad:
+        files[i].write_bytes(b"\x89PNG torn")
+    return dataclasses.replace(data, items=tuple(files))
+
+
+def test_what_could_not_be_read_is_known_after_a_resume(tmp_path: Path) -> None:
+    data = torn(tmp_path / "files", stripes(3, 4), 0, 5)
+    chosen = config(frozen=1, norm="frozen", mirror=False, tasks="disc")
+    network = Training(stripes(4, 4), None, {}, chosen, world=World()).whole.eval()
+    with torch.no_grad():
+        seen = [Examined(data, chosen, network.stem, "cpu", cache=tmp_path / "cache") for _ in range(2)]
+        recalls = [one.recall(network) for one in seen]
+    assert recalls[0] == recalls[1]
+    assert [s.index for s in seen[1].loader.skipped] == [s.index for s in seen[0].loader.skipped] == [0, 5]
+
+
+def test_kept_maps_are_those_of_the_pictures_that_are_shown(tmp_path: Path) -> None:
+    data = torn(tmp_path / "files", stripes(3, 4), 1, 8, 9, 10, 11)  # one of class 0, all of class 2
+    augment = Augment(size=32, mode="none", shortest=36)
+    kept = []
+    for _ in range(2):
+        loader = Loader(data.items, data.labels, augment, workers=0)
+        kept.append(keep(nn.Sequential(nn.AvgPool2d(8)), loader, 12, 1, folder=tmp_path / "cache"))
+        assert [s.index for s in loader.skipped] == [1, 8, 9, 10, 11]
+    (maps, shown), (again, as_before) = kept
+    assert np.array_equal(maps, again)
+    assert np.array_equal(shown, as_before)
+    assert data.labels[shown[1]] == 0
+    assert all(np.array_equal(maps[i], maps[shown[i]]) for i in range(12))
+    assert set(shown) == {0, 2, 3, 4, 5, 6, 7}
+    source = Kept(maps, shown, Schedule(BalancedBatches(data.labels, 3, 4)), views=1, seed=0, world=World())
+    assert set(data.labels[source.batch(0)[0]]) == {0, 1}
+
+
+def test_a_picture_that_has_changed_is_looked_at_again(tmp_path: Path) -> None:
+    data = torn(tmp_path / "files", stripes(2, 2))
+    augment, stem = Augment(size=32, mode="none", shortest=36), nn.Sequential(nn.AvgPool2d(8))
+
+    def maps() -> np.ndarray:
+        return keep(stem, Loader(data.items, data.labels, augment, workers=0), 4, 1, folder=tmp_path / "cache")[0]
+
+    before = np.array(maps())
+    lw.io.write_image(data.items[0], np.zeros((40, 40, 3), np.uint8))
+    assert not np.array_equal(before[0], maps()[0])
+    assert maps()[0].max() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ import pytest
 from likewise import samples
 from likewise.errors import FileError, InputError
 from likewise.images import Gallery, default
+from likewise.images.stores import indexes
 from likewise.io import read_array, write_image
 from likewise.search import Collection, Verifier, pair, verified
 from likewise.search.duplicates import alignment, copies, same_frame
 from likewise.search.parts import best_transports, order, transports
 from likewise.search.queries import shots
 from likewise.search.verdict import Judge, judge, measured, read, word
+from worlds.galleries import Patches
 
 
 def turned(photo: np.ndarray, degrees: float = 12.0, scale: float = 0.85, light: float = 0.6) -> np.ndarray:
@@ -104,6 +107,27 @@ def test_a_wrong_first_is_put_behind_one_that_holds(collection: Collection, quer
     assert {h.path for h in poor} == {h.path for h in mended}
 
 
+def test_under_a_metric_the_verdict_goes_by_what_it_was_fitted_on(collection: Collection, query: np.ndarray) -> None:
+    width = collection.gallery.store.about.width
+    metrics = [c * np.eye(width) for c in (0.1, 10.0)]
+    one, two = (collection.search(query, 3, metric=M, verify=0) for M in metrics)
+    assert [h.path for h in one] == [h.path for h in two]
+    assert [h.transport for h in two] != pytest.approx([h.transport for h in one], rel=0.5)
+    for result, M in ((one, metrics[0]), (two, metrics[1])):
+        for hit in result:
+            assert hit.probability == judge().probability(hit.distance)
+            assert hit.plan().distance == pytest.approx(hit.transport, rel=1e-6)
+            assert np.array_equal(hit.metric, M)
+
+
+def test_a_query_that_is_too_narrow_to_be_verified_is_still_found(collection: Collection) -> None:
+    result = collection.search(np.tile(np.arange(20, dtype=np.uint8)[None, :, None], (6000, 1, 3)), 2, verify=2)
+    assert len(result) == 2
+    assert all(hit.evidence is None for hit in result)
+    assert len(result.notes) == 2
+    assert "not verified: query: picture: 20 × 6000 pixels are too narrow" in result.notes[0]
+
+
 def test_the_same_search_gives_the_same_bytes(collection: Collection, query: np.ndarray) -> None:
     one, two = (collection.search(query, 3, verify=1).to_dict() for _ in range(2))
     assert json.dumps({**one, "seconds": 0}) == json.dumps({**two, "seconds": 0})
@@ -175,6 +199,32 @@ def test_a_folder_that_is_gone_empties_nothing(photos: Path, tmp_path: Path) -> 
         with pytest.raises(FileError, match="not there"):
             found.update()
         assert len(found) == 1
+
+
+def test_the_kind_of_an_index_is_changed_where_another_is_asked_for(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexes, "LEAST_ROWS", 4)
+    Collection.build(photos, tmp_path / "i", model=Patches()).close()
+    with Collection.build(photos, tmp_path / "i", model=Patches(), kind="hnsw") as found:
+        assert found.describe()["kind"] == "hnsw"
+    with Collection.build(photos, tmp_path / "i", model=Patches()) as again:
+        assert again.describe()["kind"] == "hnsw"
+
+
+def test_a_name_of_no_encoding_is_written_and_read_back(photos: Path, query: np.ndarray, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    name = os.fsdecode(b"caf\xe9.jpg")
+    try:
+        (folder / name).write_bytes((photos / "copy.jpg").read_bytes())
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    with Collection.build(folder, tmp_path / "i", model=Patches()) as found:
+        result = found.search(query, 1, rerank=False, verify=0)
+    result.to_json(tmp_path / "found.json")
+    result.page(tmp_path / "found.html")
+    assert Path(json.loads((tmp_path / "found.json").read_text())["hits"][0]["path"]).name == name
 
 
 # ------------------------------------------------------------------------------------------------------------- queries

@@ -66,7 +66,7 @@ def _parts(data: str, test_data: str | None, layout: str) -> tuple[Any, Any]:
     from likewise.images import layouts
 
     if test_data is not None:
-        return layouts.read(data, layout=layout, split="train"), layouts.read(test_data, layout=layout, split="test")
+        return layouts.read(data, layout=layout, split="train"), layouts.unseen(test_data, layout)[0]
     try:
         return layouts.read(data, layout=layout, split="train"), layouts.read(data, layout=layout, split="test")
     except FileError:  # class folders that nobody has divided

@@ -13,7 +13,7 @@ import click
 from likewise.cli.images_search import model_at, with_model
 from likewise.cli.images_train import LAYOUTS
 from likewise.cli.terminal import check_writable, remark, result, tell_left_out, write_json
-from likewise.errors import FileError, InputError
+from likewise.errors import InputError
 
 if TYPE_CHECKING:
     from likewise.images.dataset import Dataset
@@ -91,14 +91,9 @@ def _part(path: str, layout: str, split: str) -> tuple[Dataset, str]:
 
     if split == "all":
         return layouts.read(path, layout), "all"
-    if split == "train":
-        return layouts.read(path, layout, "train"), "train"
-    try:
-        return layouts.read(path, layout, "test"), "test"
-    except FileError:
-        if split == "test" or (Path(path) / "test").is_dir():
-            raise
-        return layouts.read(path, layout), "all"
+    if split == "auto":
+        return layouts.unseen(path, layout)
+    return layouts.read(path, layout, "train" if split == "train" else "test"), split
 
 
 def _record(found: Evaluation) -> dict[str, Any]:

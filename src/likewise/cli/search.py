@@ -33,7 +33,7 @@ def index(folder: str, out: str, model: str | None, kind: str | None, check: boo
     from likewise.errors import FileError
     from likewise.search import Collection
 
-    with Collection.build(folder, out, model=_model(model), kind=kind or "auto", progress=True) as collection:
+    with Collection.build(folder, out, model=_model(model), kind=kind, progress=True) as collection:
         done = collection.report
         tell_left_out([(s.name, s.reason) for s in done.skipped])
         wrong = collection.check() if check else []

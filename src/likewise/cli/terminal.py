@@ -16,7 +16,8 @@ NAMED = 5
 
 def result(line: str, record: Mapping[str, Any], as_json: bool) -> None:
     """The result on stdout: one line for people, or the record as JSON."""
-    click.echo(json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False) if as_json else line)
+    text = json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False) if as_json else line
+    click.echo(text.encode("utf-8", "backslashreplace").decode())  # names may hold bytes of no encoding
 
 
 def remark(text: str) -> None:

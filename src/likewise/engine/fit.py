@@ -71,7 +71,9 @@ class Fitted:
     def see(self, step: int, figures: Mapping[str, float]) -> bool:
         """Note an evaluation; whether it is the best so far."""
         self.history.append({"step": step, **figures})
-        better = float(figures.get("score", -math.inf)) > self.best
+        if "score" not in figures:  # then nothing can be better, and patience has nothing to go by
+            return False
+        better = float(figures["score"]) > self.best
         if better:
             self.best, self.best_step, self.since = float(figures["score"]), step, 0
         else:

@@ -61,10 +61,15 @@ class Run:
             difference = differing(run.config, plain)
             if difference:
                 raise InputError(f"out: {path} is a run with another configuration ({difference}); use another folder")
+            if _first() and run.state == "running" and (pid := _worker(path)) != os.getpid():
+                raise InputError(f"out: process {pid} is at work on {path}; wait for it, or interrupt it")
             _drop_torn_line(path / "metrics.jsonl")
             _sign(path)
             return run
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise InputError(f"out: {path} is a file, or below one; a run needs a folder") from None
         about = {
             "command": shlex.join(sys.argv) if command is None else command,
             "seed": seed,
@@ -135,9 +140,14 @@ class Run:
 
 def _sign(path: Path) -> None:
     """Say that this process works on a run; of the processes of torchrun, the first does."""
-    if os.environ.get("RANK", "0") == "0":
+    if _first():
         pid = os.getpid()
         _write_json(path / "process.json", {"pid": pid, "host": platform.node(), "began": _began(pid)})
+
+
+def _first() -> bool:
+    """Whether this is the only process, or the first of torchrun's."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def interrupt(pid: int | None) -> bool:

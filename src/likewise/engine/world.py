@@ -33,7 +33,7 @@ class World:
         if not dist.is_initialized():
             if int(os.environ.get("WORLD_SIZE", "1")) == 1:
                 return cls()
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property

@@ -221,14 +221,17 @@ def _cell(
     folder = out / slug(variant.name) / f"seed-{seed}"
     configs = variant.configs(dataclasses.replace(config, keep="last"), seed)
     asked = json.loads(json.dumps([dataclasses.asdict(c) for c in configs]))
+    data = [None if part is None else part.digest for part in (training, test, validation)]
     file = folder / "figures.json"
     if file.exists():
         known = read_json(file)
-        if known["configs"] == asked:
-            return dict(known["figures"])
-        raise InputError(f"out: {folder} holds another configuration of {variant.name!r}; use another folder")
+        if known["configs"] != asked:
+            raise InputError(f"out: {folder} holds another configuration of {variant.name!r}; use another folder")
+        if known.get("data") != data:
+            raise InputError(f"out: {folder} holds figures of other pictures or classes; use another folder")
+        return dict(known["figures"])
     figures = _measured(training, test, configs, folder, out / "cache", validation)
-    io.write_text(file, json.dumps({"configs": asked, "figures": figures}) + "\n")
+    io.write_text(file, json.dumps({"configs": asked, "data": data, "figures": figures}) + "\n")
     return figures
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,16 @@ class Dataset:
     def counts(self) -> Index:
         """How many pictures each class has, (C,)."""
         return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)
+
+    @property
+    def digest(self) -> str:
+        """What tells this data from other: sha256 of the names (of arrays, the bytes) and classes of all pictures."""
+        found = hashlib.sha256(repr((self.name, self.classes)).encode())
+        found.update(np.ascontiguousarray(self.labels).tobytes())
+        for item in self.items:
+            named = isinstance(item, str | os.PathLike)
+            found.update(os.fsencode(os.path.abspath(item)) + b"\0" if named else np.asarray(item).tobytes())  # type: ignore[arg-type]
+        return found.hexdigest()
 
     def rare(self, least: int = 2) -> tuple[str, ...]:
         """The classes with fewer than `least` pictures: no batch of `least` a class can hold them."""

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,9 +114,9 @@ def embed_files(
         rows = embed(_counted(paths, advance), on_error="skip")
         skipped: list[Skipped] = list(model.skipped)
     else:
-        arrays, skipped = _decoded(_counted(paths, advance))
+        arrays, skipped = decoded(_counted(paths, advance))
         rows = model.embed(arrays) if arrays else np.empty((0, getattr(model, "dim", 0)))
-    kept = _readable(len(paths), skipped)
+    kept = readable(len(paths), skipped)
     return unit_rows(rows, len(kept)), kept, skipped
 
 
@@ -125,11 +125,12 @@ def embed_files_with_parts(
 ) -> tuple[Float32[np.ndarray, "n d"], Int8[np.ndarray, "n cells w"], list[int], list[Skipped]]:
     """The same with the parts of each picture after its row."""
     rows, parts = model.embed_with_parts(_counted(paths, advance), on_error="skip")
-    kept = _readable(len(paths), model.skipped)
+    kept = readable(len(paths), model.skipped)
     return unit_rows(rows, len(kept)), parts, kept, list(model.skipped)
 
 
-def _readable(count: int, skipped: Sequence[Skipped]) -> list[int]:
+def readable(count: int, skipped: Sequence[Skipped]) -> list[int]:
+    """The places of `count` pictures that were not skipped."""
     bad = {s.index for s in skipped}
     return [i for i in range(count) if i not in bad]
 
@@ -141,17 +142,25 @@ def embed_pictures(model: Embeds, pictures: Sequence[Picture]) -> Float32[np.nda
     return unit_rows(rows, len(pictures))
 
 
-def unit_rows(rows: Any, count: int) -> Float32[np.ndarray, "n d"]:
+def unit_rows(rows: Any, count: int, where: str = "model: its embed gave") -> Float32[np.ndarray, "n d"]:
     """What a model gave, as float32 rows of length 1; anything else is refused."""
-    array = np.asarray(rows, dtype=np.float32)
+    array = floats(rows, where)
     if array.ndim != 2 or len(array) != count:
-        raise ShapeError(f"model: its embed gave shape {array.shape} for {count} pictures; expected ({count}, d)")
+        raise ShapeError(f"{where} shape {array.shape} for {count} pictures; expected ({count}, d)")
     norms = np.linalg.norm(array.astype(np.float64), axis=1)
     if not (np.isfinite(norms).all() and (norms > 0).all()):
-        raise InputError("model: its embed gave rows that are zero or not finite; they have no direction")
+        raise InputError(f"{where} rows that are zero or not finite; they have no direction")
     if (np.abs(norms - 1) > 1e-6).any():
         array = (array / norms[:, None]).astype(np.float32)
     return np.ascontiguousarray(array)
+
+
+def floats(rows: Any, where: str) -> Float32[np.ndarray, "..."]:
+    """An array of float32, whatever its shape."""
+    try:
+        return np.asarray(rows, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise ShapeError(f"{where} rows of different lengths, or no numbers; expected (n, d)") from None
 
 
 def digest_of(model: Embeds) -> str:
@@ -171,11 +180,12 @@ class _Work:
 
     folder: str
     model: Embeds | str
+    digest: str
     alone: bool
     advance: Callable[[], None] | None = None
 
     def __call__(self, names: list[str]) -> Mapping[str, Any]:
-        model = _loaded(self.model) if isinstance(self.model, str) else self.model
+        model = _loaded(self.model, self.digest) if isinstance(self.model, str) else self.model
         paths = [Path(self.folder, n) for n in names]
         rows, kept, skipped = embed_files(model, paths, self.advance or (lambda: None))
         reasons = json.dumps([[s.index, s.reason] for s in skipped]).encode()
@@ -186,14 +196,16 @@ class _Work:
 
 
 def _work(folder: Path, model: Embeds, parts: Path, *, alone: bool) -> _Work:
+    digest = digest_of(model)
     if alone:
-        return _Work(str(folder), model, True)
+        return _Work(str(folder), model, digest, True)
     checkpoint.save(model, parts / "model.safetensors")  # type: ignore[arg-type]
-    return _Work(str(folder.absolute()), str((parts / "model.safetensors").absolute()), False)
+    return _Work(str(folder.absolute()), str((parts / "model.safetensors").absolute()), digest, False)
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(path: str) -> Embeds:
+def _loaded(path: str, digest: str) -> Embeds:
+    """The model in a file, kept by a worker for its next part; `digest` tells it from another job's at that path."""
     model: Embeds = checkpoint.load(path)
     return model
 
@@ -204,14 +216,14 @@ def _counted(paths: Sequence[Path], advance: Callable[[], None]) -> Iterator[Pat
         advance()
 
 
-def _decoded(paths: Iterator[Path]) -> tuple[list[np.ndarray[Any, Any]], list[Skipped]]:
-    """The pictures of a model that takes arrays only."""
+def decoded(pictures: Iterable[Picture]) -> tuple[list[np.ndarray[Any, Any]], list[Skipped]]:
+    """The pictures of a model that takes arrays only, and those that cannot be read."""
     arrays, skipped = [], []
-    for i, path in enumerate(paths):
+    for i, picture in enumerate(pictures):
         try:
-            arrays.append(data.picture(path))
+            arrays.append(data.picture(picture, where=f"image {i}"))
         except LikewiseError as error:
-            skipped.append(Skipped(i, str(path), str(error)))
+            skipped.append(Skipped(i, data.name_of(picture) or f"image {i}", str(error)))
     return arrays, skipped
 
 
@@ -227,8 +239,8 @@ def _stamp(paths: Sequence[Path]) -> str:
     """A digest of which files there are, how long and how old."""
     found = hashlib.sha256()
     for path in paths:
-        about = path.stat()
-        found.update(f"{os.fsencode(path)!r} {about.st_size} {about.st_mtime_ns}\n".encode())
+        size, time = io.size_and_time(path)
+        found.update(f"{os.fsencode(path)!r} {size} {time}\n".encode())
     return found.hexdigest()
 
 

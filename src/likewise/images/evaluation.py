@@ -13,7 +13,7 @@ import numpy as np
 
 from likewise.core import neighbors
 from likewise.errors import InputError, ShapeError
-from likewise.images import metrics
+from likewise.images import embedding, metrics
 from likewise.images.ranks import Floats, Index, Rows, unit
 
 if TYPE_CHECKING:
@@ -84,8 +84,10 @@ def embedded(
 ) -> tuple[Rows, Index, list[dict[str, str]]]:
     """Unit rows of the pictures that can be read, their places in the data set, and name and reason of the others.
 
-    A model whose `embed` takes no on_error="skip" fails at the first picture that it cannot read.
+    A model that is not an embedder of ours (it has no `skipped`) is given arrays, as everywhere.
     """
+    if not hasattr(model, "skipped"):
+        return _embedded_arrays(model, dataset)
     wanted = {"batch_size": batch_size, "progress": progress, "on_error": "skip"}
     taken = inspect.signature(model.embed).parameters
     rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
@@ -96,6 +98,20 @@ def embedded(
     if rows.ndim != 2 or len(rows) != len(read):
         raise ShapeError(f"model: its embed gave shape {rows.shape} for {len(read)} pictures; expected a row each")
     return unit(rows, "model") if len(rows) else rows, read, [{"name": s.name, "reason": s.reason} for s in skipped]
+
+
+def _embedded_arrays(model: Embeds, dataset: Dataset) -> tuple[Rows, Index, list[dict[str, str]]]:
+    """The same with pictures that are decoded here, some at a time."""
+    rows, read, skipped = list[Rows](), list[int](), list[dict[str, str]]()
+    for start in range(0, len(dataset), embedding.CHUNK):
+        part = dataset.items[start : start + embedding.CHUNK]
+        arrays, bad = embedding.decoded(part)
+        skipped += [{"name": s.name, "reason": s.reason} for s in bad]
+        read += [start + i for i in embedding.readable(len(part), bad)]
+        if arrays:
+            rows.append(embedding.unit_rows(model.embed(arrays), len(arrays)))
+    whole = np.concatenate(rows) if rows else np.empty((0, 0), np.float32)
+    return whole, np.asarray(read, dtype=np.int64), skipped
 
 
 def _read(dataset: Dataset | str | os.PathLike[str]) -> Dataset:

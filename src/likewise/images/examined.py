@@ -69,7 +69,7 @@ class Examined:
         """The frozen stem's output, in pieces."""
         if mirrored not in self._kept:
             stem = nn.Sequential(Mirror(), self.stem) if mirrored else self.stem
-            maps = keep(stem, self.loader, len(self.labels), 1, device=self.device, folder=self.cache)[:, 0]
+            maps = keep(stem, self.loader, len(self.labels), 1, device=self.device, folder=self.cache)[0][:, 0]
             self._kept[mirrored] = [maps[s : s + ROWS] for s in range(0, len(maps), ROWS)]
         return self._kept[mirrored]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from likewise import io
 from likewise.engine import runs
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import data, embedding
@@ -88,6 +89,7 @@ class Gallery:
         if not len(gallery):
             tried = len(gallery.report.skipped)
             why = f"can be read ({tried} were tried)" if tried else "was found"
+            places.discard(gallery.store)
             raise FileError(f"{root}: no picture in this folder {why}")
         return gallery
 
@@ -163,7 +165,14 @@ class Gallery:
         if not self.root.is_dir():
             raise FileError(f"{self.root}: the folder of the pictures is not there; nothing was taken out")
         with self.store.writing():
-            count = self.store.remove([n for n in self.store.names() if not os.path.exists(self.path_of(n))])
+            names = list(self.store.names())
+            gone = [n for n in names if not os.path.exists(self.path_of(n))]
+            if gone and len(gone) == len(names) and not embedding.listing(self.root)[0]:
+                raise FileError(
+                    f"{self.root}: holds no picture any more, as where a disk is away; nothing was taken out (remove "
+                    "does that, if it is meant)"
+                )
+            count = self.store.remove(gone)
             self.store.settle()
         return count
 
@@ -195,8 +204,7 @@ class Gallery:
         records: dict[str, tuple[Path, Record]] = {}
         for path in paths:
             name = self.name_of(path)
-            size, mtime = (about.st_size, about.st_mtime_ns) if (about := _stat(path)) else (-1, -1)
-            records[name] = (path, Record(name, size, mtime))
+            records[name] = (path, Record(name, *io.size_and_time(path)))
         known = self.store.known(list(records))
         todo = [(p, r) for p, r in records.values() if known.get(r.name) != (r.size, r.mtime)]
         return todo, set(records) - set(known), len(records) - len(todo)
@@ -251,7 +259,7 @@ class Gallery:
         """The same search for rows (n, dim) that are at hand already."""
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
             raise InputError(f"k: expected a whole number ≥ 1, got {k!r}")
-        queries = np.asarray(rows, dtype=np.float32)
+        queries = embedding.floats(rows, "rows: got")
         if queries.ndim != 2 or queries.shape[1] != self.store.about.dim:
             raise ShapeError(f"rows: expected (n, {self.store.about.dim}), got shape {queries.shape}")
         which = Filter(None if under is None else self._folder(under), label)
@@ -259,7 +267,8 @@ class Gallery:
             return [[] for _ in queries]
         if which != Filter() and not self.store.matches(which):
             raise InputError(self._nothing(which, under))
-        found = self.store.nearest(embedding.unit_rows(queries, len(queries)), min(k, len(self.store)), which)
+        units = embedding.unit_rows(queries, len(queries), "rows: got")
+        found = self.store.nearest(units, min(k, len(self.store)), which)
         return [[Hit(self.path_of(n), d, i) for i, (n, d) in enumerate(one, 1)] for one in found]
 
     def parts(self, paths: Sequence[str | os.PathLike[str]]) -> Int8[np.ndarray, "n cells width"] | None:
@@ -375,13 +384,6 @@ def _part_shape(model: Embeds, out: str) -> tuple[int, int]:
 
 def _listed(paths: Paths) -> list[str | os.PathLike[str]]:
     return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
 
 
 def _real(path: str) -> str:

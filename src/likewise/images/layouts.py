@@ -36,6 +36,16 @@ def read(path: FilePath, layout: str = "auto", split: Split | None = None) -> Da
     return LAYOUTS[found](root, split)
 
 
+def unseen(path: FilePath, layout: str = "auto") -> tuple[Dataset, str]:
+    """What is for testing at `path`, "test", or "all" of class folders that nobody has divided; and which it is."""
+    try:
+        return read(path, layout, "test"), "test"
+    except FileError:
+        if (Path(path) / "test").is_dir():
+            raise
+        return read(path, layout), "all"
+
+
 def folder(path: FilePath, split: Split | None = None) -> Dataset:
     """Class folders: each folder that holds pictures, at any depth, is a class, named by its path within `path`."""
     root = _part(_root(path, split), split)

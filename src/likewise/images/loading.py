@@ -75,6 +75,10 @@ class Loader:
         found = self._bad.copy()
         return tuple(found[i] for i in sorted(found))
 
+    def leave_out(self, unreadable: Iterable[Skipped]) -> None:
+        """Take these for unreadable, as was found before."""
+        self._bad.update({s.index: s for s in unreadable})
+
     def load(self, indices: ArrayLike, step: int) -> Pixels:
         """These pictures as they are seen at this step: uint8 (views, n, size, size, 3)."""
         with contextlib.closing(self.ahead([indices], start=step)) as batches:

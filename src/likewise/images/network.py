@@ -121,7 +121,7 @@ def assemble(backbone: Any, *, frozen: int, total: int, heads: int, norm: str = 
         raise InputError(f"frozen: the backbone has {len(parts)} parts, got {frozen}")
     whole = norm == "trained"
     tail = Tail(parts[frozen:], backbone.dim, total, heads, chunk=WHOLE if whole else chunk, frozen_norm=not whole)
-    return Network(parts[:frozen], tail)
+    return Network(parts[:frozen], tail).eval()  # a module of the user's own comes as it was left
 
 
 def principal(features: NDArray[Any], total: int, *, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

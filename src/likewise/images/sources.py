@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from likewise import io
-from likewise.engine.runs import progress
+from likewise.engine.runs import progress, read_json
 from likewise.engine.world import World
 from likewise.images.batches import BalancedBatches
 from likewise.images.loading import Loader
+from likewise.images.model import Skipped
 
 Index = NDArray[np.int64]
 CHUNK = 16
@@ -89,11 +91,23 @@ class Pictures:
 class Kept:
     """The stem's output for `kept` crops of each picture, of which every step draws as many as it needs.
 
-    maps (n, kept, …) float16: half the memory, and far below what the crops differ by.
+    maps (n, kept, …) float16: half the memory, and far below what the crops differ by. `shown` (n,) are the pictures
+    that they are of: an unreadable one is replaced.
     """
 
-    def __init__(self, maps: NDArray[np.float16], schedule: Schedule, *, views: int, seed: int, world: World) -> None:
-        self.maps, self.schedule, self.views, self.seed, self.world = maps, schedule, views, seed, world
+    def __init__(
+        self,
+        maps: NDArray[np.float16],
+        shown: Index,
+        schedule: Schedule,
+        *,
+        views: int,
+        seed: int,
+        world: World,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.maps, self.shown, self.schedule, self.views = maps, shown, schedule, views
+        self.seed, self.world, self.device = seed, world, device
 
     def batch(self, step: int) -> tuple[Index, Tensor]:
         """The batch of a step, each picture in different crops for different views."""
@@ -102,7 +116,7 @@ class Kept:
         order = rng.random((len(indices), self.maps.shape[1])).argsort(axis=1)[:, : self.views]
         own = self.world.part(len(indices))
         drawn = self.maps[indices[own, None], order[own]].swapaxes(0, 1)
-        return indices, torch.from_numpy(drawn.astype(np.float32))
+        return self.shown[indices], torch.from_numpy(drawn.astype(np.float32)).to(self.device)
 
 
 def keep(
@@ -114,46 +128,58 @@ def keep(
     device: str | torch.device = "cpu",
     folder: Path | None = None,
     show: bool = True,
-) -> NDArray[np.float16]:
-    """The stem's output for `kept` crops of each of `count` pictures, (count, kept, …) float16.
+) -> tuple[NDArray[np.float16], Index]:
+    """The stem's output for `kept` crops of each of `count` pictures, (count, kept, …) float16, and whose they are.
 
-    With `folder`, it is a file there, named after all that decides it, and made only once.
+    With `folder`, it is a file there, named after all that decides it, and made only once; what could not be read then
+    is told by the loader as if it had tried again.
     """
-    file = None if folder is None else folder / f"frozen-{_key(stem, loader, kept)[:16]}.npy"
-    if file is not None and file.exists():
-        return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    maps = _made(stem, loader, count, kept, device, show)
-    if file is None:
-        return maps
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with io.atomic(file) as sibling, open(sibling, "wb") as stream:
-        np.save(stream, maps, allow_pickle=False)
-    return np.load(file, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    if folder is None:
+        return _made(stem, loader, count, kept, device, show)
+    file = folder / f"frozen-{_key(stem, loader, kept)[:16]}.npy"
+    beside = file.with_suffix(".json")
+    if not file.exists():
+        maps, shown = _made(stem, loader, count, kept, device, show)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        skipped = [[s.index, s.name, s.reason] for s in loader.skipped]
+        replaced = [[int(i), int(shown[i])] for i in np.flatnonzero(shown != np.arange(count))]
+        io.write_text(beside, json.dumps({"skipped": skipped, "replaced": replaced}) + "\n")
+        with io.atomic(file) as sibling, open(sibling, "wb") as stream:
+            np.save(stream, maps, allow_pickle=False)
+    said = read_json(beside)
+    loader.leave_out(Skipped(int(i), str(name), str(why)) for i, name, why in said["skipped"])
+    shown = np.arange(count, dtype=np.int64)
+    for i, j in said["replaced"]:
+        shown[i] = j
+    return np.load(file, mmap_mode="r", allow_pickle=False), shown
 
 
 def _made(
     stem: nn.Module, loader: Loader, count: int, kept: int, device: str | torch.device, show: bool
-) -> NDArray[np.float16]:
-    maps: NDArray[np.float16] | None = None
+) -> tuple[NDArray[np.float16], Index]:
+    maps, shown = np.empty((0, kept), dtype=np.float16), np.arange(count, dtype=np.int64)
     parts = np.array_split(np.arange(count, dtype=np.int64), max(1, count // 64))
     with progress(kept * len(parts), "frozen part", show=show) as advance:
         for k in range(kept):
             ahead = loader.ahead(parts, start=k, stride=0)
-            for part, (_, _, views) in zip(parts, ahead, strict=True):
+            for part, (_, real, views) in zip(parts, ahead, strict=True):
                 y = through(stem, as_tensor(views[0], device)).cpu().numpy()
-                if maps is None:
+                if not len(maps):
                     maps = np.empty((count, kept, *y.shape[1:]), dtype=np.float16)
-                maps[part, k] = y
+                maps[part, k], shown[part] = y, real
                 advance()
-    return np.empty((0, kept), dtype=np.float16) if maps is None else maps
+    return maps, shown
 
 
 def _key(stem: nn.Module, loader: Loader, kept: int) -> str:
-    """sha256 of the stem's weights, the pictures' names, and how crops are drawn."""
+    """sha256 of the stem's weights, the pictures (files by name, size and time), and how crops are drawn."""
     found = hashlib.sha256(f"{loader.augment} {loader.seed} {kept} {stem}".encode())
     for name, value in sorted(stem.state_dict().items()):
         found.update(name.encode() + np.ascontiguousarray(value.cpu().numpy()).tobytes())
     for item in loader.items:
-        named = isinstance(item, str | os.PathLike)
-        found.update(os.fspath(item).encode() if named else np.asarray(item).tobytes())  # type: ignore[arg-type]
+        if isinstance(item, str | os.PathLike):
+            found.update(os.fsencode(item) + f" {io.size_and_time(item)}\n".encode())
+        else:
+            array = np.asarray(item)
+            found.update(f"{array.shape} {array.dtype}\n".encode() + array.tobytes())
     return found.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,10 +34,14 @@ from likewise.images.tasks import RANKED
 if TYPE_CHECKING:
     from likewise.images.layouts import Dataset
 
+log = logging.getLogger(__name__)
+
 MODEL = "model.safetensors"
 """The file of a run directory that holds the embedder."""
 WEIGHTS = "weights.safetensors"
 """What stands in its place where the backbone is a module of the user's own."""
+NAMED = 5
+"""Unreadable pictures that are named one by one."""
 TURNED = 16
 """Pictures of a batch that are turned where a task asks for that."""
 
@@ -139,6 +144,11 @@ class Training:
             evaluate_every=config.evaluate_every or len(self.batches),
         )
         self.views = 2 if self.objective.momentum else 1
+        for name, data in {"validation": validation, **watch}.items():
+            if data is not None and data.counts.max() < 2:
+                raise InputError(
+                    f"{name}: no class has two pictures, so none could be found; add some, or leave it out"
+                )
         self.examined = {
             name: Examined(data, config, self.whole.stem, device, cache=cache)
             for name, data in {"validation": validation, **watch}.items()
@@ -167,9 +177,19 @@ class Training:
             made = self.embedder(fitted)
             if run is not None and self.world.first:
                 self._keep(run, fitted)
+        self._tell_left_out()
         if run is not None and self.world.first:
-            run.finish(steps=fitted.step, best_step=fitted.best_step, **_last(fitted))
+            left_out = len(self.loader.skipped)
+            run.finish(steps=fitted.step, best_step=fitted.best_step, **_last(fitted), left_out=left_out)
         return made
+
+    def _tell_left_out(self) -> None:
+        """Name the training pictures that could not be read and were replaced by others of their classes."""
+        skipped = self.loader.skipped
+        for one in skipped[:NAMED]:
+            log.warning("left out: %s: %s", one.name, one.reason)
+        if len(skipped) > NAMED:
+            log.warning("left out: %d more of the training pictures", len(skipped) - NAMED)
 
     def _put_best(self, choosing: bool, best: dict[str, Tensor], run: Run | None, world: World) -> None:
         if not choosing:
@@ -237,7 +257,9 @@ class Training:
         if self.config.frozen:
             raise InputError("frozen: the task rotation needs whole pictures; use frozen=0")
         few = x[: max(1, TURNED // self.world.size)]
-        return self.world.gather(self.network(torch.cat([few.rot90(k, (-2, -1)) for k in range(4)])))
+        rows = self.world.gather(self.network(torch.cat([few.rot90(k, (-2, -1)) for k in range(4)])))
+        by_process = rows.reshape(self.world.size, 4, len(few), *rows.shape[1:])
+        return by_process.transpose(0, 1).flatten(0, 2)  # all that are turned alike side by side
 
     def after(self, step: int) -> None:
         """Queue rows, and let the momentum network follow."""
@@ -280,11 +302,12 @@ class Training:
         if c.frozen and c.views:
             if c.views < self.views:
                 raise InputError(f"views: these tasks need {self.views} crops of a picture, got {c.views}")
-            loader = self._loader(views=1)
-            stem, show = self.whole.stem, self.world.first
-            maps = keep(stem, loader, len(self.data), c.views, device=self.device, folder=self.cache, show=show)
-            return Kept(maps, schedule, views=self.views, seed=c.seed, world=self.world)
-        return Pictures(self._loader(views=self.views), schedule, self.whole.stem, world=self.world, device=self.device)
+            self.loader = self._loader(views=1)
+            stem, show, where = self.whole.stem, self.world.first, self.device
+            maps, shown = keep(stem, self.loader, len(self.data), c.views, device=where, folder=self.cache, show=show)
+            return Kept(maps, shown, schedule, views=self.views, seed=c.seed, world=self.world, device=where)
+        self.loader = self._loader(views=self.views)
+        return Pictures(self.loader, schedule, self.whole.stem, world=self.world, device=self.device)
 
     def _loader(self, *, views: int) -> Loader:
         c = self.config

@@ -72,11 +72,13 @@ class Collection:
         out: str | os.PathLike[str] = PLACE,
         *,
         model: Embeds | None = None,
-        kind: str = "auto",
-        recall: float = 0.99,
+        kind: str | None = None,
+        recall: float | None = None,
         progress: bool = False,
     ) -> Self:
         """Index every photo below `folder` at `out`, a folder or milvus://host:port/collection.
+
+        `kind` and `recall` are those of `Gallery.build`; without them, "auto" and 0.99, or what the index has.
 
         An index that is there already is brought up to date: new photos are added, changed ones embedded anew, deleted
         ones taken out. One that was interrupted is gone on with; what is kept survives whatever kills the process.
@@ -87,7 +89,10 @@ class Collection:
             raise FileError(f"{os.fspath(folder)}: not a folder; give the folder that holds the photos")
         fresh = not places.exists(out)
         if fresh:
-            gallery = Gallery.build(model, folder, out, kind=kind, recall=recall, parts=True, progress=progress)
+            tuned = 0.99 if recall is None else recall
+            gallery = Gallery.build(
+                model, folder, out, kind=kind or "auto", recall=tuned, parts=True, progress=progress
+            )
         else:
             gallery = Gallery.open(out, model)
         found = cls(gallery, os.fspath(out))
@@ -97,6 +102,7 @@ class Collection:
                 found.report = Updated(added.added, added.updated, added.unchanged, 0, added.skipped)
             else:
                 found.update(folder, progress=progress)
+                found._become(kind, recall)
         except BaseException:
             gallery.close()
             raise
@@ -114,6 +120,13 @@ class Collection:
         added = self.gallery.add(root, progress=progress)
         self.report = Updated(added.added, added.updated, added.unchanged, removed, added.skipped)
         return self.report
+
+    def _become(self, kind: str | None, recall: float | None) -> None:
+        """Be searched as is asked for, where that is another way than so far."""
+        about = self.gallery.store.about
+        wanted = kind or about.kind, about.recall if recall is None else recall
+        if wanted != (about.kind, about.recall):
+            self.gallery.reindex(*wanted)
 
     # ── what is in it ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,9 +242,12 @@ class Collection:
         kept = None if views is None else self.gallery.parts([h.path for h in hits])
         if kept is None:
             return hits, [f"not re-ranked: {self.gallery.store.about.model} has no map of a picture's parts"]
-        values, which = parts.best_transports(views, kept, parts.check_metric(metric, int(kept.shape[2])))
+        matrix = parts.check_metric(metric, int(kept.shape[2]))
+        values, which = parts.best_transports(views, kept, matrix)
         named = [
-            replace(hit, transport=float(v), shot=int(s), parts=(views[s], kept[i])) if np.isfinite(v) else hit
+            replace(hit, transport=float(v), shot=int(s), parts=(views[s], kept[i]), metric=matrix)
+            if np.isfinite(v)
+            else hit
             for i, (hit, v, s) in enumerate(zip(hits, values, which, strict=True))
         ]
         return [named[i] for i in parts.order(values)], []
@@ -260,14 +276,19 @@ def _verified(
     query: Query, hits: list[Found], many: int, thorough: bool, aligner: Any
 ) -> tuple[list[Found], list[str]]:
     """The first `many` with what their pixels say, the most probable first; then those that could not be looked at."""
-    chosen, verifiers = hits[:many], dict[int, Verifier]()
-    for hit in chosen:
-        if hit.shot not in verifiers:
-            verifiers[hit.shot] = Verifier(query.shots[hit.shot], aligner=aligner, thorough=thorough)
+    chosen, verifiers = hits[:many], dict[int, Verifier | LikewiseError]()
+    for shot in {hit.shot for hit in chosen}:
+        try:
+            verifiers[shot] = Verifier(query.shots[shot], aligner=aligner, thorough=thorough)
+        except LikewiseError as error:  # too narrow, say: then it is found, but not verified
+            verifiers[shot] = error
 
     def look(hit: Found) -> Evidence | str:
+        verifier = verifiers[hit.shot]
+        if isinstance(verifier, LikewiseError):
+            return f"{hit.path}: not verified: query: {verifier}"
         try:
-            return verifiers[hit.shot](hit.path)
+            return verifier(hit.path)
         except LikewiseError as error:
             return f"{hit.path}: not verified: {error}"
 

@@ -24,7 +24,8 @@ class Found:
 
     `distance` is that of the embeddings (`likewise.images`), `transport` that of the parts (`likewise.sets`), None
     where it was not asked for; `evidence` is what the pixels say (`likewise.pixels`), None where they were not looked
-    at. `probability` is that it shows the same, `shot` the one of the query's pictures that is nearest to it.
+    at. `probability` is that it shows the same, `shot` the one of the query's pictures that is nearest to it, `metric`
+    the one that `transport` was measured under, None for the identity.
     """
 
     path: str
@@ -35,22 +36,27 @@ class Found:
     evidence: Evidence | None = field(default=None, repr=False)
     probability: float = 0.0
     parts: tuple[NDArray[np.int8], NDArray[np.int8]] | None = field(default=None, repr=False)
+    metric: NDArray[np.float64] | None = field(default=None, repr=False)
 
     @property
     def verdict(self) -> Verdict:
         """same (from 90 % on), different (up to 10 %), or unsure."""
         return word(self.probability)
 
-    def plan(self, metric: Any = None) -> SetComparison | None:
+    def plan(self) -> SetComparison | None:
         """The plan between the parts of the query and of this picture; None where they are not known."""
         from likewise.search.parts import plan
 
-        return None if self.parts is None else plan(*self.parts, metric)
+        return None if self.parts is None else plan(*self.parts, self.metric)
 
     def judged(self, judge: Judge, evidence: Evidence | None = None) -> Found:
-        """The same with a probability, and with evidence where there is any."""
+        """The same with a probability, and with evidence where there is any.
+
+        The transport distance counts under the identity only: that is what the verdict was fitted on.
+        """
         seen = self.evidence if evidence is None else evidence
-        return replace(self, evidence=seen, probability=judge.probability(self.distance, self.transport, seen))
+        transport = self.transport if self.metric is None else None
+        return replace(self, evidence=seen, probability=judge.probability(self.distance, transport, seen))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain Python values."""

@@ -115,3 +115,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of files and connections."""
+
+    def drop(self) -> None:
+        """Delete everything that is kept, and close."""

@@ -138,6 +138,7 @@ class FolderStore:
         """Keep these in a new segment; a name that is kept already gets the new row in the same step."""
         for record in records:
             segments.check_name(record.name, "paths")
+        segments.check_rows(rows, records, self.about.dim)
         state = self.state
         ids = range(state.next_id, state.next_id + len(records))
         added = segments.write(self.path, state.next_file, ids, records, rows, parts)
@@ -348,6 +349,17 @@ class FolderStore:
     def close(self) -> None:
         """Let go of the mapped files."""
         self._become(State())
+
+    def drop(self) -> None:
+        """Delete everything that is kept, and the folder, where nothing else lies in it."""
+        with shards.locked(self.path):
+            self.close()
+            for name in (MANIFEST, MODEL):
+                (self.path / name).unlink(missing_ok=True)
+            self._sweep()
+        (self.path / ".lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
 
 
 def _chosen(segment: Segment, which: Filter) -> NDArray[np.bool_]:

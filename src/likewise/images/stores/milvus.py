@@ -27,7 +27,7 @@ import numpy as np
 from likewise.errors import FileError, InputError, MissingExtra
 from likewise.images.stores import About, Filter, Found, Parts, Record, Rows, folders_of, label_of
 from likewise.images.stores.ranking import Candidates, ranked
-from likewise.images.stores.segments import check_name
+from likewise.images.stores.segments import check_name, check_rows
 
 PATIENCE = 30
 """Seconds to wait for a server."""
@@ -47,6 +47,9 @@ class MilvusStore:
     @classmethod
     def exists(cls, address: str) -> bool:
         """Whether the collection is there."""
+        uri = parse(address)[0]
+        if not uri.startswith("http") and not os.path.exists(uri):
+            return False
         client, collection, where = _connected(address)
         with _said(where):
             found = bool(client.has_collection(collection))
@@ -138,6 +141,7 @@ class MilvusStore:
         """Keep these; a name that is kept already gets the new row."""
         for record in records:
             check_name(record.name, "paths")
+        check_rows(rows, records, self.about.dim)
         entries = [_entry(record, row) for record, row in zip(records, rows, strict=True)]
         for some in _slices(entries):
             with _said(self.where):
@@ -215,6 +219,12 @@ class MilvusStore:
         """Close the connection."""
         self.client.close()
 
+    def drop(self) -> None:
+        """Delete the collection."""
+        with _said(self.where):
+            self.client.drop_collection(self.collection)
+        self.close()
+
 
 def _check_kind(kind: str) -> None:
     if kind not in ("auto", "flat"):
@@ -229,7 +239,7 @@ def _connected(address: str) -> tuple[Any, str, str]:
     except ImportError:
         raise MissingExtra("pymilvus", "milvus") from None
     if token is None and not uri.startswith("http"):
-        _lite()
+        _lite(uri)
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs each error that it also raises, with a trace
     with _said(where):
         return (
@@ -251,16 +261,23 @@ def parse(address: str) -> tuple[str, str | None, str, str]:
     if not parts.hostname:
         if not path.endswith(".db"):
             raise InputError(f"out: expected a file of milvus-lite that ends in .db, got {path!r}")
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         return path, None, collection, address
     token = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
-    host = f"{parts.hostname}:{parts.port or 19530}"
+    try:
+        host = f"{parts.hostname}:{parts.port or 19530}"
+    except ValueError:
+        raise InputError(f"out: expected a port between 0 and 65535, got {parts.netloc.rpartition('@')[2]!r}") from None
     return f"http://{host}{path}", token, collection, f"milvus://{host}{path}/{collection}"
 
 
-def _lite() -> None:
+def _lite(file: str) -> None:
+    """Make ready for a file of milvus-lite: the package, and the file's folder."""
     if importlib.util.find_spec("milvus_lite") is None:
         raise MissingExtra("milvus-lite", "milvus")
+    try:
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{os.path.dirname(file)}: cannot be made: {error.strerror}") from None
 
 
 @contextlib.contextmanager

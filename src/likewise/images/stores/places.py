@@ -53,6 +53,12 @@ def opened(out: str) -> Store:
     return FolderStore.open(Path(out))
 
 
+def discard(store: Store) -> None:
+    """Close a store that holds nothing, and leave nothing of it: its place is free for another."""
+    if not len(store):
+        store.drop()
+
+
 def own_model(store: Store) -> Any:
     """The model that is kept with the rows, or None."""
     file = store.path / MODEL if isinstance(store, FolderStore) else None

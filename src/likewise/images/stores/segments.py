@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise import io
-from likewise.errors import FileError
+from likewise.errors import FileError, ShapeError
 from likewise.images.stores import About, Parts, Record, Rows
 
 BLOCK, CHECKED = 1 << 22, 16_384
@@ -52,9 +52,10 @@ class Segment:
         return len(self.ids)
 
     def scan(self) -> Rows:
-        """The rows, checked against their checksum the first time."""
+        """The rows, checked against their checksum the first time: as they are mapped, for a writer may have merged
+        the segment since, and deleted its file."""
         if not self.verified:
-            if sha256(self.path) != self.sums[0]:
+            if _mapped_sum(self.rows, self.path) != self.sums[0]:
                 raise FileError(f"{self.path}: damaged, its contents do not match the checksum in the manifest")
             self.verified = True
         return self.rows
@@ -164,6 +165,14 @@ def check_name(name: str, path: Path | str) -> None:
         raise FileError(f"{path}: holds the name {name[:80]!r}, which is no plain path below the root")
 
 
+def check_rows(rows: Rows, records: Sequence[Record], dim: int) -> None:
+    """Refuse rows of another length than a store's: kept, they would bar it from being opened."""
+    if rows.shape != (len(records), dim):
+        raise ShapeError(
+            f"model: its embed gave rows of shape {rows.shape}; expected {(len(records), dim)}, as the gallery has"
+        )
+
+
 def sha256(path: Path) -> str:
     """The checksum of a file, read in blocks."""
     digest = hashlib.sha256()
@@ -173,6 +182,18 @@ def sha256(path: Path) -> str:
                 digest.update(block)
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from None
+    return digest.hexdigest()
+
+
+def _mapped_sum(rows: Rows, path: Path) -> str:
+    """The checksum of a mapped file, whether or not its name is still there."""
+    whole = getattr(rows, "_mmap", None)
+    if whole is None:
+        return sha256(path)
+    digest = hashlib.sha256()
+    with memoryview(whole) as view:
+        for start in range(0, len(view), BLOCK):
+            digest.update(view[start : start + BLOCK])
     return digest.hexdigest()
 
 
