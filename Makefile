@@ -40,11 +40,13 @@ check: $(VENV)/with-check  ## ruff, mypy --strict, import-linter
 
 bench: $(VENV)/with-bench  ## measure speed and quality anew, then fill the tables of README and docs
 	$(PIP) install --quiet --no-deps 'aeon>=1.0'  # for its JapaneseVowels files only; its pins would hold numba back
-	for what in transport threads start profile memory spectra images diva embed; do $(BIN)/python benchmarks/speed.py $$what || exit 1; done
+	for what in transport threads start profile memory spectra images diva embed 'search index' 'search shortlist' 'search stages'; do $(BIN)/python benchmarks/speed.py $$what || exit 1; done
 	$(BIN)/python benchmarks/quality.py sets
 	$(BIN)/python benchmarks/quality.py held-out
 	$(BIN)/python benchmarks/quality.py distributions
 	$(BIN)/python benchmarks/quality.py images
+	$(BIN)/python benchmarks/quality.py pixels
+	$(BIN)/python benchmarks/quality.py search
 	$(BIN)/python benchmarks/tables.py
 
 docs: $(VENV)/with-docs  ## the documentation, warnings are errors: docs/_build/html/index.html

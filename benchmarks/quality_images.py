@@ -241,36 +241,52 @@ def short(birds: Birds) -> None:
 
 
 def mirror(birds: Birds) -> None:
-    """A picture alone against it with its mirror image: margin after 240 steps, margin and DiVA after the long race."""
-    rows = []
-    for variant, config, group in ((MARGIN, SHORT, "short"), (MARGIN, FULL, "race-full"), (SMALL, FULL, "race-full")):
-        for seed in birds.seeds:
-            folder = _folder(birds, variant, config, seed, group)
-            if not (folder / "figures.json").exists():
-                continue
-            if not (folder / "mirror.json").exists():
-                write_text(folder / "mirror.json", json.dumps(_mirrored(birds, folder / "model.safetensors")) + "\n")
-            told = json.loads((folder / "mirror.json").read_text())
-            training = "240 steps, half-frozen" if config is SHORT else "20 epochs, everything"
-            rows.append({"variant": f"{variant.name}, {training}", "seed": seed, **told})
-            click.echo(f"mirror: {rows[-1]}", err=True)
-    command = "python benchmarks/quality.py images --only mirror"
-    record(
-        "quality-images-mirror", list(rows[0]), rows, command, "The last networks of the runs above; nothing is trained"
-    )
+    """A picture alone against it with its mirror image, as trained embedders look at it; nothing is trained."""
+    rows: Rows = []
+    base: dict[int, float] = {}
+    long = [(variant, FULL, "race-full") for variant in (MARGIN, SMALL, UNTRAINED)]
+    for variant, config, group in [(MARGIN, SHORT, "short"), *long]:
+        folders = {seed: _folder(birds, variant, config, seed, group) for seed in birds.seeds}
+        folders = {seed: folder for seed, folder in folders.items() if (folder / "figures.json").exists()}
+        if not folders:
+            continue
+        alone = [run(birds, variant, config, seed, group) for seed in folders]
+        seen = {seed: _mirrored(birds, folder) for seed, folder in folders.items()}
+        training = "240 steps, half-frozen" if config is SHORT else "20 epochs, everything"
+        row: dict[str, Any] = {"variant": f"{variant.name}, {training}", "seeds": len(folders)}
+        for part in ("validation", "test"):
+            both = np.array([found[f"{part} R@1, mirrored"] for found in seen.values()])
+            row |= {f"{part} R@1, alone": float(np.mean([r[part][-1] for r in alone]))}
+            row |= _spread(f"{part} R@1, mirrored", both) | {f"{part} by seed": both.tolist()}
+        test = {seed: found["test R@1, mirrored"] for seed, found in seen.items()}
+        base = base or (test if config is FULL else {})
+        paired = [test[s] - base[s] for s in test if s in base]
+        if paired:
+            mean, error = mean_error(np.array(paired))
+            row |= {"test difference, mirrored": mean, "its s.e.": _number(error)}
+        rows.append(row)
+        click.echo(f"mirror: {row}", err=True)
+    columns = ["variant", "seeds", *(f"{part} R@1, {how}" for part in ("validation", "test") for how in SEEN)]
+    columns += ["test R@1, mirrored s.e.", "test difference, mirrored", "its s.e."]
+    note = "The last networks of the runs above; differences to margin after 20 epochs, paired by seed"
+    record("quality-images-mirror", columns, rows, "python benchmarks/quality.py images --only mirror", note)
 
 
-def _mirrored(birds: Birds, file: Path) -> dict[str, float]:
-    """R@1 of a network that looks at pictures alone, and with their mirror images."""
+SEEN = ("alone", "mirrored")
+
+
+def _mirrored(birds: Birds, folder: Path) -> dict[str, float]:
+    """R@1 of a network that looks at pictures and their mirror images; found once."""
     from likewise.engine.checkpoint import load
 
-    model, found = load(file), {}
-    for model.mirror in (False, True):
-        kind = "mirrored" if model.mirror else "alone"
+    file, found = folder / "mirror.json", dict[str, float]()
+    if not file.exists():
+        model = load(folder / "model.safetensors")
+        model.mirror = True
         for name, part in (("validation", birds.validation), ("test", birds.test)):
-            rows = model.embed(part.items)
-            found[f"{name} R@1, {kind}"] = metrics.recall_at_k(rows, part.labels, ks=(1,))[1]
-    return found
+            found[f"{name} R@1, mirrored"] = metrics.recall_at_k(model.embed(part.items), part.labels, ks=(1,))[1]
+        write_text(file, json.dumps(found) + "\n")
+    return dict(json.loads(file.read_text()))
 
 
 def race(birds: Birds) -> None:

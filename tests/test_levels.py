@@ -161,7 +161,7 @@ def test_a_level_that_does_not_fit_is_refused(pair: tuple[str, str], level: str,
 
 @pytest.mark.usefixtures("here")
 def test_an_option_of_another_level_is_refused() -> None:
-    with pytest.raises(lw.InputError, match="gamma: not an option of the level pixels; it has model"):
+    with pytest.raises(lw.InputError, match="gamma: not an option of the level pixels; it is one of sets"):
         lw.compare("a.png", "b.png", gamma=1.0)
     with pytest.raises(lw.InputError, match="rho: only a bank"):
         lw.compare("one", "fashion", rho=-1.0)

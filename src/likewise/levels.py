@@ -144,7 +144,9 @@ def check(a: Told, b: Told, level: str, options: Mapping[str, Any]) -> None:
     _check_fit(level, a, b)
     for name in options:
         if name not in OPTIONS[level]:
-            raise InputError(f"{name}: not an option of the level {level}; it has {', '.join(OPTIONS[level])}")
+            others = " and ".join(other for other in OPTIONS if name in OPTIONS[other])
+            known = f"it is one of {others}" if others else f"it has {', '.join(OPTIONS[level])}"
+            raise InputError(f"{name}: not an option of the level {level}; {known}")
 
 
 def _check_fit(level: str, a: Told, b: Told) -> None:

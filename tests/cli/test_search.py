@@ -100,6 +100,10 @@ def test_duplicates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["search"], "query: expected a photo or a video"),
         (["search", "q.jpg", "--duplicates"], "query: --duplicates takes none"),
         (["search", "q.jpg", "--out", "p.gif"], "out: expected a name that ends in .html"),
+        (["search", "--duplicates", "--out", "p.html"], "out: --duplicates draws nothing"),
+        (["search", "q.jpg", "r.jpg", "--each", "--out", "p.png"], "out: a picture shows one query"),
+        (["images", "search", "q.jpg", "--gallery", "g", "--out", "p.html"], "out: expected a name that ends in .png"),
+        (["images", "compare", "q.jpg", "r.jpg", "--out", "p.txt"], "out: expected a name that ends in .png"),
         (["index", "nowhere"], "not a folder"),
     ],
 )
@@ -117,6 +121,12 @@ def test_a_query_that_is_no_picture_is_named(home: Path, tmp_path: Path, capsys:
     (tmp_path / "q.jpg").write_bytes(b"nothing")
     assert main(["search", str(tmp_path / "q.jpg"), "--index", str(home / "likewise-index")]) == 2
     assert "q.jpg" in capsys.readouterr().err
+
+
+def test_a_query_that_is_neither_a_picture_nor_a_video(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "notes.txt").write_text("words")
+    assert main(["search", str(home / "notes.txt"), "--index", str(home / "likewise-index")]) == 2
+    assert "notes.txt: is neither a picture nor a video" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+import likewise as lw
 from likewise import samples
 from likewise.errors import FileError, InputError
 from likewise.images import Gallery, default
@@ -126,6 +127,22 @@ def test_a_query_that_is_too_narrow_to_be_verified_is_still_found(collection: Co
     assert all(hit.evidence is None for hit in result)
     assert len(result.notes) == 2
     assert "not verified: query: picture: 20 × 6000 pixels are too narrow" in result.notes[0]
+
+
+def test_a_metric_is_learned_from_what_reranking_compares(collection: Collection, query: np.ndarray) -> None:
+    paths = sorted(collection)[:6]
+    sets = collection.signatures(paths)
+    assert {s.points.shape for s in sets} == {(49, 112)}
+    model = lw.sets.WassersteinLMNN(multilevel=False, start="identity", rho0=1.0, max_iter=1, rounds=1).fit(sets, [0, 0, 0, 1, 1, 1])
+    hits = collection.search(query, 3, metric=model, verify=0)
+    assert all(hit.metric is not None and hit.transport is not None for hit in hits)
+
+
+def test_a_long_query_is_thinned_and_says_so(collection: Collection, query: np.ndarray) -> None:
+    result = collection.search([query] * 20, 1, rerank=False, verify=0)
+    assert len(result.query) == 16
+    assert result.notes == ("query: 16 of its 20 pictures, evenly taken",)
+    assert collection.search([query] * 16, 1, rerank=False, verify=0).notes == ()
 
 
 def test_the_same_search_gives_the_same_bytes(collection: Collection, query: np.ndarray) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from likewise.cli import LazyGroup
-from likewise.cli.terminal import check_writable, remark, result
+from likewise.cli.terminal import DRAWN, remark, result, target
 
 
 @click.group(
@@ -41,10 +40,9 @@ def compare(a: str, b: str, model: str | None, out: str, as_json: bool) -> None:
     from likewise.cli.images_search import model_at
     from likewise.images.compare import compare as compared
 
-    target = Path(out)
-    check_writable(target.parent)
+    picture = target(out, "out", DRAWN)
     found = compared(a, b, model=model_at(model))
-    found.plot(target)
-    record: dict[str, Any] = found.to_dict() | {"picture": str(target)}
+    found.plot(picture)
+    record: dict[str, Any] = found.to_dict() | {"picture": out}
     result(f"distance {found.distance:.4f} (cosine {found.cosine:.4f}, {found.model})", record, as_json)
-    remark(f"see {target}")
+    remark(f"see {out}")

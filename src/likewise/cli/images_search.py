@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from likewise.cli.terminal import check_writable, remark, result, tell_left_out, warn
+from likewise.cli.terminal import DRAWN, check_writable, remark, result, target, tell_left_out, warn
 
 if TYPE_CHECKING:
     from likewise.images.gallery import Gallery
@@ -158,7 +158,7 @@ def _measured(record: dict[str, Any]) -> list[str]:
 @click.option("--gallery", "place", required=True, help="the gallery: a folder, or milvus://host:port/collection")
 @with_model
 @click.option("-k", default=10, show_default=True, type=click.IntRange(1), help="how many to find")
-@click.option("--label", help="only pictures whose own folder has this name")
+@click.option("--label", help="only pictures that lie in a subfolder of this name")
 @click.option("--under", help="only pictures below this folder")
 @click.option("--out", type=click.Path(), help="write a picture of the ranking (.png, .svg, .pdf, .jpg)")
 @click.option("--json", "as_json", is_flag=True, help="print the ranking as JSON")
@@ -176,16 +176,15 @@ def search(
     from likewise.images import data
     from likewise.images.gallery import Gallery
 
-    if out is not None:
-        check_writable(Path(out).absolute().parent)
+    picture = target(out, "out", DRAWN)
     with Gallery.open(place, None if model is None else model_at(model)) as gallery:
         queries = [str(q) for q in data.pictures(query)]
         found = gallery.search(queries, k, under=under, label=label)
         lines = _table(queries, found, gallery.root)
         about = {"gallery": place, "model": gallery.store.about.model, "kind": gallery.describe()["kind"]}
-    if out is not None:
-        _draw(queries, found, Path(out))
-        remark(f"see {out}")
+    if picture is not None:
+        _draw(queries, found, picture)
+        remark(f"see {picture}")
     rankings = [{"query": q, "hits": [vars(h) for h in hits]} for q, hits in zip(queries, found, strict=True)]
     result(lines, {**about, "k": k, "label": label, "under": under, "queries": rankings}, as_json)
 

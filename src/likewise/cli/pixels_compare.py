@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from likewise.cli.pixels_model import model_at, target, with_model, working
-from likewise.cli.terminal import labels_of, remark, result
+from likewise.cli.pixels_model import model_at, with_model, working
+from likewise.cli.terminal import DRAWN, labels_of, remark, result, target
 from likewise.errors import InputError
 
 if TYPE_CHECKING:
     from likewise.pixels.compare import PixelComparison
 
-DRAWN = (".png", ".svg", ".pdf", ".jpg")
 PHOTO = (".png", ".jpg", ".webp", ".tif")
 FLOWS = (".flo", ".png")
 

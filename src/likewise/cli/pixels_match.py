@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from likewise.cli.pixels_compare import DRAWN
-from likewise.cli.pixels_model import model_at, target, with_model, working
-from likewise.cli.terminal import remark, result
+from likewise.cli.pixels_model import model_at, with_model, working
+from likewise.cli.terminal import DRAWN, remark, result, target
 
 if TYPE_CHECKING:
     from likewise.pixels.matches import Matches

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from likewise.cli.terminal import check_writable
-from likewise.errors import FileError, InputError
+from likewise.errors import FileError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,14 +56,3 @@ def working(words: str) -> Iterator[Callable[[str], None]]:
 
     with Console(stderr=True).status(words) as status:
         yield status.update
-
-
-def target(path: str | None, option: str, suffixes: tuple[str, ...]) -> Path | None:
-    """A file that will be written: its name must end as it should and its folder be writable, before any work."""
-    if path is None:
-        return None
-    place = Path(path)
-    if place.suffix.lower() not in suffixes:
-        raise InputError(f"{option}: expected a name that ends in {' or '.join(suffixes)}, got {path!r}")
-    check_writable(place.absolute().parent)
-    return place

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from likewise.cli.pixels_model import model_at, target, with_model, working
-from likewise.cli.terminal import check_writable, remark, result
+from likewise.cli.pixels_model import model_at, with_model, working
+from likewise.cli.terminal import check_writable, remark, result, target
 from likewise.errors import InputError, LikewiseError
 
 if TYPE_CHECKING:

@@ -65,17 +65,16 @@ def _elsewhere(collection: Collection, folder: str) -> None:
     "--shortlist", default=100, show_default=True, type=click.IntRange(1), help="candidates that are re-ranked"
 )
 @click.option("--rerank/--no-rerank", default=True, show_default=True, help="order candidates by transport of parts")
-@click.option("--metric", type=click.Path(), help="re-rank under this learned metric (a file of `likewise sets fit`)")
 @click.option(
     "--verify", default=5, show_default=True, type=click.IntRange(0), help="how many of the best are verified"
 )
 @click.option("--thorough", is_flag=True, help="verify slowly: other viewpoints are tried, too, seconds a hit")
 @click.option("--under", help="only photos below this folder")
-@click.option("--label", help="only photos whose own folder has this name")
+@click.option("--label", help="only photos that lie in a subfolder of this name")
 @click.option("--others", is_flag=True, help="leave out QUERY itself, where it is a photo of the index")
 @click.option("--each", is_flag=True, help="search for every QUERY by itself, not for one thing seen in all of them")
 @click.option("--duplicates", is_flag=True, help="no query: group the photos that are copies of one another")
-@click.option("--out", type=click.Path(), help="write a page of the results (.html) or a picture (.png, .svg, .pdf)")
+@click.option("--out", type=click.Path(), help="write a page of the results (.html), or a picture (.png …)")
 @click.option("--json", "as_json", is_flag=True, help="print the results as JSON")
 def search(
     query: tuple[str, ...], place: str, model: str | None, others: bool, each: bool, duplicates: bool, out: str | None,
@@ -88,16 +87,18 @@ def search(
     """
     from likewise.errors import InputError
 
-    _check_out(out)
     if bool(query) == duplicates:
         raise InputError(
             "query: --duplicates takes none" if query else "query: expected a photo or a video to search for"
         )
+    if duplicates and out is not None:
+        raise InputError("out: --duplicates draws nothing; --json gives the groups to a program")
+    _check_out(out, several=each and len(query) > 1)
     with _opened(place, model) as collection:
         if duplicates:
             _duplicates(collection, as_json)
             return
-        options = {**given, "metric": _metric(given["metric"]), "leave_out": query if others else ()}
+        options = {**given, "leave_out": query if others else ()}
         found = [collection.search(q, **options) for q in (query if each else [_asked(query)])]
         root = collection.gallery.root
     if out is not None:
@@ -128,36 +129,25 @@ def _model(path: str | None) -> Any:
     return None if path is None else load(path)
 
 
-def _metric(path: str | None) -> Any:
-    """The global part of a learned metric."""
-    if path is None:
-        return None
-    from likewise.engine.checkpoint import load
-    from likewise.sets.pipeline import as_pipeline
-
-    return as_pipeline(load(path), where=path).model
-
-
-def _check_out(out: str | None) -> None:
+def _check_out(out: str | None, *, several: bool) -> None:
     from likewise.errors import InputError
 
     if out is None:
         return
     if Path(out).suffix.lower() not in (".html", ".png", ".svg", ".pdf", ".jpg"):
         raise InputError(f"out: expected a name that ends in .html, .png, .svg, .pdf or .jpg, got {out!r}")
+    if several and Path(out).suffix.lower() != ".html":
+        raise InputError("out: a picture shows one query; write a page (.html) for several")
     check_writable(Path(out).absolute().parent)
 
 
 def _write(found: list[Result], path: Path) -> None:
-    from likewise.errors import InputError
     from likewise.search.page import write
 
     if path.suffix.lower() == ".html":
         write(found, path)
-    elif len(found) == 1:
-        found[0].plot(path)
     else:
-        raise InputError("out: a picture shows one query; write a page (.html) for several")
+        found[0].plot(path)
 
 
 def _table(found: Result, root: Path) -> str:

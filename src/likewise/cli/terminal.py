@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+DRAWN = (".png", ".svg", ".pdf", ".jpg")
+"""How the name of a picture may end that a command draws."""
 NAMED = 5
 """How many unreadable pictures are named on the terminal; the JSON names all."""
 
@@ -73,3 +75,16 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise FileError(f"{folder}: cannot be written to: {error.strerror or error}") from None
+
+
+def target(path: str | None, option: str, suffixes: tuple[str, ...]) -> Path | None:
+    """A file that will be written: its name must end as it should and its folder be writable, before any work."""
+    if path is None:
+        return None
+    place = Path(path)
+    if place.suffix.lower() not in suffixes:
+        from likewise.errors import InputError
+
+        raise InputError(f"{option}: expected a name that ends in {' or '.join(suffixes)}, got {path!r}")
+    check_writable(place.absolute().parent)
+    return place

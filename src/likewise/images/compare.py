@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from likewise import io
 from likewise.errors import ShapeError
 from likewise.images import data, model
 from likewise.types import Comparison
@@ -59,6 +58,8 @@ class ImageComparison(Comparison):
         """The two pictures side by side under their distance; with `path`, also written there. A matplotlib Figure."""
         from matplotlib.figure import Figure
 
+        from likewise.plot import save
+
         figure = Figure(figsize=(8, 4.2), layout="constrained")
         for axes, shown, name in zip(figure.subplots(1, 2), self.pictures, self.names, strict=True):
             axes.imshow(shown)
@@ -66,8 +67,7 @@ class ImageComparison(Comparison):
             axes.set_axis_off()
         figure.suptitle(f"distance {self.distance:.3f}  (cosine {self.cosine:.3f}, {self.model})", fontsize=11)
         if path is not None:
-            with io.atomic(path) as sibling:
-                figure.savefig(sibling, dpi=120)
+            save(figure, path, dpi=120)
         return figure
 
 

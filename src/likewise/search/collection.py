@@ -27,6 +27,7 @@ from likewise.search.evidence import Evidence, Verifier, in_parallel
 from likewise.search.queries import Query, shots
 from likewise.search.result import Found, Result
 from likewise.search.verdict import judge
+from likewise.types import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,7 +191,9 @@ class Collection:
         With rerank=False and verify=0 this is the gallery's own ranking.
         """
         _check(k, shortlist, verify)
-        asked, clock, notes = shots(query), _Clock(), []
+        asked, clock, notes = shots(query), _Clock(), list[str]()
+        if asked.of > len(asked):
+            notes.append(f"query: {len(asked)} of its {asked.of} pictures, evenly taken")
         told: OnStage = on_stage or (lambda name, hits: None)
         with clock("shortlist"):
             many = max(k, shortlist if rerank or verify else k)
@@ -215,6 +218,13 @@ class Collection:
         from likewise.search.duplicates import groups
 
         return groups(self.gallery, progress=progress)
+
+    def signatures(self, paths: Sequence[str | os.PathLike[str]]) -> list[Signature]:
+        """What photos of the collection show where, as the sets that re-ranking compares: to learn a metric from."""
+        kept = self.gallery.parts(list(paths))
+        if kept is None:
+            raise InputError(f"model: {self.gallery.store.about.model} has no map of a picture's parts")
+        return [parts.signature(one) for one in kept]
 
     def _shortlist(
         self, query: Query, many: int, under: Any, label: str | None, left: set[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from likewise import io
 from likewise.errors import FileError, InputError
 from likewise.images import data
+from likewise.sets.data import VIDEO_NAMES
 
 SHOTS = 16
 """Frames of a video, and pictures of a query, at most."""
@@ -20,10 +21,11 @@ SHOTS = 16
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """The shots of a query: pictures that a level reads, and what each is called."""
+    """The shots of a query: pictures that a level reads, what each is called, and of how many they were taken."""
 
     shots: tuple[Any, ...]
     names: tuple[str, ...]
+    of: int = 0
 
     def __len__(self) -> int:
         return len(self.shots)
@@ -43,7 +45,8 @@ def shots(query: Any, most: int = SHOTS) -> Query:
         if not parts:
             raise InputError("query: expected at least one picture, got none")
         pictures = [(s, n) for part in parts for s, n in zip(part.shots, part.names, strict=True)]
-        return _evenly([p for p, _ in pictures], [n for _, n in pictures], most)
+        whole = sum(max(part.of, len(part)) for part in parts)
+        return replace(_evenly([p for p, _ in pictures], [n for _, n in pictures], most), of=whole)
     return Query((data.picture(query, where="query"),), ("query",))
 
 
@@ -66,6 +69,8 @@ def _at(path: Path, most: int) -> Query:
         return Query((path,), (str(path),))
     if path.suffix.lower() in io.PICTURE_NAMES:
         raise FileError(f"{path}: is named like a picture, but is none that can be read")
+    if path.suffix.lower() not in VIDEO_NAMES:
+        raise FileError(f"{path}: is neither a picture nor a video")
     return _video(path, most)
 
 
@@ -85,4 +90,4 @@ def _evenly(pictures: list[Any], names: list[str], most: int) -> Query:
     if len(pictures) <= most:
         return Query(tuple(pictures), tuple(names))
     at = np.unique(np.linspace(0, len(pictures) - 1, most).round().astype(int))
-    return Query(tuple(pictures[i] for i in at), tuple(names[i] for i in at))
+    return Query(tuple(pictures[i] for i in at), tuple(names[i] for i in at), len(pictures))

@@ -20,12 +20,10 @@ class Given:
 
     def __post_init__(self) -> None:
         """What is not there is refused before the server begins."""
-        for folder in self.folders:
-            if "://" not in folder and not Path(folder).is_dir():
-                raise FileError(f"{folder}: no such folder")
-        for path in (*self.runs, *([] if self.real is None else [self.real])):
+        folders = [Path(folder) for folder in self.folders if "://" not in folder]
+        for path in (*folders, *self.runs, *([] if self.real is None else [self.real])):
             if not path.is_dir():
-                raise FileError(f"{path}: no such folder")
+                raise FileError(f"{path}: is a file; name its folder" if path.exists() else f"{path}: no such folder")
         if self.generator is not None and not _may_be_a_generator(self.generator):
             raise FileError(f"{self.generator}: no such file, and not the module:attribute of a generator")
 
