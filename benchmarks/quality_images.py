@@ -1,16 +1,20 @@
 """DiVA against the margin baseline on CUB-200-2011, classes 101–200 never seen.
 
     python benchmarks/quality.py images                    every experiment; finished runs are kept and gone on with
-    python benchmarks/quality.py images --only short       frozen, margin, DiVA and controls after 240 steps
-    python benchmarks/quality.py images --only race        20 epochs with curves of train, validation and test R@1
-    python benchmarks/quality.py images --only characters  Omniglot from random weights, a hundred epochs
+    python benchmarks/quality.py images --only bars        frozen, margin and DiVA after 240 steps
+    python benchmarks/quality.py images --only short       the same with controls and the authors' settings
+    python benchmarks/quality.py images --only race-full   20 epochs, everything trained (race: half-frozen), curves
+    python benchmarks/quality.py images --only differences what the race's differences may owe to seeds and to classes
     python benchmarks/quality.py images --only tasks       the table of task subsets (also: structure, rivals)
+
+    … --only race-full --variant margin --seed 1           trains that one and writes no table: for a core of its own
+    … --only race-full --finished                          the table of what has come to its end; trains nothing
 
 The paper's split: classes 1–100 to train on, of which 81–100 are kept for validation and choose every setting, 101–200
 to test on. 128-px centre crops of photos with a shortest side of 144 px, EfficientNet-Lite0, total dimension 512, 20 ×
-4 pictures a batch. `short`, `tasks`, `structure` and `rivals` train the end of the network on kept crops of the frozen
-beginning (stem and blocks 0–10); `race` does so, too, and `race-full` trains everything. Every variant has the same
-seeds, steps and batches; differences to margin are paired by seed.
+4 pictures a batch. `bars`, `short`, `tasks`, `structure` and `rivals` train the end of the network on kept crops of the
+frozen beginning (stem and blocks 0–10); `race` does so, too, and `race-full` trains everything. Every variant has the
+same seeds, steps and batches; differences to margin are paired by seed. Runs are kept as images_runs.py says.
 """
 
 from __future__ import annotations
@@ -19,8 +23,7 @@ import dataclasses
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +32,10 @@ import click
 import numpy as np
 
 import images_figures
+from images_runs import CURVES, UNSEEN, Birds, Cell
 from likewise.images import ablation, metrics
-from likewise.images.ablation import Variant, mean_error, mean_error_over_classes, slug
+from likewise.images.ablation import Variant, mean_error, mean_error_over_classes
 from likewise.images.config import Config
-from likewise.images.dataset import Dataset
-from likewise.images.layouts import cub200, omniglot
 from likewise.io import cache_folder, write_text
 from record import record
 
@@ -49,7 +51,6 @@ LARGER_ALPHA = {"alpha_shared": 0.1, "alpha_intra": 0.1, "alpha_sample": 0.1}
 FOUR = {"tasks": "disc,disc,disc,disc"}
 SMALL = Variant("DiVA, α 0.03", {**DIVA, **SMALL_ALPHA})
 LARGER = Variant("DiVA, α 0.1", {**DIVA, **LARGER_ALPHA})
-LARGEST = Variant("DiVA, α 0.3, ρ 0.02", {**DIVA, **dict.fromkeys(LARGER_ALPHA, 0.3), "rho": 0.02})
 FOUR_HEADS = Variant("four discriminative heads", FOUR)
 UNTRAINED = Variant("three untrained heads", {"tasks": "disc,none,none,none"})
 RACERS = (MARGIN, SMALL, FOUR_HEADS, UNTRAINED)
@@ -75,117 +76,87 @@ OTHERS = (
 )
 """How the authors' runs are set: measured, not considered."""
 Rows = list[dict[str, Any]]
+Runs = dict[int, dict[str, Any]]
+"""What trainings came to, by seed."""
+Figure = Callable[[dict[str, Any]], float]
 
 
 @dataclass(frozen=True)
-class Birds:
-    """The three parts of CUB-200-2011, and where runs are kept."""
+class Trained:
+    """What an experiment trains: variants of a configuration, kept under the name of a group."""
 
-    training: Dataset
-    validation: Dataset
-    test: Dataset
-    folder: Path
-    seeds: tuple[int, ...]
-    finished: bool = False
-    """Whether only runs that have come to their end are reported, and nothing is trained."""
-
-    @classmethod
-    def read(cls, data: Path, folder: Path, seeds: int, finished: bool = False) -> Birds:
-        """Classes 1–80, 81–100 and 101–200."""
-        training, validation = cub200(data / "cub200", "train").split(0.2, last=True)
-        return cls(training, validation, cub200(data / "cub200", "test"), folder, tuple(range(seeds)), finished)
+    variants: tuple[Variant, ...]
+    config: Config
+    group: str
 
 
-def frozen(birds: Birds, size: int = 128, shortest: int = 144) -> dict[str, Any]:
-    """R@1 of the pretrained feature without any training; found once."""
+def frozen(birds: Birds, size: int = 128, shortest: int = 144) -> Rows:
+    """R@1 of the pretrained feature and of its principal axes, with which training starts; found once."""
+    file = birds.kept / f"frozen-{size}-{shortest}.json"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(_frozen(birds, size, shortest), ensure_ascii=False) + "\n")
+    return list(json.loads(file.read_text(encoding="utf-8")))
+
+
+def _frozen(birds: Birds, size: int, shortest: int) -> Rows:
     from likewise.backbones import EfficientNetLite0
-    from likewise.images.model import Embedder
-
-    file = birds.folder / f"frozen-{size}-{shortest}.json"
-    if file.exists():
-        return dict(json.loads(file.read_text()))
-    model = Embedder(EfficientNetLite0.pretrained().fold(), name="frozen", dim=1280, size=size, shortest=shortest)
-    row: dict[str, Any] = {"variant": "frozen ImageNet feature", "seeds": 1}
-    for name, part in (("validation", birds.validation), ("test", birds.test)):
-        for model.mirror, words in ((True, ", mirrored"), (False, "")):
-            rows = model.embed(part.items)
-            row[f"{name} R@1{words}"] = metrics.recall_at_k(rows, part.labels, ks=(1,))[1]
-    row["spectral decay"] = metrics.spectral_decay(rows)
-    write_text(file, json.dumps(row) + "\n")
-    return row
-
-
-# ----------------------------------------------------------------------------------------------------------- runs
-
-
-def run(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -> dict[str, Any]:
-    """The curves of one training, watched on classes that it learns from and on those it never sees."""
-    from likewise.engine.runs import Run
-
-    chosen = variant.configs(config, seed)[0]
-    folder = _folder(birds, variant, config, seed, group)
-    if not (folder / "figures.json").exists():
-        write_text(folder / "figures.json", json.dumps(_trained(birds, chosen, folder)) + "\n")
-    lines = [line for line in Run.open(folder).metrics() if "test_r1" in line]
-    steps = sorted({line["step"] for line in lines})
-    last = {line["step"]: line for line in lines}  # a step that was evaluated twice around a resume counts once
-    curves = {name: [last[s][f"{name}_r1"] for s in steps] for name in ("train", "validation", "test")}
-    return {"steps": steps, **curves, "figures": json.loads((folder / "figures.json").read_text())}
-
-
-def _folder(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -> Path:
-    """Where a run is kept: experiments that train the same thing, under whatever name, share it."""
-    asked = variant.configs(config, seed)
-    same = next((v for v in CANDIDATES if v.configs(config, seed) == asked), variant)
-    return birds.folder / group / slug(same.name) / f"seed-{seed}"
-
-
-def _trained(birds: Birds, config: Config, folder: Path) -> dict[str, Any]:
-    """Train, or go on with it; the figures of the last network on new classes."""
-    from likewise.engine.runs import Run
     from likewise.engine.world import World
+    from likewise.images.model import Embedder
     from likewise.images.training import Training
 
-    began = time.process_time()
-    said = json.loads(json.dumps(dataclasses.asdict(config)))
-    watch = {"test": birds.test, "train": _some(birds.training)}
-    cache = birds.folder / "frozen"
-    problem = Training(birds.training, birds.validation, watch, config, world=World(), cache=cache)
-    model = problem.fitted(Run.create(folder, said, seed=config.seed, resume=True), resume=True)
-    test = problem.examined["test"]
-    rows = test.rows(model.network)
-    return {
-        "R@1": metrics.recall_at_k(rows, test.labels, ks=(1, 2, 4, 8)),
-        "mAP@R": metrics.map_at_r(rows, test.labels),
-        "NMI": metrics.nmi(rows, test.labels),
-        "spectral decay": metrics.spectral_decay(rows),
-        "CPU s": time.process_time() - began,
+    plain = EfficientNetLite0.pretrained().fold()
+    config = dataclasses.replace(SHORT, frozen=0, size=size, shortest=shortest, **MARGIN.changes)
+    models = {
+        "frozen ImageNet feature": Embedder(plain, name="frozen", dim=plain.dim, size=size, shortest=shortest),
+        "its principal axes, before training": Training(birds.training, None, {}, config, world=World()).embedder(),
     }
+    rows: Rows = []
+    for name, model in models.items():
+        row: dict[str, Any] = {"variant": name, "seeds": 1}
+        for part, data in (("validation", birds.validation), ("test", birds.test)):
+            for model.mirror, words in ((True, ", mirrored"), (False, "")):
+                found = model.embed(data.items)
+                row[f"{part} R@1{words}"] = metrics.recall_at_k(found, data.labels, ks=(1,))[1]
+        rows.append(row | {"spectral decay": metrics.spectral_decay(found)})
+    return rows
 
 
-def _some(data: Dataset, every: int = 3) -> Dataset:
-    """Each third picture of the training classes: enough to see overfitting."""
-    return data.subset(np.arange(0, len(data), every))
+def cell(birds: Birds, variant: Variant, config: Config, seed: int, group: str) -> Cell:
+    """One training: experiments that train the same thing, under whatever name, share it."""
+    asked = variant.configs(config, seed)
+    same = next((v for v in CANDIDATES if v.configs(config, seed) == asked), variant)
+    return Cell(birds, same, config, seed, group)
 
 
-def summary(name: str, runs: dict[int, dict[str, Any]], base: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def summary(name: str, runs: Runs, base: Runs) -> dict[str, Any]:
     """The last step of every seed, the step that validation chose, and the best on test (which decides nothing).
 
     Differences are those of the seeds that both have.
     """
-    both, them = [s for s in runs if s in base], list(runs.values())
-    paired = mean_error(np.array([_last(runs[s]) - _last(base[s]) for s in both]))
-    picked = mean_error(np.array([_picked(runs[s]) - _picked(base[s]) for s in both]))
+    them = list(runs.values())
     row: dict[str, Any] = {"variant": name, "seeds": len(runs), "steps": them[0]["steps"][-1]}
-    row |= _spread("test R@1", np.array([_last(r) for r in them]))
-    row |= {"difference": paired[0], "difference s.e.": _number(paired[1])}
-    row |= _spread("test R@1, step by validation", np.array([_picked(r) for r in them]))
-    row |= {"difference, step by validation": picked[0], "its s.e.": _number(picked[1])}
+    row |= _measured("test R@1", "difference", _last, runs, base)
+    row |= _measured("test R@1, step by validation", "difference, step by validation", _picked, runs, base)
     row |= {"best test R@1 on the way": float(np.mean([max(r["test"]) for r in them]))}
     row |= _spread("validation R@1", np.array([r["validation"][-1] for r in them]))
     row |= {"train R@1": float(np.mean([r["train"][-1] for r in them]))}
     row |= {k: float(np.mean([r["figures"][k] for r in them])) for k in ("mAP@R", "NMI", "spectral decay")}
-    return row | {"test by seed": [_last(r) for r in them], "validation by seed": [r["validation"][-1] for r in them]}
+    both = {seed: r for seed, r in runs.items() if r.get("mirrored")}
+    if both:
+        row |= _spread("validation R@1, mirrored", np.array([r["mirrored"]["validation"] for r in both.values()]))
+        row |= {"seeds mirrored": len(both)}
+        mirrored = {seed: r for seed, r in base.items() if r.get("mirrored")}
+        row |= _measured("test R@1, mirrored", "difference, mirrored", _mirrored, both, mirrored)
+    row |= {"test by seed": [_last(r) for r in them], "validation by seed": [r["validation"][-1] for r in them]}
+    return row | {"trained at": sorted({r["commit"] for r in them})}
+
+
+def _measured(name: str, difference: str, figure: Figure, runs: Runs, base: Runs) -> dict[str, Any]:
+    """A figure's mean over seeds, and that of its differences to the baseline, each with its error."""
+    paired = np.array([figure(runs[seed]) - figure(base[seed]) for seed in runs if seed in base])
+    row = _spread(name, np.array([figure(r) for r in runs.values()]))
+    return row | (_spread(difference, paired) if len(paired) else {})
 
 
 def _last(one: dict[str, Any]) -> float:
@@ -197,6 +168,10 @@ def _picked(one: dict[str, Any]) -> float:
     return float(one["test"][int(np.argmax(one["validation"]))])
 
 
+def _mirrored(one: dict[str, Any]) -> float:
+    return float(one["mirrored"]["test"])
+
+
 def _spread(name: str, values: np.ndarray[Any, Any]) -> dict[str, Any]:
     mean, error = mean_error(values)
     return {name: mean, f"{name} s.e.": _number(error)}
@@ -206,204 +181,176 @@ def _number(x: float) -> float | None:
     return None if math.isnan(x) else x
 
 
-def compared(birds: Birds, variants: Iterable[Variant], config: Config, group: str) -> tuple[Rows, dict[str, Any]]:
+def compared(birds: Birds, what: Trained, *, mirrored: bool = False) -> tuple[Rows, dict[str, Any]]:
     """Every variant for every seed; rows, and curves by variant."""
     rows: Rows = []
     curves: dict[str, Any] = {}
-    base: dict[int, dict[str, Any]] = {}
-    for variant in variants:
-        runs: dict[int, dict[str, Any]] = {}
-        for seed in birds.seeds:
-            if birds.finished and not (_folder(birds, variant, config, seed, group) / "figures.json").exists():
-                continue
-            runs[seed] = run(birds, variant, config, seed, group)
-            click.echo(f"{group}: {variant.name}, seed {seed}: test R@1 {runs[seed]['test'][-1]:.4f}", err=True)
+    base: Runs = {}
+    for variant in what.variants:
+        cells = {seed: cell(birds, variant, what.config, seed, what.group) for seed in birds.seeds}
+        cells = {seed: one for seed, one in cells.items() if one.done or not birds.finished}
+        runs = {seed: one.result() | ({"mirrored": one.mirrored()} if mirrored else {}) for seed, one in cells.items()}
         if not runs:
             continue
         base = base or runs
         rows.append(summary(variant.name, runs, base))
-        curves[variant.name] = [{k: r[k] for k in ("steps", "train", "validation", "test")} for r in runs.values()]
+        curves[variant.name] = [{k: r[k] for k in ("steps", *CURVES)} for r in runs.values()]
+        click.echo(f"{what.group}: {variant.name}: test R@1 {rows[-1]['test by seed']}", err=True)
     return rows, curves
 
 
 COLUMNS = (
     "variant", "seeds", "steps", "test R@1", "test R@1 s.e.", "difference", "difference s.e.", "validation R@1",
-    "train R@1", "spectral decay", "test R@1, mirrored",
+    "train R@1", "spectral decay",
 )  # fmt: skip
-BY_VALIDATION = ("test R@1, step by validation", "difference, step by validation", "its s.e.")
+BY_VALIDATION = (
+    "test R@1, step by validation", "difference, step by validation", "difference, step by validation s.e.",
+)  # fmt: skip
 """Where there are curves: the same at the step that was best on validation."""
+MIRRORED = ("test R@1, mirrored", "test R@1, mirrored s.e.", "difference, mirrored", "difference, mirrored s.e.")
+
+
+def bars(birds: Birds) -> None:
+    """240 steps of the two that the paper compares, alone and with mirror images, and what they start from."""
+    rows, _ = compared(birds, TRAININGS["bars"], mirrored=True)
+    _record("bars", [*frozen(birds), *rows], SHORT, more=MIRRORED)
 
 
 def short(birds: Birds) -> None:
-    """240 steps: the bars of margin and DiVA, the controls, and the authors' settings."""
-    rows, _ = compared(birds, (*CANDIDATES, *OTHERS), SHORT, "short")
-    _record("short", [frozen(birds), *rows], SHORT)
-
-
-def mirror(birds: Birds) -> None:
-    """A picture alone against it with its mirror image, as trained embedders look at it; nothing is trained."""
-    rows: Rows = []
-    base: dict[int, float] = {}
-    long = [(variant, FULL, "race-full") for variant in (MARGIN, SMALL, UNTRAINED)]
-    for variant, config, group in [(MARGIN, SHORT, "short"), *long]:
-        folders = {seed: _folder(birds, variant, config, seed, group) for seed in birds.seeds}
-        folders = {seed: folder for seed, folder in folders.items() if (folder / "figures.json").exists()}
-        if not folders:
-            continue
-        alone = [run(birds, variant, config, seed, group) for seed in folders]
-        seen = {seed: _mirrored(birds, folder) for seed, folder in folders.items()}
-        training = "240 steps, half-frozen" if config is SHORT else "20 epochs, everything"
-        row: dict[str, Any] = {"variant": f"{variant.name}, {training}", "seeds": len(folders)}
-        for part in ("validation", "test"):
-            both = np.array([found[f"{part} R@1, mirrored"] for found in seen.values()])
-            row |= {f"{part} R@1, alone": float(np.mean([r[part][-1] for r in alone]))}
-            row |= _spread(f"{part} R@1, mirrored", both) | {f"{part} by seed": both.tolist()}
-        test = {seed: found["test R@1, mirrored"] for seed, found in seen.items()}
-        base = base or (test if config is FULL else {})
-        paired = [test[s] - base[s] for s in test if s in base]
-        if paired:
-            mean, error = mean_error(np.array(paired))
-            row |= {"test difference, mirrored": mean, "its s.e.": _number(error)}
-        rows.append(row)
-        click.echo(f"mirror: {row}", err=True)
-    columns = ["variant", "seeds", *(f"{part} R@1, {how}" for part in ("validation", "test") for how in SEEN)]
-    columns += ["test R@1, mirrored s.e.", "test difference, mirrored", "its s.e."]
-    note = "The last networks of the runs above; differences to margin after 20 epochs, paired by seed"
-    record("quality-images-mirror", columns, rows, "python benchmarks/quality.py images --only mirror", note)
-
-
-SEEN = ("alone", "mirrored")
-
-
-def _mirrored(birds: Birds, folder: Path) -> dict[str, float]:
-    """R@1 of a network that looks at pictures and their mirror images; found once."""
-    from likewise.engine.checkpoint import load
-
-    file, found = folder / "mirror.json", dict[str, float]()
-    if not file.exists():
-        model = load(folder / "model.safetensors")
-        model.mirror = True
-        for name, part in (("validation", birds.validation), ("test", birds.test)):
-            found[f"{name} R@1, mirrored"] = metrics.recall_at_k(model.embed(part.items), part.labels, ks=(1,))[1]
-        write_text(file, json.dumps(found) + "\n")
-    return dict(json.loads(file.read_text()))
+    """240 steps: margin and DiVA, the controls, and the authors' settings."""
+    rows, _ = compared(birds, TRAININGS["short"])
+    _record("short", [*frozen(birds), *rows], SHORT)
 
 
 def race(birds: Birds) -> None:
     """Twenty epochs of half-frozen training: does the baseline overfit, and does DiVA cross it?"""
-    config = dataclasses.replace(SHORT, steps=0, epochs=20.0, evaluate_every=118)
-    rows, curves = compared(birds, RACERS, config, "race")
-    _record("race", rows, config, curves)
+    rows, curves = compared(birds, TRAININGS["race"])
+    _record("race", rows, TRAININGS["race"].config, curves, BY_VALIDATION)
 
 
 def race_full(birds: Birds) -> None:
     """Twenty epochs with everything trained, on crops that are made anew."""
-    rows, curves = compared(birds, RACERS, FULL, "race-full")
-    _record("race-full", rows, FULL, curves)
+    rows, curves = compared(birds, TRAININGS["race-full"], mirrored=True)
+    _record("race-full", rows, FULL, curves, (*BY_VALIDATION, *MIRRORED))
     images_figures.draw(curves, FULL.epochs)
 
 
 def differences(birds: Birds) -> None:
     """The race's differences between last networks, with what may have made them by chance: the seeds, the classes.
 
-    Paired by seed and by picture. Over classes: of the mean over seeds, as if other classes had been drawn.
+    Paired by seed, and over classes by picture: as if other classes had been drawn, for the seeds whose hits are kept.
     """
     rows = []
-    for variant, base in ((SMALL, MARGIN), (UNTRAINED, MARGIN), (SMALL, UNTRAINED), (SMALL, FOUR_HEADS)):
-        pairs = [[_folder(birds, v, FULL, seed, "race-full") for v in (variant, base)] for seed in birds.seeds]
-        pairs = [pair for pair in pairs if all((folder / "figures.json").exists() for folder in pair)]
+    for variant, base in ((SMALL, MARGIN), (UNTRAINED, MARGIN), (SMALL, UNTRAINED), (FOUR_HEADS, MARGIN)):
+        pairs = [[cell(birds, v, FULL, seed, "race-full") for v in (variant, base)] for seed in birds.seeds]
+        pairs = [pair for pair in pairs if all(one.done for one in pair)]
         if not pairs:
             continue
         row: dict[str, Any] = {"difference": f"{variant.name} − {base.name}", "seeds": len(pairs)}
-        for name, part in (("validation", birds.validation), ("test", birds.test)):
-            gains = np.array([_hits(part, one, name) - _hits(part, two, name) for one, two in pairs])
-            mean, over_classes = mean_error_over_classes(gains.mean(axis=0), part.labels)
-            by_seed = gains.mean(axis=1)
-            row |= {name: mean, f"{name} s.e. over seeds": _number(mean_error(by_seed)[1])}
-            row |= {f"{name} s.e. over classes": over_classes, f"{name} by seed": by_seed.tolist()}
+        for part in UNSEEN:
+            by_seed = np.array([one.result()[part][-1] - two.result()[part][-1] for one, two in pairs])
+            row |= {part: float(by_seed.mean()), f"{part} s.e. over seeds": _number(mean_error(by_seed)[1])}
+            row |= {f"{part} s.e. over classes": _over_classes(pairs, part), f"{part} by seed": by_seed.tolist()}
         rows.append(row)
         click.echo(f"differences: {row}", err=True)
     errors = ("", " s.e. over seeds", " s.e. over classes")
-    columns = ["difference", "seeds", *(f"{part}{error}" for part in ("validation", "test") for error in errors)]
+    columns = ["difference", "seeds", *(f"{part}{error}" for part in UNSEEN for error in errors)]
     columns = [c for c in columns if any(row[c] is not None for row in rows)]
     command = "python benchmarks/quality.py images --only differences"
-    note = "R@1 of the last networks of the long race, paired by seed and by picture"
-    record("quality-images-differences", columns, rows, command, note)
+    note = (
+        "R@1 of the last networks of the long race, paired by seed; over classes, of the mean of the seeds whose hits"
+    )
+    record("quality-images-differences", columns, rows, command, f"{note} were kept, paired by picture")
 
 
-def _hits(part: Dataset, folder: Path, name: str) -> np.ndarray[Any, Any]:
-    """Whether each picture's nearest is of its class, under the last network of a run; found once."""
-    from likewise.engine.checkpoint import load
-
-    file = folder / f"hits-{name}.json"
-    if not file.exists():
-        hits = metrics.hits_at_k(load(folder / "model.safetensors").embed(part.items), part.labels, ks=(1,))[1]
-        write_text(file, json.dumps(np.asarray(hits).tolist()) + "\n")
-    return np.array(json.loads(file.read_text()))
-
-
-def characters(birds: Birds) -> None:
-    """Omniglot from random weights for a hundred epochs: the regime in which a baseline can overfit, at low cost.
-
-    Characters of images_background_small1 to train on, a fifth of them for validation; small2 without Greek and Latin
-    to test on. A convnet of four blocks at 32 px.
-    """
-    folder = Path(os.environ["LIKEWISE_DATA"]) / "omniglot"
-    training, validation = omniglot(folder, "train").split(0.2, seed=0)
-    chars = dataclasses.replace(birds, training=training, validation=validation, test=omniglot(folder, "test"))
-    config = Config(
-        backbone="convnet", size=32, shortest=36, dim=128, norm="trained", start="random", crops="crop", flip=False,
-        lr=1e-3, head_lr=1e-3, epochs=100.0, evaluate_every=270, keep="last",
-    )  # fmt: skip
-    rows, curves = compared(chars, (MARGIN, SMALL, LARGER, LARGEST, FOUR_HEADS), config, "characters")
-    _record("characters", rows, config, curves)
+def _over_classes(pairs: list[list[Cell]], part: str) -> float | None:
+    """The error of a difference, given the classes that were drawn."""
+    gains = [
+        one - two for one, two in ([c.hits(part) for c in pair] for pair in pairs) if not (one is None or two is None)
+    ]
+    if not gains:
+        return None
+    labels = (pairs[0][0].birds.test if part == "test" else pairs[0][0].birds.validation).labels
+    return float(mean_error_over_classes(np.mean(gains, axis=0), labels)[1])
 
 
 def study(name: str) -> Callable[[Birds], None]:
     """One of the library's own studies, `likewise images ablate`, at 240 steps."""
 
     def measure(birds: Birds) -> None:
-        variants = [v for v in ablation.STUDIES[name](SHORT) if not v.separate]
-        rows, _ = compared(birds, variants, SHORT, "short")
+        rows, _ = compared(birds, TRAININGS[name])
         _record(name, rows, SHORT)
 
     return measure
 
 
+TRAININGS = {
+    "bars": Trained((MARGIN, SMALL), SHORT, "short"),
+    "short": Trained((*CANDIDATES, *OTHERS), SHORT, "short"),
+    "race": Trained(RACERS, dataclasses.replace(SHORT, steps=0, epochs=20.0, evaluate_every=118), "race"),
+    "race-full": Trained(RACERS, FULL, "race-full"),
+    **{
+        name: Trained(tuple(v for v in ablation.STUDIES[name](SHORT) if not v.separate), SHORT, "short")
+        for name in ("tasks", "structure", "rivals")
+    },
+}
 EXPERIMENTS: dict[str, Callable[[Birds], None]] = {
+    "bars": bars,
     "short": short,
-    "mirror": mirror,
     "race": race,
     "race-full": race_full,
     "differences": differences,
-    "characters": characters,
     "tasks": study("tasks"),
     "structure": study("structure"),
     "rivals": study("rivals"),
 }
 
 
-def _record(name: str, rows: Rows, config: Config, curves: dict[str, Any] | None = None) -> None:
+def _record(
+    name: str, rows: Rows, config: Config, curves: dict[str, Any] | None = None, more: tuple[str, ...] = ()
+) -> None:
     changed = {k: v for k, v in dataclasses.asdict(config).items() if v != getattr(Config(), k)}
-    note = f"New classes; settings beside the defaults: {json.dumps(changed)}"
+    commits = sorted({commit for row in rows for commit in row.get("trained at", ())})
+    note = f"New classes; trained at {', '.join(commits)}; settings beside the defaults: {json.dumps(changed)}"
     if curves:
         rows[0] |= {"curves": curves}
-    wanted = (*COLUMNS, *(BY_VALIDATION if curves else ()))
-    columns = [c for c in wanted if any(row.get(c) is not None for row in rows)]
+    columns = [c for c in (*COLUMNS, *more) if any(row.get(c) is not None for row in rows)]
     record(f"quality-images-{name}", columns, rows, f"python benchmarks/quality.py images --only {name}", note)
 
 
 @click.command()
 @click.option("--only", type=click.Choice(list(EXPERIMENTS)), help="one experiment")
-@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--cells", type=click.Path(path_type=Path), help="where runs are kept  [default: the cache folder]")
+@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="how many, from 0 on")
+@click.option("--cells", type=click.Path(path_type=Path), help="where runs are trained  [default: the cache folder]")
 @click.option("--finished", is_flag=True, help="report the runs that have come to their end; train nothing")
-def images(only: str | None, seeds: int, cells: Path | None, finished: bool) -> None:
+@click.option("--variant", "variants", multiple=True, help="train only this one of the experiment; no table is written")
+@click.option("--seed", "chosen", multiple=True, type=int, help="train only with this seed; no table is written")
+def images(
+    only: str | None,
+    seeds: int,
+    cells: Path | None,
+    finished: bool,
+    variants: tuple[str, ...],
+    chosen: tuple[int, ...],
+) -> None:
     """Margin against DiVA on CUB-200-2011."""
     import torch
 
     torch.set_num_threads(1)
-    data = Path(os.environ["LIKEWISE_DATA"])
-    birds = Birds.read(data, cells or cache_folder() / "quality-images", seeds, finished)
-    for name in [only] if only else EXPERIMENTS:
-        EXPERIMENTS[name](birds)
+    folder = cells or cache_folder() / "quality-images"
+    birds = Birds.read(Path(os.environ["LIKEWISE_DATA"]), folder, chosen or tuple(range(seeds)), finished)
+    names = [only] if only else list(EXPERIMENTS)
+    if not (variants or chosen):
+        for name in names:
+            EXPERIMENTS[name](birds)
+        return
+    if only not in TRAININGS:
+        raise click.UsageError(f"--variant and --seed go with --only and one of {', '.join(TRAININGS)}")
+    what = TRAININGS[only]
+    known = [v.name for v in what.variants]
+    if unknown := set(variants) - set(known):
+        raise click.UsageError(f"--variant: {only} has {'; '.join(known)}; got {'; '.join(unknown)}")
+    for variant in what.variants:
+        for seed in birds.seeds if variant.name in (variants or known) else ():
+            found = cell(birds, variant, what.config, seed, what.group).result()
+            click.echo(f"{only}: {variant.name}, seed {seed}: test R@1 {found['test']}", err=True)

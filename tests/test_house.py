@@ -103,6 +103,25 @@ def test_no_table_is_stale() -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+def test_the_table_of_the_long_race_is_what_its_runs_came_to() -> None:
+    results = ROOT / "benchmarks" / "results"
+    table = json.loads((results / "quality-images-race-full.json").read_text(encoding="utf-8"))
+    files = sorted((results / "runs" / "images" / "race-full").glob("*/seed-*.json"))
+    runs = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    assert sum(row["seeds"] for row in table["rows"]) == len(runs) > 0
+    for row in table["rows"]:
+        mine = [run for run in runs if run["variant"] == row["variant"]]
+        last = [run["test"][-1] for run in mine]
+        assert row["test by seed"] == last
+        assert row["test R@1"] == pytest.approx(np.mean(last))
+        assert sorted({run["commit"] for run in mine}) == row["trained at"]
+        for run in mine:
+            assert run["config"]["seed"] == run["seed"]
+            assert {len(run[part]) for part in ("steps", "train", "validation", "test")} == {len(run["steps"])}
+            for part, hits in run.get("hits", {}).items():
+                assert np.mean(hits) == pytest.approx(run[part][-1], abs=1e-3)  # passes of other sizes, other last bits
+
+
 @pytest.fixture
 def house(tmp_path: Path) -> Path:
     """A small repository with a README that asks for a table and a figure."""
