@@ -117,7 +117,7 @@ def test_under_a_metric_the_verdict_goes_by_what_it_was_fitted_on(collection: Co
     for result, M in ((one, metrics[0]), (two, metrics[1])):
         for hit in result:
             assert hit.probability == judge().probability(hit.distance)
-            assert hit.plan().distance == pytest.approx(hit.transport, rel=1e-6)
+            assert hit.plan().distance == pytest.approx(hit.transport, rel=1e-4)  # both solved to their tolerance
             assert np.array_equal(hit.metric, M)
 
 
@@ -133,7 +133,8 @@ def test_a_metric_is_learned_from_what_reranking_compares(collection: Collection
     paths = sorted(collection)[:6]
     sets = collection.signatures(paths)
     assert {s.points.shape for s in sets} == {(49, 112)}
-    model = lw.sets.WassersteinLMNN(multilevel=False, start="identity", rho0=1.0, max_iter=1, rounds=1).fit(sets, [0, 0, 0, 1, 1, 1])
+    learner = lw.sets.WassersteinLMNN(multilevel=False, start="identity", rho0=1.0, max_iter=1, rounds=1)
+    model = learner.fit(sets, [0, 0, 0, 1, 1, 1])
     hits = collection.search(query, 3, metric=model, verify=0)
     assert all(hit.metric is not None and hit.transport is not None for hit in hits)
 
