@@ -1,8 +1,8 @@
 """DiVA against the margin baseline on CUB-200-2011, classes 101–200 never seen.
 
     python benchmarks/quality.py images                    every experiment; finished runs are kept and gone on with
-    python benchmarks/quality.py images --only bars        frozen, margin and DiVA after 240 steps
-    python benchmarks/quality.py images --only short       the same with controls and the authors' settings
+    python benchmarks/quality.py images --only start       the pretrained feature; nothing is trained
+    python benchmarks/quality.py images --only short       margin, DiVA, controls, the authors' settings; 240 steps
     python benchmarks/quality.py images --only race-full   20 epochs, everything trained (race: half-frozen), curves
     python benchmarks/quality.py images --only differences what the race's differences may owe to seeds and to classes
     python benchmarks/quality.py images --only tasks       the table of task subsets (also: structure, rivals)
@@ -12,9 +12,9 @@
 
 The paper's split: classes 1–100 to train on, of which 81–100 are kept for validation and choose every setting, 101–200
 to test on. 128-px centre crops of photos with a shortest side of 144 px, EfficientNet-Lite0, total dimension 512, 20 ×
-4 pictures a batch. `bars`, `short`, `tasks`, `structure` and `rivals` train the end of the network on kept crops of the
-frozen beginning (stem and blocks 0–10); `race` does so, too, and `race-full` trains everything. Every variant has the
-same seeds, steps and batches; differences to margin are paired by seed. Runs are kept as images_runs.py says.
+4 pictures a batch. `short`, `tasks`, `structure` and `rivals` train the end of the network on kept crops of the frozen
+beginning (stem and blocks 0–10); `race` does so, too, and `race-full` trains everything. Every variant has the same
+seeds, steps and batches; differences to margin are paired by seed. Runs are kept as images_runs.py says.
 """
 
 from __future__ import annotations
@@ -90,16 +90,16 @@ class Trained:
     group: str
 
 
-def frozen(birds: Birds, size: int = 128, shortest: int = 144) -> Rows:
-    """R@1 of the pretrained feature and of its principal axes, with which training starts; found once."""
-    file = birds.kept / f"frozen-{size}-{shortest}.json"
+def untrained(birds: Birds, size: int = 128, shortest: int = 144) -> Rows:
+    """R@1 of the pretrained feature, and of its principal axes, with which training starts; found once."""
+    file = birds.kept / f"untrained-{size}-{shortest}.json"
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(_frozen(birds, size, shortest), ensure_ascii=False) + "\n")
+        write_text(file, json.dumps(_untrained(birds, size, shortest), ensure_ascii=False) + "\n")
     return list(json.loads(file.read_text(encoding="utf-8")))
 
 
-def _frozen(birds: Birds, size: int, shortest: int) -> Rows:
+def _untrained(birds: Birds, size: int, shortest: int) -> Rows:
     from likewise.backbones import EfficientNetLite0
     from likewise.engine.world import World
     from likewise.images.model import Embedder
@@ -210,16 +210,17 @@ BY_VALIDATION = (
 MIRRORED = ("test R@1, mirrored", "test R@1, mirrored s.e.", "difference, mirrored", "difference, mirrored s.e.")
 
 
-def bars(birds: Birds) -> None:
-    """240 steps of the two that the paper compares, alone and with mirror images, and what they start from."""
-    rows, _ = compared(birds, TRAININGS["bars"], mirrored=True)
-    _record("bars", [*frozen(birds), *rows], SHORT, more=MIRRORED)
+def start(birds: Birds) -> None:
+    """The pretrained feature and its principal axes, alone and with mirror images."""
+    columns = ("variant", *(f"{part} R@1{how}" for part in UNSEEN for how in ("", ", mirrored")), "spectral decay")
+    command = "python benchmarks/quality.py images --only start"
+    record("quality-images-start", columns, untrained(birds), command, "New classes; nothing is trained")
 
 
 def short(birds: Birds) -> None:
     """240 steps: margin and DiVA, the controls, and the authors' settings."""
     rows, _ = compared(birds, TRAININGS["short"])
-    _record("short", [*frozen(birds), *rows], SHORT)
+    _record("short", [untrained(birds)[0], *rows], SHORT)
 
 
 def race(birds: Birds) -> None:
@@ -285,7 +286,6 @@ def study(name: str) -> Callable[[Birds], None]:
 
 
 TRAININGS = {
-    "bars": Trained((MARGIN, SMALL), SHORT, "short"),
     "short": Trained((*CANDIDATES, *OTHERS), SHORT, "short"),
     "race": Trained(RACERS, dataclasses.replace(SHORT, steps=0, epochs=20.0, evaluate_every=118), "race"),
     "race-full": Trained(RACERS, FULL, "race-full"),
@@ -295,7 +295,7 @@ TRAININGS = {
     },
 }
 EXPERIMENTS: dict[str, Callable[[Birds], None]] = {
-    "bars": bars,
+    "start": start,
     "short": short,
     "race": race,
     "race-full": race_full,
