@@ -57,7 +57,11 @@ def test_differences_are_paired_by_seed() -> None:
 
 def test_a_study_runs_and_is_drawn(tmp_path: Path) -> None:
     variants = [v for v in ablation.structure(SMALL) if v.name in ("margin", "separate models")]
-    found = ablation.ablate(stripes(5, 6), stripes(4, 5, first=50), variants, SMALL, out=tmp_path, seeds=(0,))
+    told: list[str] = []
+    data = stripes(5, 6), stripes(4, 5, first=50)
+    found = ablation.ablate(*data, variants, SMALL, out=tmp_path, seeds=(0,), tell=told.append)
+    assert [line.partition(":")[0] for line in told] == ["margin", "separate models"]
+    assert not any("nan" in line for line in told)  # one seed has no error
     assert [r.name for r in found.rows] == ["margin", "separate models"]
     assert all(0 <= r.figures["r1"][0] <= 1 for r in found.rows)
     assert found.rows[1].spectrum.sum() == pytest.approx(1.0)

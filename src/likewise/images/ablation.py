@@ -210,7 +210,7 @@ def ablate(
         rows.append(Row(variant.name, figures, np.mean([cell["spectrum"] for cell in cells], axis=0)))
         if tell is not None:
             mean, error = rows[-1].mean("r1")
-            tell(f"{variant.name}: R@1 {mean:.3f} ± {error:.3f}")
+            tell(f"{variant.name}: R@1 {mean:.3f}" + ("" if math.isnan(error) else f" ± {error:.3f}"))
     return Ablation(study, tuple(rows))
 
 
