@@ -5,6 +5,7 @@
     python benchmarks/quality.py images --only short       margin, DiVA, controls, the authors' settings; 240 steps
     python benchmarks/quality.py images --only race-full   20 epochs, everything trained (race: half-frozen), curves
     python benchmarks/quality.py images --only differences what the race's differences may owe to seeds and to classes
+    python benchmarks/quality.py images --only mirror      the race's networks with mirror images
     python benchmarks/quality.py images --only tasks       the table of task subsets (also: structure, rivals)
 
     … --only race-full --variant margin --seed 1           trains that one and writes no table: for a core of its own
@@ -142,12 +143,6 @@ def summary(name: str, runs: Runs, base: Runs) -> dict[str, Any]:
     row |= _spread("validation R@1", np.array([r["validation"][-1] for r in them]))
     row |= {"train R@1": float(np.mean([r["train"][-1] for r in them]))}
     row |= {k: float(np.mean([r["figures"][k] for r in them])) for k in ("mAP@R", "NMI", "spectral decay")}
-    both = {seed: r for seed, r in runs.items() if r.get("mirrored")}
-    if both:
-        row |= _spread("validation R@1, mirrored", np.array([r["mirrored"]["validation"] for r in both.values()]))
-        row |= {"seeds mirrored": len(both)}
-        mirrored = {seed: r for seed, r in base.items() if r.get("mirrored")}
-        row |= _measured("test R@1, mirrored", "difference, mirrored", _mirrored, both, mirrored)
     row |= {"test by seed": [_last(r) for r in them], "validation by seed": [r["validation"][-1] for r in them]}
     return row | {"trained at": sorted({r["commit"] for r in them})}
 
@@ -181,7 +176,7 @@ def _number(x: float) -> float | None:
     return None if math.isnan(x) else x
 
 
-def compared(birds: Birds, what: Trained, *, mirrored: bool = False) -> tuple[Rows, dict[str, Any]]:
+def compared(birds: Birds, what: Trained) -> tuple[Rows, dict[str, Any]]:
     """Every variant for every seed; rows, and curves by variant."""
     rows: Rows = []
     curves: dict[str, Any] = {}
@@ -189,7 +184,7 @@ def compared(birds: Birds, what: Trained, *, mirrored: bool = False) -> tuple[Ro
     for variant in what.variants:
         cells = {seed: cell(birds, variant, what.config, seed, what.group) for seed in birds.seeds}
         cells = {seed: one for seed, one in cells.items() if one.done or not birds.finished}
-        runs = {seed: one.result() | ({"mirrored": one.mirrored()} if mirrored else {}) for seed, one in cells.items()}
+        runs = {seed: one.result() for seed, one in cells.items()}
         if not runs:
             continue
         base = base or runs
@@ -207,7 +202,6 @@ BY_VALIDATION = (
     "test R@1, step by validation", "difference, step by validation", "difference, step by validation s.e.",
 )  # fmt: skip
 """Where there are curves: the same at the step that was best on validation."""
-MIRRORED = ("test R@1, mirrored", "test R@1, mirrored s.e.", "difference, mirrored", "difference, mirrored s.e.")
 
 
 def start(birds: Birds) -> None:
@@ -231,9 +225,33 @@ def race(birds: Birds) -> None:
 
 def race_full(birds: Birds) -> None:
     """Twenty epochs with everything trained, on crops that are made anew."""
-    rows, curves = compared(birds, TRAININGS["race-full"], mirrored=True)
-    _record("race-full", rows, FULL, curves, (*BY_VALIDATION, *MIRRORED))
+    rows, curves = compared(birds, TRAININGS["race-full"])
+    _record("race-full", rows, FULL, curves, BY_VALIDATION)
     images_figures.draw(curves, FULL.epochs)
+
+
+def mirror(birds: Birds) -> None:
+    """The last networks of the long race, looking at pictures and their mirror images; nothing is trained."""
+    rows: Rows = []
+    base: Runs = {}
+    for variant in RACERS:
+        cells = {seed: cell(birds, variant, FULL, seed, "race-full") for seed in birds.seeds}
+        runs = {seed: one.result() | {"mirrored": one.mirrored()} for seed, one in cells.items() if one.done}
+        runs = {seed: run for seed, run in runs.items() if run["mirrored"]}
+        if not runs:
+            continue
+        base = base or runs
+        row: dict[str, Any] = {"variant": variant.name, "seeds": len(runs)}
+        for part in UNSEEN:
+            row |= {f"{part} R@1, alone": float(np.mean([run[part][-1] for run in runs.values()]))}
+            row |= _spread(f"{part} R@1, mirrored", np.array([run["mirrored"][part] for run in runs.values()]))
+        rows.append(row | _measured("test R@1, mirrored", "difference, mirrored", _mirrored, runs, base))
+    columns = ["variant", "seeds", *(f"{part} R@1, {how}" for part in UNSEEN for how in ("alone", "mirrored"))]
+    columns += ["test R@1, mirrored s.e.", "difference, mirrored", "difference, mirrored s.e."]
+    columns = [c for c in columns if any(row.get(c) is not None for row in rows)]
+    command = "python benchmarks/quality.py images --only mirror"
+    note = "The last networks of the long race that are at hand; differences to margin of the same seeds"
+    record("quality-images-mirror", columns, rows, command, note)
 
 
 def differences(birds: Birds) -> None:
@@ -300,6 +318,7 @@ EXPERIMENTS: dict[str, Callable[[Birds], None]] = {
     "race": race,
     "race-full": race_full,
     "differences": differences,
+    "mirror": mirror,
     "tasks": study("tasks"),
     "structure": study("structure"),
     "rivals": study("rivals"),
