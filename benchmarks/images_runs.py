@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +127,7 @@ class Cell:
         from likewise.engine.world import World
         from likewise.images.training import Training
 
-        began, birds = time.process_time(), self.birds
+        birds = self.birds
         config = self.variant.configs(self.config, self.seed)[0]
         run = Run.create(self.folder, self.asked, seed=self.seed, resume=True)
         by = self.folder / "commit"
@@ -146,7 +145,6 @@ class Cell:
             "seed": self.seed,
             "commit": by.read_text().strip(),
             "machine": machine(),
-            "CPU s": round(time.process_time() - began),
             "config": self.asked,
             **_curves(run.metrics()),
             "figures": {
