@@ -49,8 +49,7 @@ def textures(classes, each=12):
 
 known, new = textures(range(16)), textures(range(100, 110))
 recipe = {"backbone": "convnet", "size": 32, "shortest": 36, "dim": 32, "classes": 4, "norm": "trained"}
-diva = {"tasks": "disc,shared,intra,dance", "smallest": 0.6, "queue": 64}  # the default is for pretrained backbones
-config = lw.images.Config(**recipe, **diva, lr=1e-3, head_lr=1e-3, steps=120, evaluate_every=40)
+config = lw.images.Config(**recipe, smallest=0.6, queue=64, lr=1e-3, head_lr=1e-3, steps=120, evaluate_every=40)
 trained = lw.images.train(known, config)  # out="run" keeps a run directory, resume=True goes on with it
 untrained = lw.images.train(known, lw.images.Config(**recipe, lr=0, head_lr=0, steps=1))
 for name, embedder in (("untrained", untrained), ("trained", trained)):

@@ -21,7 +21,9 @@ class Config(Fitting):
     size: int = knob(128, "side of the pictures in pixels", low=16)
     shortest: int = knob(144, "shortest side of a whole picture of which `size` is the centre", low=16)
     dim: int = knob(512, "dimensions of an embedding, shared evenly by the heads", low=2)
-    tasks: str = knob("disc,none,none,none", "a task for each head; disc alone is margin, disc,shared,intra,dance DiVA")
+    tasks: str = knob(
+        "disc,shared,intra,dance", "a task for each head; these are DiVA's, disc alone is the margin baseline"
+    )
     alpha_shared: float = knob(0.03, "weight of the task shared", low=0)
     alpha_intra: float = knob(0.03, "weight of the task intra", low=0)
     alpha_sample: float = knob(0.03, "weight of the sample-specific task (dance and its rivals)", low=0)
