@@ -50,6 +50,11 @@ class Birds:
         training, validation = cub200(data / "cub200", "train").split(0.2, last=True)
         return cls(training, validation, cub200(data / "cub200", "test"), folder, seeds, finished)
 
+    @property
+    def unseen(self) -> dict[str, Dataset]:
+        """The parts that nothing is learned from, by name."""
+        return {"validation": self.validation, "test": self.test}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -104,10 +109,9 @@ class Cell:
         if "mirrored" not in found and (self.folder / "model.safetensors").exists():
             model = load(self.folder / "model.safetensors")
             model.mirror = True
-            parts = {"validation": self.birds.validation, "test": self.birds.test}
             found["mirrored"] = {
                 name: metrics.recall_at_k(model.embed(part.items), part.labels, ks=(1,))[1]
-                for name, part in parts.items()
+                for name, part in self.birds.unseen.items()
             }
             self._write(found)
         return found.get("mirrored")

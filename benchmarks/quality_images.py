@@ -115,7 +115,7 @@ def _untrained(birds: Birds, size: int, shortest: int) -> Rows:
     rows: Rows = []
     for name, model in models.items():
         row: dict[str, Any] = {"variant": name, "seeds": 1}
-        for part, data in (("validation", birds.validation), ("test", birds.test)):
+        for part, data in birds.unseen.items():
             for model.mirror, words in ((True, ", mirrored"), (False, "")):
                 found = model.embed(data.items)
                 row[f"{part} R@1{words}"] = metrics.recall_at_k(found, data.labels, ks=(1,))[1]
@@ -144,7 +144,7 @@ def summary(name: str, runs: Runs, base: Runs) -> dict[str, Any]:
     row |= {"train R@1": float(np.mean([r["train"][-1] for r in them]))}
     row |= {k: float(np.mean([r["figures"][k] for r in them])) for k in ("mAP@R", "NMI", "spectral decay")}
     row |= {"test by seed": [_last(r) for r in them], "validation by seed": [r["validation"][-1] for r in them]}
-    return row | {"trained at": sorted({r["commit"] for r in them})}
+    return row | {"commits of the runs": sorted({r["commit"] for r in them})}
 
 
 def _measured(name: str, difference: str, figure: Figure, runs: Runs, base: Runs) -> dict[str, Any]:
@@ -289,8 +289,7 @@ def _over_classes(pairs: list[list[Cell]], part: str) -> float | None:
     ]
     if not gains:
         return None
-    labels = (pairs[0][0].birds.test if part == "test" else pairs[0][0].birds.validation).labels
-    return float(mean_error_over_classes(np.mean(gains, axis=0), labels)[1])
+    return float(mean_error_over_classes(np.mean(gains, axis=0), pairs[0][0].birds.unseen[part].labels)[1])
 
 
 def study(name: str) -> Callable[[Birds], None]:
@@ -329,8 +328,8 @@ def _record(
     name: str, rows: Rows, config: Config, curves: dict[str, Any] | None = None, more: tuple[str, ...] = ()
 ) -> None:
     changed = {k: v for k, v in dataclasses.asdict(config).items() if v != getattr(Config(), k)}
-    commits = sorted({commit for row in rows for commit in row.get("trained at", ())})
-    note = f"New classes; trained at {', '.join(commits)}; settings beside the defaults: {json.dumps(changed)}"
+    commits = sorted({commit for row in rows for commit in row.get("commits of the runs", ())})
+    note = f"New classes; runs of {', '.join(commits)}; settings beside the defaults: {json.dumps(changed)}"
     if curves:
         rows[0] |= {"curves": curves}
     columns = [c for c in (*COLUMNS, *more) if any(row.get(c) is not None for row in rows)]

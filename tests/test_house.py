@@ -114,7 +114,7 @@ def test_the_table_of_the_long_race_is_what_its_runs_came_to() -> None:
         last = [run["test"][-1] for run in mine]
         assert row["test by seed"] == last
         assert row["test R@1"] == pytest.approx(np.mean(last))
-        assert sorted({run["commit"] for run in mine}) == row["trained at"]
+        assert sorted({run["commit"] for run in mine}) == row["commits of the runs"]
         for run in mine:
             assert run["config"]["seed"] == run["seed"]
             assert {len(run[part]) for part in ("steps", "train", "validation", "test")} == {len(run["steps"])}
