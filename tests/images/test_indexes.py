@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +69,21 @@ def test_links_beyond_the_rows_are_refused(built: Index, tmp_path: Path) -> None
 def test_rows_of_another_length_are_refused(built: Index) -> None:
     with pytest.raises(FileError, match="holds rows of 8 numbers where the gallery has 5"):
         built.search(np.zeros((1, 5), np.float32), 3)
+
+
+def test_an_index_is_searched_beside_pytorch_metric_learning(tmp_path: Path) -> None:
+    """faiss.contrib.torch_utils, which that library imports, replaces Index.search for the whole process."""
+    pytest.importorskip("pytorch_metric_learning")
+    program = f"""
+import pytorch_metric_learning.utils.inference, faiss.contrib.torch_utils
+import numpy as np
+from likewise.images.stores import indexes
+assert faiss.Index.search.__name__.startswith("torch_replacement")
+rows = np.random.default_rng(0).normal(size=(1200, 8)).astype(np.float32)
+for kind in ("ivf", "hnsw"):
+    index = indexes.build(kind, indexes.Gathered([(np.arange(1200), rows, np.ones(1200, bool))]), 0.9)
+    index.write(__import__("pathlib").Path({str(tmp_path)!r}, kind + ".faiss"))
+    assert (index.search(rows[:5], 3)[1][:, 0] == np.arange(5)).all()
+"""
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr

@@ -270,8 +270,12 @@ def _search(inner: Any, kind: str, queries: Rows, k: int, effort: int) -> tuple[
     params = faiss.SearchParametersIVF(nprobe=effort) if ivf else faiss.SearchParametersHNSW(efSearch=max(effort, k))
     if queries.shape[1] != inner.d:
         raise FileError(f"index: damaged, it holds rows of {inner.d} numbers where the gallery has {queries.shape[1]}")
+    x = np.ascontiguousarray(queries, dtype=np.float32)
+    D, I = np.empty((len(x), k), dtype=np.float32), np.empty((len(x), k), dtype=np.int64)
     try:
-        D, I = inner.search(queries, k, params=params)
+        # search_c, not search: faiss.contrib.torch_utils replaces Index.search for the whole process by one that takes
+        # no params, and pytorch-metric-learning imports it
+        inner.search_c(len(x), faiss.swig_ptr(x), k, faiss.swig_ptr(D), faiss.swig_ptr(I), params)
     except (RuntimeError, MemoryError) as error:
         raise FileError(f"index: damaged, it cannot be searched: {(str(error) or 'memory')[:200]}") from None
     return D, I
