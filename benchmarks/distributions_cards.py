@@ -12,8 +12,8 @@ from torch import nn
 
 import train_generators as training
 from likewise.distributions.shipped import NAMES, Likelihood, describer
-from likewise.engine import checkpoint
-from likewise.io import write_text
+from likewise.media import write_text
+from likewise.store import checkpoint
 
 BLOCK = re.compile(r"<!-- figures -->\n.*?<!-- /figures -->", re.DOTALL)
 Rows = list[dict[str, Any]]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distributions_world import Harvest
-from likewise.core import gaussians, neighbors
+from likewise import numeric
 from likewise.distributions import metrics, polarity
 
 K = metrics.K
@@ -33,8 +33,8 @@ class Real:
 
     def __init__(self, rows: NDArray[np.float32]) -> None:
         self.rows = rows
-        self.fitted = gaussians.fitted(rows)
-        self.radii = neighbors.radii(rows, K)
+        self.fitted = numeric.fitted(rows)
+        self.radii = numeric.radii(rows, K)
 
 
 class Measured:
@@ -50,14 +50,14 @@ class Measured:
         """Fréchet distance, precision and recall of the sample made of these rows, repetitions included."""
         radius = np.partition(self.own[np.ix_(rows, rows)], K, axis=1)[:, K]  # itself is the nearest, at 0
         recall = (self.to_real[:, rows] <= radius).any(1).mean()
-        distance = gaussians.frechet_of_factors(*self.real.fitted, *gaussians.fitted(self.features[rows]))
+        distance = numeric.frechet_of_factors(*self.real.fitted, *numeric.fitted(self.features[rows]))
         return {"frechet": distance, "precision": float(self.good[rows].mean()), "recall": float(recall)}
 
 
 def distances(X: NDArray[np.float32], Y: NDArray[np.float32]) -> Array:
     """All distances, by the library's own tiles."""
     out = np.empty((len(X), len(Y)))
-    for i, j, block in neighbors.tiles(X, Y):
+    for i, j, block in numeric.tiles(X, Y):
         out[i, j] = np.sqrt(block)
     return out
 

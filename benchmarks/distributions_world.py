@@ -26,7 +26,7 @@ from likewise.distributions import Normal, TruncatedNormal, adapters
 from likewise.distributions.model import Generator
 from likewise.distributions.networks.network import squashed
 from likewise.distributions.shipped import describer, shipped
-from likewise.engine import checkpoint
+from likewise.store import checkpoint
 
 SPACES = ("pixel", "preactivation", "feature")
 CHUNK = 8

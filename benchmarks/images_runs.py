@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.engine.runs import differing, read_json
 from likewise.errors import InputError
 from likewise.images import metrics
 from likewise.images.ablation import Variant, slug
 from likewise.images.config import Config
 from likewise.images.dataset import Dataset
 from likewise.images.layouts import cub200
-from likewise.io import write_text
+from likewise.media import write_text
+from likewise.store.run import differing, read_json
 from record import RESULTS, commit, machine
 
 KEPT = RESULTS / "runs" / "images"
@@ -103,7 +103,7 @@ class Cell:
 
     def mirrored(self) -> dict[str, float] | None:
         """R@1 of the last network looking at pictures and their mirror images; None where it is not at hand."""
-        from likewise.engine.checkpoint import load
+        from likewise.store.checkpoint import load
 
         found = self.result()
         if "mirrored" not in found and (self.folder / "model.safetensors").exists():
@@ -127,9 +127,9 @@ class Cell:
 
     def _trained(self) -> dict[str, Any]:
         """Train, or go on with it; what the last network is worth on new classes."""
-        from likewise.engine.runs import Run
-        from likewise.engine.world import World
         from likewise.images.training import Training
+        from likewise.store.run import Run
+        from likewise.train.distributed import World
 
         birds = self.birds
         config = self.variant.configs(self.config, self.seed)[0]

@@ -20,7 +20,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 
 Photo = NDArray[np.uint8]
 Point = tuple[float, float]
@@ -49,10 +49,10 @@ def made(photos: Iterable[Path], out: Path, *, seed: int, source: str, each: int
     found = []
     for number, file in enumerate(photos):
         draw = np.random.default_rng([seed, number])
-        photo = io.read_array(file)
+        photo = media.read_array(file)
         corners = [_corner(photo, i) for i in draw.permutation(4)]
         rights = [
-            io.write_image(_name(out, "gallery", source, number, i), cut(photo, corner), quality=92)
+            media.write_image(_name(out, "gallery", source, number, i), cut(photo, corner), quality=92)
             for i, corner in enumerate(corners)
         ]
         for i in range(each):
@@ -69,9 +69,9 @@ def whole(photos: Iterable[Path], out: Path, *, seed: int, source: str) -> list[
     found = []
     for number, file in enumerate(photos):
         draw = np.random.default_rng([seed, number])
-        photo = io.read_array(file)
+        photo = media.read_array(file)
         centre, share = (photo.shape[1] / 2, photo.shape[0] / 2), 0.85
-        right = io.write_image(_name(out, "gallery", source, number, 0), cut(photo, centre, share), quality=92)
+        right = media.write_image(_name(out, "gallery", source, number, 0), cut(photo, centre, share), quality=92)
         path = _name(out, "queries", source, number, 0)
         _asked(path, photo, centre, share, draw, [centre])
         found.append(Query(path, frozenset([right]), source))
@@ -87,7 +87,7 @@ def _asked(
 ) -> list[float]:
     """Write another view of a place in another light; the share of its pixels that each of some places shows."""
     picture, to_photo = another_view(photo, centre, draw, share)
-    io.write_image(path, lit(picture, draw), quality=int(draw.integers(60, 92)))
+    media.write_image(path, lit(picture, draw), quality=int(draw.integers(60, 92)))
     x, y = np.meshgrid(*(np.linspace(0, n, 40) for n in picture.shape[1::-1]))
     p = np.stack([x.ravel(), y.ravel(), np.ones(x.size)]) * 1.0
     q = to_photo @ p
@@ -214,7 +214,7 @@ def linked(source: Path, path: Path) -> Path:
 @click.option("--seed", default=0, show_default=True)
 def main(out: Path, photos: Path, seed: int) -> None:
     """Make places from photos."""
-    found = made(io.images(photos), out, seed=seed, source="made")
+    found = made(media.images(photos), out, seed=seed, source="made")
     click.echo(f"{out}: {len(found)} places")
 
 

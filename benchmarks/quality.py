@@ -36,7 +36,7 @@ import numpy as np
 
 import likewise
 from likewise.errors import InputError
-from likewise.io import write_text
+from likewise.media import write_text
 from likewise.sets import baselines, data, features, protocols
 from likewise.sets.model import WassersteinLMNN
 from quality_distributions import distributions

@@ -35,7 +35,7 @@ import train_generators as training
 from distributions_cells import summary
 from likewise.distributions import marchenko, metrics, paths, polarity
 from likewise.distributions.shipped import Likelihood
-from likewise.io import cache_folder, write_text
+from likewise.media import cache_folder, write_text
 from record import record
 
 SIZE = 2000

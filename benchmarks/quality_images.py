@@ -37,7 +37,7 @@ from images_runs import CURVES, UNSEEN, Birds, Cell
 from likewise.images import ablation, metrics
 from likewise.images.ablation import Variant, mean_error, mean_error_over_classes
 from likewise.images.config import Config
-from likewise.io import cache_folder, write_text
+from likewise.media import cache_folder, write_text
 from record import record
 
 FROZEN = 12
@@ -101,10 +101,10 @@ def untrained(birds: Birds, size: int = 128, shortest: int = 144) -> Rows:
 
 
 def _untrained(birds: Birds, size: int, shortest: int) -> Rows:
-    from likewise.backbones import EfficientNetLite0
-    from likewise.engine.world import World
     from likewise.images.model import Embedder
     from likewise.images.training import Training
+    from likewise.nn import EfficientNetLite0
+    from likewise.train.distributed import World
 
     plain = EfficientNetLite0.pretrained().fold()
     config = dataclasses.replace(SHORT, frozen=0, size=size, shortest=shortest, **MARGIN.changes)

@@ -25,7 +25,7 @@ from typing import Any
 import click
 import numpy as np
 
-from likewise.io import cache_folder, write_text
+from likewise.media import cache_folder, write_text
 from likewise.pixels.config import Config
 from record import record
 
@@ -87,7 +87,7 @@ def error(found: Any, sample: Any) -> dict[str, float]:
     """End-point errors of one pair: where the truth is known and inside; with a homography also everywhere."""
     import torch
 
-    from likewise.core.geometry import homography_flow
+    from likewise.pixels.geometry import homography_flow
 
     truth, valid = np.asarray(sample.flow), np.asarray(sample.flow.valid)
     d = np.linalg.norm(np.asarray(found) - truth, axis=-1)
@@ -229,7 +229,7 @@ def _arm(photos: Any, start: Any, data: Path | None, cell: Path, knobs: dict[str
 
     import torch
 
-    from likewise.backbones.network import seeded
+    from likewise.nn.network import seeded
     from likewise.pixels.model import Aligner, Manner
     from likewise.pixels.refine import Refine
     from likewise.pixels.training import train

@@ -24,7 +24,7 @@ import click
 import numpy as np
 
 import places
-from likewise import io, samples
+from likewise import media, samples
 from likewise.search import Collection
 from record import record
 
@@ -40,7 +40,7 @@ def collection(data: Path, folder: Path, distractors: int) -> tuple[Collection, 
     """The gallery, indexed, and the queries."""
     birds = sorted((data / "cub200").rglob("*.jpg"))
     order = np.random.default_rng(0).permutation(len(birds))
-    photos = [io.write_image(folder / "photos" / f"{n}.png", samples.photograph(n)) for n in samples.names()]
+    photos = [media.write_image(folder / "photos" / f"{n}.png", samples.photograph(n)) for n in samples.names()]
     queries = [
         *places.oxford(data, folder),
         *places.lund(data, folder, common(data, folder)),
@@ -121,7 +121,7 @@ def judged(verdicts: Sequence[Any]) -> list[dict[str, Any]]:
 def search(distractors: int, folder: Path | None, most: int | None) -> None:
     """Known places among thousands of photos."""
     data = Path(os.environ["LIKEWISE_DATA"])
-    place = folder or io.cache_folder() / "quality-search"
+    place = folder or media.cache_folder() / "quality-search"
     found, queries = collection(data, place, distractors)
     with found:
         size = len(found)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from likewise.errors import InputError
-from likewise.io import write_text
+from likewise.media import write_text
 
 RESULTS = Path(__file__).parent / "results"
 

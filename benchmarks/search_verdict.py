@@ -24,7 +24,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
 import places
-from likewise import io
+from likewise import media
 from likewise.search import Collection, Verifier, duplicates
 from likewise.search.verdict import WEIGHTS, measured
 from record import commit
@@ -134,10 +134,10 @@ def held_out(x: NDArray[Any], same: NDArray[Any], group: NDArray[Any], columns: 
 def main(photos: Path, most: int, seed: int, kept: Path | None, out: Path) -> None:
     """Make places, search, verify, fit."""
     if kept is not None and kept.exists():
-        arrays = io.load_arrays(kept)
+        arrays = media.load_arrays(kept)
         x, same, group = arrays["x"], arrays["same"], arrays["group"]
     else:
-        files = distinct([p for p in io.images(photos) if not TEXTURES.match(p.name)])
+        files = distinct([p for p in media.images(photos) if not TEXTURES.match(p.name)])
         chosen = [files[i] for i in np.random.default_rng(seed).permutation(len(files))[:most]]
         with tempfile.TemporaryDirectory() as scratch:
             x, same, group = table(chosen, Path(scratch), seed)
@@ -153,7 +153,7 @@ def main(photos: Path, most: int, seed: int, kept: Path | None, out: Path) -> No
         "seed": seed,
         "commit": commit(),
     }
-    io.write_text(out, json.dumps(said, indent=1) + "\n")
+    media.write_text(out, json.dumps(said, indent=1) + "\n")
     for name, row in figures.items():
         click.echo(f"{name:20} " + "  ".join(f"{k} {v if v is None else round(v, 3)}" for k, v in row.items()))
 

@@ -39,8 +39,8 @@ from dataclasses import dataclass
 import click
 import numpy as np
 
-from likewise.core import transport
-from likewise.core.transport import Pack
+from likewise.sets.transport import solvers as transport
+from likewise.sets.transport.solvers import Pack
 from record import record
 
 WORLDS = ("cloud", "clustered")
@@ -223,7 +223,7 @@ def ott(sample: list[Batch], gamma: float, lse: bool) -> Contestant:
 
 def roofline(X: Pack) -> Contestant:
     """What no smoothed solver can leave out: the inner products (BLAS) and one exponential an entry; no iteration."""
-    from likewise.core._panels import _Columns, _Rows, _tiles, one_blas_thread
+    from likewise.sets.transport.panels import _Columns, _Rows, _tiles, one_blas_thread
 
     centre = X.points.mean(axis=0)
     rows, columns = _Rows.of(X, centre), _Columns.of(X, centre)
@@ -244,7 +244,7 @@ def roofline(X: Pack) -> Contestant:
 def _exponentials() -> Callable[[np.ndarray], None]:
     from numba import njit
 
-    from likewise.core import _simd as simd
+    from likewise.sets.transport import simd as simd
 
     @njit
     def run(x):  # type: ignore[no-untyped-def]
@@ -393,7 +393,7 @@ def profile(rounds: int) -> None:
 
 
 def _profile(X: Pack, kind: str, fraction: float, gamma: float, rounds: int) -> dict[str, object]:
-    from likewise.core import _panels
+    from likewise.sets.transport import panels as _panels
 
     pairs = len(X) * (len(X) + 1) / 2
     found = transport.solve_all(X, None, gamma)

@@ -23,7 +23,7 @@ _WORK = """
 import json, sys, time
 import numpy as np, torch
 from skimage import data
-from likewise.core.geometry import grid, homography_flow, sample, transform
+from likewise.pixels.geometry import grid, homography_flow, sample, transform
 from likewise.pixels.inference import resized
 from likewise.pixels.model import Aligner, Manner, default
 h, w, detail = map(int, sys.argv[1:])

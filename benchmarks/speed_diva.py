@@ -16,11 +16,11 @@ import click
 import numpy as np
 import torch
 
-from likewise.engine.fit import Loop
-from likewise.engine.world import World
 from likewise.images.config import Config
 from likewise.images.dataset import Dataset
 from likewise.images.training import Training
+from likewise.train.distributed import World
+from likewise.train.loop import Loop
 from record import record
 
 FROZEN = {"everything trained": 0, "stem and blocks 0–10 frozen and kept": 12}

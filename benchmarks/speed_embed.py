@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from likewise import io
-from likewise.backbones.preparation import crop
+from likewise import media
 from likewise.images import default
+from likewise.nn.preparation import crop
 from record import record
 
 
@@ -55,7 +55,7 @@ def embed(count: int, rounds: int) -> None:
     model = default()
     with tempfile.TemporaryDirectory() as folder:
         paths = files(count, Path(folder))
-        arrays = [io.read_array(p) for p in paths]
+        arrays = [media.read_array(p) for p in paths]
         crops = [crop(a) for a in arrays]
         work = {
             "bare": lambda: [model._forward(crops[i : i + 32]) for i in range(0, count, 32)],

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from likewise.core.spectra import Composite, Spectrum, pilot, spectrum
 from likewise.distributions import adapters
 from likewise.distributions.networks.style import Mapping
 from likewise.distributions.networks.stylegan2 import StyleGAN2
+from likewise.distributions.spectra import Composite, Spectrum, pilot, spectrum
 from record import record
 
 K_FAST = 10

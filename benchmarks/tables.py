@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from likewise.io import write_text
+from likewise.media import write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = re.compile(r"(<!-- table:([\w-]+)((?:; [^;>]+)*) -->\n).*?(<!-- /table -->)", re.DOTALL)

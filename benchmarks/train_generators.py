@@ -29,13 +29,13 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.utils.parametrizations import spectral_norm
 
 import likewise
-from likewise import io
+from likewise import media
 from likewise.distributions.shipped import NAMES, decoder, encoder, features
-from likewise.engine import checkpoint
+from likewise.store import checkpoint
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package puts Fashion-MNIST; --fashion names another folder."""
-RUNS = io.cache_folder() / "train-generators"
+RUNS = media.cache_folder() / "train-generators"
 WEIGHTS = Path(likewise.__file__).parent / "weights"
 
 
@@ -125,7 +125,7 @@ def _resume(recipe: Recipe, state: Path) -> int:
 
 def _keep(recipe: Recipe, state: Path, step: int) -> None:
     states = {name: one.state_dict() for name, one in {**recipe.modules, **recipe.optimisers}.items()}
-    with io.atomic(state) as temporary:
+    with media.atomic(state) as temporary:
         torch.save({"step": step, "settings": recipe.settings, "states": states}, temporary)
 
 
@@ -133,7 +133,7 @@ def _tell(recipe: Recipe, folder: Path, step: int, figures: dict[str, float], se
     said = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
     click.echo(f"{recipe.name} {step}/{recipe.steps}  {said}  {seconds:.0f} s")
     if recipe.look is not None:
-        io.write_image(folder / f"{recipe.name}.png", grid(recipe.look()))
+        media.write_image(folder / f"{recipe.name}.png", grid(recipe.look()))
 
 
 def grid(x: Tensor, columns: int = 12) -> np.ndarray[Any, Any]:

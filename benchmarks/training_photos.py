@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from likewise import io
+from likewise import media
 from likewise.errors import LikewiseError
 
 PACKAGES = (
@@ -54,7 +54,7 @@ def main(out: Path, packages: str, unpacked: Path | None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = unpacked or fetched(packages.split(","), Path(scratch))
         lines = chosen(root, out, packages.split(","))
-    io.write_text(out / "SOURCES.txt", "\n".join(lines) + "\n")
+    media.write_text(out / "SOURCES.txt", "\n".join(lines) + "\n")
     click.echo(f"{out}: {len(lines)} photos")
 
 
@@ -75,14 +75,14 @@ def chosen(root: Path, out: Path, packages: list[str]) -> list[str]:
     seen: set[bytes] = set()
     lines = []
     for package in packages:
-        for path in io.images(root / package):
+        for path in media.images(root / package):
             name = str(path.relative_to(root))
             picture = None if path.is_symlink() or REFUSED.search(name) else photo(path)
             if picture is None or (key := outline(picture)) in seen:
                 continue
             seen.add(key)
             short = f"{package}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.jpg"
-            io.write_image(out / short, picture, quality=92)
+            media.write_image(out / short, picture, quality=92)
             lines.append(f"{short}\t{name}")
     return lines
 
@@ -92,7 +92,7 @@ def photo(path: Path) -> np.ndarray | None:
     import cv2
 
     try:
-        picture = io.read_array(path, side=SHORTEST)
+        picture = media.read_array(path, side=SHORTEST)
     except LikewiseError:
         return None
     if min(picture.shape[:2]) < 256 or max(picture.shape[:2]) > 4 * min(picture.shape[:2]):

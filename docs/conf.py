@@ -67,7 +67,7 @@ def fill(app: Any, name: str, source: list[str]) -> None:
 
 def knobs(module: str, name: str) -> str:
     """The knobs of a class as a Markdown table."""
-    from likewise.engine.config import table
+    from likewise.train.options import table
 
     return table(getattr(importlib.import_module(module), name))
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.browser.visits import Visit, started, stopped  # noqa: E402
 
-from likewise.io import write_bytes  # noqa: E402
+from likewise.media import write_bytes  # noqa: E402
 
 MOST_BYTES = 300_000
 WIDTHS = (1200, 1120, 1040, 960, 880, 800)

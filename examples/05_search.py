@@ -8,14 +8,14 @@ import tempfile
 from pathlib import Path
 
 import likewise as lw
-from likewise import io, samples
+from likewise import media, samples
 
 with tempfile.TemporaryDirectory() as home:
     # 1. A folder of photos: 94 places cut out of photographs, and a workshop by day. Index it once.
     photos, queries = Path(home, "photos"), Path(home, "queries")
     samples.gallery(photos)
     day, night = samples.pair()
-    io.write_image(photos / "workshop" / "day.jpg", day)
+    media.write_image(photos / "workshop" / "day.jpg", day)
     collection = lw.search.Collection.build(photos, Path(home, "index"))
     print(len(collection), "photos;", collection.report)
     # → 95 photos; 95 added, 0 updated, 0 unchanged, 0 removed, 0 unreadable

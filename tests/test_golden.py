@@ -18,7 +18,7 @@ import torch
 from skimage import data as photographs
 
 import likewise as lw
-from likewise import io as media
+from likewise import media as media
 from likewise.distributions import Generator, Normal, harvest
 
 FILE = Path(__file__).parent / "golden" / "walks.json"

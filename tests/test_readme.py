@@ -13,7 +13,7 @@ import click
 import numpy as np
 import pytest
 
-from likewise import cli, io, samples
+from likewise import cli, media, samples
 from worlds.layouts import video
 from worlds.scenes import hpatches
 
@@ -176,15 +176,15 @@ def furnish(words: str) -> None:
     """The files and folders that commands name: photos, albums, a clip, a program."""
     draw = np.random.default_rng(0)
     for name, picture in zip(("day.jpg", "night.jpg"), samples.pair(), strict=True):
-        io.write_image(name, picture)
+        media.write_image(name, picture)
     for name in ("query.jpg", "other.jpg", "a.jpg", "b.jpg"):
-        io.write_image(name, samples.view(samples.photograph("cat"), draw))
+        media.write_image(name, samples.view(samples.photograph("cat"), draw))
     few = {"cat": 3, "coffee": 2, "flower": 2, "temple": 2}
     for folder in ("photos", "photos-a", "photos-b", "monday", "friday", "album-a", "album-b"):
         if re.search(rf"\b{folder}/", words):
             samples.album(Path(folder), few, draw)
     if "photos/one.jpg" in words:
-        io.write_image("photos/one.jpg", samples.photograph("cat"))
+        media.write_image("photos/one.jpg", samples.photograph("cat"))
     for folder, names in (("birds", samples.names()[:8]), ("new-birds", samples.names()[8:11])):
         if re.search(rf"\b{folder}/", words):
             for name in names:
@@ -241,7 +241,7 @@ def _resolve(dotted: str) -> object:
 
 def test_a_name_that_does_not_exist_is_found() -> None:
     with pytest.raises(AttributeError):
-        _resolve("likewise.core.linalg.no_such_thing")
+        _resolve("likewise.numeric.no_such_thing")
 
 
 def test_every_target_that_a_page_names_is_in_the_makefile() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from likewise import samples
 from likewise.errors import FileError, InputError
-from likewise.io import read_array
+from likewise.media import read_array
 
 
 @pytest.mark.parametrize("name", samples.names())

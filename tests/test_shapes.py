@@ -22,22 +22,22 @@ from jaxtyping import TypeCheckError, jaxtyped
 from PIL import Image
 
 MODULES = (
-    "likewise.io",
+    "likewise.media",
     "likewise.images.data",
-    "likewise.core.batched",
-    "likewise.core.geometry",
-    "likewise.core.resampling",
-    "likewise.core.triplets",
-    "likewise.core.warps",
+    "likewise.sets.transport.batched",
+    "likewise.pixels.geometry",
+    "likewise.pixels.resampling",
+    "likewise.images.triplets",
+    "likewise.pixels.warps",
     "likewise.images.augment",
     "likewise.images.diva",
     "likewise.images.network",
-    "likewise.backbones.convnet",
-    "likewise.backbones.efficientnet",
-    "likewise.backbones.inception",
-    "likewise.backbones.network",
-    "likewise.backbones.preparation",
-    "likewise.backbones.resnet",
+    "likewise.nn.convnet",
+    "likewise.nn.efficientnet",
+    "likewise.nn.inception",
+    "likewise.nn.network",
+    "likewise.nn.preparation",
+    "likewise.nn.resnet",
     "likewise.pixels.encoder",
     "likewise.pixels.life",
     "likewise.pixels.start",
@@ -85,13 +85,13 @@ def png(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def network() -> Any:
-    from likewise.backbones.efficientnet import EfficientNetLite0
+    from likewise.nn.efficientnet import EfficientNetLite0
 
     return EfficientNetLite0(classes=7)
 
 
 def named(name: str) -> Any:
-    from likewise import backbones
+    from likewise import nn as backbones
 
     return backbones.named(name)
 
@@ -117,21 +117,21 @@ def contrast() -> Any:
 
 
 CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
-    "io.read": lambda f, png: f(png),
-    "io.read_array": lambda f, png: f(png),
-    "io.decode": lambda f, png: f(png.read_bytes()),
-    "io.from_pillow": lambda f, png: f(Image.open(BytesIO(png.read_bytes()))),
-    "io.frames": None,
+    "media.read": lambda f, png: f(png),
+    "media.read_array": lambda f, png: f(png),
+    "media.decode": lambda f, png: f(png.read_bytes()),
+    "media.from_pillow": lambda f, png: f(Image.open(BytesIO(png.read_bytes()))),
+    "media.frames": None,
     "images.data.picture": lambda f, png: f(photo()),
-    "backbones.preparation.crop": lambda f, png: f(photo()),
-    "backbones.preparation.resized": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
+    "nn.preparation.crop": lambda f, png: f(photo()),
+    "nn.preparation.resized": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
     "images.data.whole": lambda f, png: f(photo()),
     "images.data.thumbnail": lambda f, png: f(photo(), 20),
-    "core.batched.log_sinkhorn": lambda f, png: f(batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3),
-    "core.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
-    "core.triplets.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
-    "core.triplets.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),
-    "core.triplets.draw": lambda f, png: f(unit(3, 4).abs(), torch.Generator()),
+    "sets.transport.batched.log_sinkhorn": lambda f, png: f(batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3),
+    "sets.transport.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
+    "images.triplets.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
+    "images.triplets.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),
+    "images.triplets.draw": lambda f, png: f(unit(3, 4).abs(), torch.Generator()),
     "images.augment.sampled": lambda f, png: f(photo(), 20),
     "images.augment.centre": lambda f, png: f(photo(), 20, 24),
     "images.diva.Contrast.weights": lambda f, png: f(contrast(), unit(3, 4), torch.ones(3, 5, dtype=torch.bool)),
@@ -143,12 +143,12 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
         tail().tail, batch(2, tail().tail.projection.in_features).float()
     ),
     "images.network.Network.finished": lambda f, png: f(tail(), batch(2, tail().tail.projection.in_features).float()),
-    "backbones.convnet.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
-    "backbones.inception.InceptionBN.forward": lambda f, png: f(named("inception-bn"), batch(2, 3, 32, 32).float()),
-    "backbones.network.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
-    "backbones.resnet.ResNet50.forward": lambda f, png: f(named("resnet50"), batch(2, 3, 32, 32).float()),
-    "backbones.efficientnet.EfficientNetLite0.forward": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
-    "backbones.efficientnet.EfficientNetLite0.features": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
+    "nn.convnet.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
+    "nn.inception.InceptionBN.forward": lambda f, png: f(named("inception-bn"), batch(2, 3, 32, 32).float()),
+    "nn.network.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
+    "nn.resnet.ResNet50.forward": lambda f, png: f(named("resnet50"), batch(2, 3, 32, 32).float()),
+    "nn.efficientnet.EfficientNetLite0.forward": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
+    "nn.efficientnet.EfficientNetLite0.features": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
 }
 
 SKEW = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]])
@@ -163,7 +163,7 @@ def still() -> torch.Tensor:
 
 
 def bent(kind: str = "affine") -> Any:
-    from likewise.core import warps
+    from likewise.pixels import warps
 
     return getattr(warps, f"random_{kind}")(2, 8, 10, generator=torch.Generator().manual_seed(0))
 
@@ -175,36 +175,36 @@ def encoder() -> Any:
 
 
 CALLS |= {
-    "core.geometry.skew": lambda f, png: f(torch.rand(4, 3)),
-    "core.geometry.essential": lambda f, png: f(torch.eye(3), torch.ones(3)),
-    "core.geometry.fundamental": lambda f, png: f(torch.eye(3), torch.eye(3), torch.eye(3), torch.ones(3)),
-    "core.geometry.lines": lambda f, png: f(SKEW.expand(2, 3, 3), places()),
-    "core.geometry.transform": lambda f, png: f(torch.eye(3).expand(2, 3, 3), places()),
-    "core.geometry.homography_flow": lambda f, png: f(torch.eye(3).expand(2, 3, 3), 8, 10),
-    "core.geometry.scaling": lambda f, png: f((4, 5), (6, 7)),
-    "core.geometry.rescale_fundamental": lambda f, png: f(SKEW, (4, 5), (6, 7), (4, 5), (6, 7)),
-    "core.geometry.rescale_homography": lambda f, png: f(torch.eye(3).expand(2, 3, 3), (4, 5), (6, 7), (4, 5), (6, 7)),
-    "core.geometry.rescale_intrinsics": lambda f, png: f(torch.eye(3), (4, 5), (6, 7)),
-    "core.resampling.grid": lambda f, png: f(4, 5),
-    "core.resampling.sample": lambda f, png: f(torch.rand(2, 3, 4, 5), places().expand(2, -1, -1, -1)),
-    "core.resampling.inside": lambda f, png: f(places(), 4, 5),
-    "core.resampling.warp": lambda f, png: f(torch.rand(2, 3, 4, 5), still()),
-    "core.resampling.follow": lambda f, png: f(still()),
-    "core.resampling.compose": lambda f, png: (f(still(), still()), f(still()[0], torch.zeros(5, 6, 2))),
-    "core.resampling.carried": lambda f, png: f(still(), still()),
-    "core.resampling.resize_flow": lambda f, png: f(still(), (4, 5)),
-    "core.resampling.resize_points": lambda f, png: f(places(), (4, 5), (6, 7)),
-    "core.warps.Affine.backward": lambda f, png: f(bent(), places()),
-    "core.warps.Affine.found": lambda f, png: f(bent(), places()),
-    "core.warps.ThinPlate.backward": lambda f, png: f(bent("thin_plate"), places()),
-    "core.warps.ThinPlate.found": lambda f, png: f(bent("thin_plate"), places()),
-    "core.warps.ThinPlate.slope": lambda f, png: f(bent("thin_plate"), places()),
-    "core.warps.Chain.backward": lambda f, png: f(bent("warp"), places()),
-    "core.warps.Chain.found": lambda f, png: f(bent("warp"), places()),
-    "core.warps.Warp.backward": None,
-    "core.warps.Warp.found": None,
-    "core.warps.Warp.forward": lambda f, png: f(bent("warp"), places()),
-    "core.warps.Warp.image": lambda f, png: f(bent("warp"), torch.rand(2, 3, 8, 10), (4, 5)),
+    "pixels.geometry.skew": lambda f, png: f(torch.rand(4, 3)),
+    "pixels.geometry.essential": lambda f, png: f(torch.eye(3), torch.ones(3)),
+    "pixels.geometry.fundamental": lambda f, png: f(torch.eye(3), torch.eye(3), torch.eye(3), torch.ones(3)),
+    "pixels.geometry.lines": lambda f, png: f(SKEW.expand(2, 3, 3), places()),
+    "pixels.geometry.transform": lambda f, png: f(torch.eye(3).expand(2, 3, 3), places()),
+    "pixels.geometry.homography_flow": lambda f, png: f(torch.eye(3).expand(2, 3, 3), 8, 10),
+    "pixels.geometry.scaling": lambda f, png: f((4, 5), (6, 7)),
+    "pixels.geometry.rescale_fundamental": lambda f, png: f(SKEW, (4, 5), (6, 7), (4, 5), (6, 7)),
+    "pixels.geometry.rescale_homography": lambda f, png: f(torch.eye(3).expand(2, 3, 3), (4, 5), (6, 7), (4, 5), (6, 7)),
+    "pixels.geometry.rescale_intrinsics": lambda f, png: f(torch.eye(3), (4, 5), (6, 7)),
+    "pixels.resampling.grid": lambda f, png: f(4, 5),
+    "pixels.resampling.sample": lambda f, png: f(torch.rand(2, 3, 4, 5), places().expand(2, -1, -1, -1)),
+    "pixels.resampling.inside": lambda f, png: f(places(), 4, 5),
+    "pixels.resampling.warp": lambda f, png: f(torch.rand(2, 3, 4, 5), still()),
+    "pixels.resampling.follow": lambda f, png: f(still()),
+    "pixels.resampling.compose": lambda f, png: (f(still(), still()), f(still()[0], torch.zeros(5, 6, 2))),
+    "pixels.resampling.carried": lambda f, png: f(still(), still()),
+    "pixels.resampling.resize_flow": lambda f, png: f(still(), (4, 5)),
+    "pixels.resampling.resize_points": lambda f, png: f(places(), (4, 5), (6, 7)),
+    "pixels.warps.Affine.backward": lambda f, png: f(bent(), places()),
+    "pixels.warps.Affine.found": lambda f, png: f(bent(), places()),
+    "pixels.warps.ThinPlate.backward": lambda f, png: f(bent("thin_plate"), places()),
+    "pixels.warps.ThinPlate.found": lambda f, png: f(bent("thin_plate"), places()),
+    "pixels.warps.ThinPlate.slope": lambda f, png: f(bent("thin_plate"), places()),
+    "pixels.warps.Chain.backward": lambda f, png: f(bent("warp"), places()),
+    "pixels.warps.Chain.found": lambda f, png: f(bent("warp"), places()),
+    "pixels.warps.Warp.backward": None,
+    "pixels.warps.Warp.found": None,
+    "pixels.warps.Warp.forward": lambda f, png: f(bent("warp"), places()),
+    "pixels.warps.Warp.image": lambda f, png: f(bent("warp"), torch.rand(2, 3, 8, 10), (4, 5)),
     "pixels.life.sed": lambda f, png: f(still(), still(), SKEW.expand(2, 3, 3)),
     "pixels.life.sed_loss": lambda f, png: f(still(), SKEW.expand(2, 3, 3)),
     "pixels.life.cycle_loss": lambda f, png: f(still(), torch.zeros(2, 5, 6, 2)),
@@ -237,7 +237,7 @@ def test_shapes_are_as_promised(name: str, png: Path) -> None:
 def test_frames_come_one_by_one_in_their_shape(tmp_path: Path) -> None:
     import av
 
-    from likewise.io import frames
+    from likewise.media import frames
 
     path = tmp_path / "clip.mp4"
     with av.open(str(path), "w") as container:
@@ -254,7 +254,7 @@ def test_frames_come_one_by_one_in_their_shape(tmp_path: Path) -> None:
 
 def test_a_wrong_shape_is_found() -> None:
     """The check itself can fail: in the argument, in the result, and between the two."""
-    crop = typed(shaped()["backbones.preparation.crop"])
+    crop = typed(shaped()["nn.preparation.crop"])
     with pytest.raises(TypeCheckError):
         crop(photo()[:, :, 0])
 

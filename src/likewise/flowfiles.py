@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise.errors import FileError, InputError
-from likewise.io import MOST_BYTES, MOST_PIXELS, write_bytes
+from likewise.media import MOST_BYTES, MOST_PIXELS, write_bytes
 from likewise.types import Flow
 
 MAGIC = struct.pack("<f", 202021.25)

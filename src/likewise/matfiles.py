@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise.errors import FileError
-from likewise.io import MOST_ARRAY_BYTES
+from likewise.media import MOST_ARRAY_BYTES
 
 DEEPEST = 16
 """Cells within cells and structs within structs are followed this far."""

@@ -88,7 +88,7 @@ def photograph(name: str) -> UInt8[np.ndarray, "h w 3"]:
 
 
 def _read(package: str, file: str) -> Picture:
-    from likewise.io import read_array
+    from likewise.media import read_array
 
     return read_array(_installed(package, file))
 
@@ -140,7 +140,7 @@ def collections(folder: Folder, seed: int = 0) -> tuple[list[Path], list[Path]]:
 
 def album(folder: Path, contents: dict[str, int], draw: np.random.Generator) -> list[Path]:
     """Write so many views of each scene into a folder; the files, named scene-number.jpg."""
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     return [
         write_image(folder / f"{name}-{i + 1}.jpg", view(photo, draw), quality=90)
@@ -189,7 +189,7 @@ class Place:
 
 def gallery(folder: Folder, seed: int = 0) -> list[Path]:
     """Write a picture of every place, folder/photograph/number.jpg; the files."""
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     return [write_image(Path(folder) / p.name, p.picture, quality=92) for p in places(seed)]
 
@@ -199,7 +199,7 @@ def queries(folder: Folder, seed: int = 0, *, in_turn: bool = False) -> list[Que
 
     `in_turn` makes one a place, the changes in turn.
     """
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     made = []
     for number, place in enumerate(places(seed)):
@@ -341,7 +341,7 @@ def _disparity(size: tuple[int, int]) -> Floats:
     import cv2
     import numpy as np
 
-    from likewise.io import load_arrays
+    from likewise.media import load_arrays
 
     whole = load_arrays(_installed("skimage.data", APART))["arr_0"].astype(np.float64)
     near = cv2.resize(whole, size[::-1], interpolation=cv2.INTER_NEAREST) * size[1] / whole.shape[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from likewise import cli, io
+from likewise import cli, media
 from worlds.aligners import Shifted
 from worlds.command import Ran
 from worlds.scenes import moved, texture
@@ -22,11 +22,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("likewise.pixels.model.default", Shifted)
     monkeypatch.setattr("likewise.search.evidence.one_look", lambda thorough: Shifted())
     first = texture(0, 96, 128)
-    io.write_image("a.png", first)
-    io.write_image("b.png", moved(first, 3, -2))
+    media.write_image("a.png", first)
+    media.write_image("b.png", moved(first, 3, -2))
     for album, count in (("one", 3), ("two", 2)):
         for i in range(count):
-            io.write_image(Path(album) / f"{i}.png", texture(10 * count + i, 48, 48))
+            media.write_image(Path(album) / f"{i}.png", texture(10 * count + i, 48, 48))
     Path("empty").mkdir()
     return tmp_path
 

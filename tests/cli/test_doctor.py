@@ -10,7 +10,7 @@ import pytest
 
 from likewise.cli import doctor as doc
 from likewise.cli import main
-from likewise.core import transport
+from likewise.sets.transport import solvers as transport
 
 
 @pytest.fixture(autouse=True)

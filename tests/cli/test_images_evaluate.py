@@ -149,7 +149,7 @@ def test_a_saved_model_is_loaded(run, here: Path, monkeypatch: pytest.MonkeyPatc
         asked.append(path)
         return Colours()
 
-    monkeypatch.setattr("likewise.engine.checkpoint.load", load)
+    monkeypatch.setattr("likewise.store.checkpoint.load", load)
     assert run("photos", "--model", "mine.safetensors").code == 0
     assert asked == ["mine.safetensors"]
 

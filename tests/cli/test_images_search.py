@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import likewise as lw
-from likewise import cli, io
+from likewise import cli, media
 from likewise.cli import images_search
-from likewise.engine import checkpoint
 from likewise.images.gallery import Gallery
+from likewise.store import checkpoint
 from worlds.command import Ran
 from worlds.galleries import Patches, album, brute, paint
 
@@ -59,7 +59,7 @@ def test_embed_writes_rows_and_names(run: Go) -> None:
     assert "24 × 12 rows of patches in rows.npz" in ran.out
     assert "1 unreadable picture left out" in ran.err
     assert "torn.png" in ran.err
-    arrays = io.load_arrays("rows.npz")
+    arrays = media.load_arrays("rows.npz")
     assert arrays["rows"].shape == (24, 12)
     assert "kind0/p0.png" in arrays["names"]
     ran = run("embed", "photos", "--out", "rows.npy", *MODEL, "--json")
@@ -117,7 +117,7 @@ def test_search_gives_json_and_a_picture(run: Go, gallery: Path) -> None:
         "distance": 0.0,
         "rank": 1,
     }
-    assert io.read_array("r.png").std() > 10
+    assert media.read_array("r.png").std() > 10
     assert json.dumps(ran.json, allow_nan=False)
 
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import likewise as lw
-from likewise import cli, io
+from likewise import cli, media
 from likewise.cli.pixels_model import model_at
 from likewise.pixels.matches import Matches
 from worlds.aligners import Shifted
@@ -29,8 +29,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("likewise.pixels.model.default", Shifted)
     first = texture(0, 96, 128)
-    io.write_image("a.png", first)
-    io.write_image("b.png", moved(first, DX, DY))
+    media.write_image("a.png", first)
+    media.write_image("b.png", moved(first, DX, DY))
     return tmp_path
 
 
@@ -64,13 +64,13 @@ def test_compare_writes_flow_warp_wheel_and_confidence(run, here: Path) -> None:
     assert set(ran.json["files"].values()) == set(files.values())
     assert ran.json["level"] == "pixels"
     np.testing.assert_array_equal(np.asarray(lw.pixels.read_flow("f.flo")), np.tile([3.0, -2.0], (96, 128, 1)))
-    a, warped = io.read_array("a.png").astype(int), io.read_array("w.png").astype(int)
+    a, warped = media.read_array("a.png").astype(int), media.read_array("w.png").astype(int)
     assert np.abs(a - warped)[2:, :-3].max() == 0  # what the flow knows of b is a again
     assert warped[:2].max() == 0  # and what it does not know is black
-    sure = io.read_array("k.png")[..., 0]
+    sure = media.read_array("k.png")[..., 0]
     assert sure[2:, :-3].min() == 255
     assert sure[0].max() == 0
-    assert len(np.unique(io.read_array("c.png").reshape(-1, 3), axis=0)) == 1  # one motion, one colour
+    assert len(np.unique(media.read_array("c.png").reshape(-1, 3), axis=0)) == 1  # one motion, one colour
 
 
 def test_a_kitti_flow_is_written_by_its_suffix(run, here: Path) -> None:
@@ -95,8 +95,8 @@ def test_a_kitti_flow_is_written_by_its_suffix(run, here: Path) -> None:
     ],
 )
 def test_what_compare_refuses_is_one_line(run, here: Path, words: tuple[str, ...], said: str) -> None:
-    io.write_image("tiny.png", texture(1, 40, 60))
-    io.write_image("blank.png", np.full((80, 80, 3), 128, np.uint8))
+    media.write_image("tiny.png", texture(1, 40, 60))
+    media.write_image("blank.png", np.full((80, 80, 3), 128, np.uint8))
     ran = run("compare", *words)
     assert ran.code == 2
     assert ran.out == ""
@@ -122,7 +122,7 @@ def test_models_come_from_files_and_runs(run, here: Path) -> None:
 
 def test_a_model_that_does_not_align_is_refused(run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("other.safetensors").write_bytes(b"")
-    monkeypatch.setattr("likewise.engine.checkpoint.load", lambda _: object())
+    monkeypatch.setattr("likewise.store.checkpoint.load", lambda _: object())
     ran = run("compare", "a.png", "b.png", "--model", "other.safetensors")
     assert ran.code == 2
     assert "holds a object, which does not align pictures" in ran.err
@@ -184,7 +184,7 @@ def test_options_of_match_are_the_functions_own() -> None:
 
 def test_no_features_is_a_result_that_says_why(run, here: Path) -> None:
     smooth = np.linspace(0, 255, 96).astype(np.uint8)[:, None, None].repeat(128, 1).repeat(3, 2)
-    io.write_image("smooth.png", smooth)
+    media.write_image("smooth.png", smooth)
     ran = run("match", "a.png", "smooth.png", "--features", "orb")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("no matches: no orb features in b")

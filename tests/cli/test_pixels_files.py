@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import likewise as lw
-from likewise import cli, io
+from likewise import cli, media
 from worlds.aligners import Shifted
 from worlds.command import Ran
 from worlds.scenes import moved, texture
@@ -46,8 +46,8 @@ def test_render_writes_what_the_renderer_gives(run, here: Path) -> None:
     assert sorted(p.name for p in place.iterdir()) == ["F.json", "a.png", "b.png", "flow.flo", "occluded.png"]
     flow = lw.pixels.read_flow(place / "flow.flo")
     np.testing.assert_array_equal(np.asarray(flow), pair.flow.numpy().astype(np.float32))
-    assert np.abs(io.read_array(place / "b.png") / 255 - pair.b.permute(1, 2, 0).numpy()).max() <= 0.5 / 255 + 1e-6
-    np.testing.assert_array_equal(io.read_array(place / "occluded.png")[..., 0] > 0, pair.occluded.numpy())
+    assert np.abs(media.read_array(place / "b.png") / 255 - pair.b.permute(1, 2, 0).numpy()).max() <= 0.5 / 255 + 1e-6
+    np.testing.assert_array_equal(media.read_array(place / "occluded.png")[..., 0] > 0, pair.occluded.numpy())
     cameras = json.loads((place / "F.json").read_text())
     np.testing.assert_array_equal(cameras["F"], pair.F.numpy())
     assert cameras["seed"] == 6
@@ -67,7 +67,7 @@ def test_render_keeps_what_is_there_and_refuses_other_settings(run, here: Path) 
 
 
 def test_render_paints_with_a_folder(run, here: Path) -> None:
-    io.write_image("photos/p.png", texture(0, 96, 96))
+    media.write_image("photos/p.png", texture(0, 96, 96))
     ran = run("render", "--out", "r", "--pairs", "1", "--size", "48x64", "--textures", "photos", "--json")
     assert ran.code == 0, ran.err
     assert json.loads((here / "r" / "config.json").read_text())["textures"] == ["p.png"]
@@ -117,7 +117,7 @@ def test_video_writes_a_flow_a_frame_and_goes_on(run, here: Path, clip: Shifted)
     assert again.out == "3 flows of clip.mp4, 2 as they were; full colour is 3 px; flow\n"
     for k in range(3):
         assert np.asarray(lw.pixels.read_flow(f"flow/flow/{k:06d}.flo"))[5, 5].tolist() == [3.0, 0.0]
-        assert io.read_array(f"flow/wheel/{k:06d}.png").shape == (64, 96, 3)
+        assert media.read_array(f"flow/wheel/{k:06d}.png").shape == (64, 96, 3)
 
 
 def test_video_in_kittis_format_made_small_and_every_second(run, here: Path, clip: Shifted) -> None:
@@ -134,9 +134,9 @@ def test_films_show_frames_beside_colours(run, here: Path, clip: Shifted, name: 
         with Image.open(name) as im:
             assert (im.n_frames, im.size) == (3, (192, 64))
         return
-    frames = list(io.frames(name))
+    frames = list(media.frames(name))
     assert [f.shape for f in frames] == [(64, 192, 3)] * 3
-    source = next(iter(io.frames("clip.mp4"))).astype(int)
+    source = next(iter(media.frames("clip.mp4"))).astype(int)
     assert np.abs(frames[0][:, :96].astype(int) - source).mean() < 12
 
 
@@ -195,7 +195,7 @@ def test_sfm_hands_every_knob_over_and_tells_the_summary(run, here: Path, monkey
     def reconstruct(photos: str, out: Path, **knobs: Any) -> list[int]:
         asked.update(knobs, photos=photos)
         knobs["report"]("a step")
-        io.write_text(out / "summary.json", json.dumps(summary))
+        media.write_text(out / "summary.json", json.dumps(summary))
         return [1, 2, 3]
 
     monkeypatch.setattr("likewise.pixels.sfm.reconstruct", reconstruct)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import likewise as lw
-from likewise import cli, io
+from likewise import cli, media
 from likewise.cli.pixels_train import KNOBS, curves
 from likewise.pixels.config import Config
 from likewise.pixels.presets import preset
@@ -25,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for s in range(4):
         cells = np.random.default_rng(s).integers(0, 256, (41, 51, 3)).astype(np.uint8)
-        io.write_image(f"photos/{s}.png", np.kron(cells, np.ones((6, 6, 1), np.uint8)))
+        media.write_image(f"photos/{s}.png", np.kron(cells, np.ones((6, 6, 1), np.uint8)))
     return tmp_path
 
 
@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str], here: Path):
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What train is called with; nothing is trained."""
-    from likewise.engine.runs import Run
+    from likewise.store.run import Run
 
     found: dict[str, Any] = {}
 

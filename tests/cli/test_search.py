@@ -15,7 +15,7 @@ import pytest
 
 from likewise import samples
 from likewise.cli import main
-from likewise.io import write_image
+from likewise.media import write_image
 from likewise.search import Collection
 
 

@@ -154,7 +154,7 @@ def test_videos_show_the_frame_nearest_to_each_centre(run, tmp_path: Path) -> No
 
 def test_each_point_of_a_video_is_named_by_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from likewise.cli import sources
-    from likewise.io import frames
+    from likewise.media import frames
 
     monkeypatch.setattr(sources, "BATCH", 3)
     path = worlds.video(tmp_path / "a.avi", frames=10)
@@ -165,7 +165,7 @@ def test_each_point_of_a_video_is_named_by_its_frame(tmp_path: Path, monkeypatch
 
 
 def test_thumbnails_of_a_video_are_its_own_frames(tmp_path: Path) -> None:
-    from likewise.io import frames
+    from likewise.media import frames
 
     path = worlds.video(tmp_path / "a.avi")
     s = Signature(np.zeros((3, 1)), names=[f"{path}#5", f"{path}#0", f"{path}#5"])
@@ -377,7 +377,7 @@ def test_bad_settings_are_refused_before_any_work(run, vectors: Path, views: Pat
 
 
 def test_fit_writes_a_model_figures_a_picture_and_a_run(fitted: Path) -> None:
-    from likewise.engine.runs import Run
+    from likewise.store.run import Run
 
     said = json.loads((fitted.parent / "fit.json").read_text())
     assert said["classes"] == {"a": 8, "b": 8, "c": 8}
@@ -641,7 +641,7 @@ def test_a_model_that_is_none_is_refused(run, vectors: Path, tmp_path: Path) -> 
 
 
 def test_a_damaged_pipeline_is_refused(fitted: Path, tmp_path: Path) -> None:
-    from likewise.engine import checkpoint
+    from likewise.store import checkpoint
 
     arrays, header = checkpoint.read(fitted)
     arrays["axes.rows"] = arrays["axes.rows"][:-1]

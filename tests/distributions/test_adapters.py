@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from likewise.core.spectra import spectrum
 from likewise.distributions import Generator, Normal, TruncatedNormal, adapters
 from likewise.distributions.networks.network import Network
+from likewise.distributions.spectra import spectrum
 from likewise.errors import FileError, InputError, MissingExtra
 from worlds import networks as worlds
 

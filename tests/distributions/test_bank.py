@@ -25,7 +25,7 @@ from torch import nn
 import likewise as lw
 from likewise.distributions import Bank, Generator, Normal, TruncatedNormal, Uniform, harvest, harvesting, polarity
 from likewise.distributions.polarity import DegeneracyWarning
-from likewise.engine.shards import ShardError
+from likewise.store.job import ShardError
 from worlds.generators import Classes, Folded, HalfDead, Linear, Stairs, stairs
 
 
@@ -287,7 +287,7 @@ def test_a_damaged_shard_is_named_and_harvested_again(
 def test_a_folder_without_a_bank(tmp_path: Path) -> None:
     with pytest.raises(lw.FileError, match="holds no bank"):
         Bank.open(tmp_path / "nowhere")
-    from likewise.engine import shards
+    from likewise.store import job as shards
 
     shards.run(lambda i: {"x": np.zeros(2)}, 2, tmp_path / "other", key={"what": "other"})
     with pytest.raises(lw.FileError, match="not the manifest of a bank"):

@@ -337,7 +337,7 @@ def test_real_photos_of_two_kinds(data: Path, tmp_path: Path) -> None:
 
 
 def test_files_are_read_as_grey_for_a_net_of_one_plane(tmp_path: Path) -> None:
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     rng = np.random.default_rng(0)
     grey = rng.integers(0, 256, size=(20, 4, 4), dtype=np.uint8)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import likewise as lw
-from likewise.core import gaussians, transport
+from likewise import numeric
 from likewise.distributions.compare import compare
 from likewise.distributions.features import Features, features
+from likewise.sets.transport import solvers as transport
 from worlds.contract import ContractOfALevel
 
 
@@ -58,7 +59,7 @@ def test_the_frechet_distance_of_samples_is_w2_of_their_gaussians_and_exact_tran
     r = np.random.default_rng(0)
     spread, mean = np.array([2.0, 0.5]), np.array([1.0, 0.0])
     P, Q = r.normal(size=(700, 2)), r.normal(size=(700, 2)) * spread + mean
-    closed = gaussians.frechet([0, 0], np.eye(2), mean, np.diag(spread**2))
+    closed = numeric.frechet([0, 0], np.eye(2), mean, np.diag(spread**2))
     found = compare(P, Q).distance
     same = np.full(700, 1 / 700)
     exact = transport.exact(((P[:, None] - Q[None]) ** 2).sum(-1), same, same)[0]

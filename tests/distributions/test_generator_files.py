@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from likewise.distributions import Generator, Normal, TruncatedNormal, Uniform, adapters, load_generator
 from likewise.distributions.data import load_object, save_generator
-from likewise.engine import checkpoint
 from likewise.errors import FileError, InputError
+from likewise.store import checkpoint
 from worlds import networks as worlds
 
 PROGRAM = """

@@ -112,7 +112,7 @@ def test_few_samples_are_said_and_nothing_is_shrunk() -> None:
     X, Y = sample(6, 8), sample(7, 8, seed=1)
     with pytest.warns(SmallSampleWarning, match="6 real and 7 fake samples in 8 features"):
         few = metrics.frechet(X, Y)
-    from tests.core.test_gaussians import by_square_root
+    from tests.numeric.test_gaussians import by_square_root
 
     expected = by_square_root(X.mean(0), np.cov(X.T), Y.mean(0), np.cov(Y.T))
     assert few == pytest.approx(expected, rel=1e-4)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from tests.fuzz.mutations import EXTREMES, WORDS, Mutation, Rng, bytewise, edited, extreme, pick, text, to_json
 
-from likewise.engine import checkpoint
+from likewise.store import checkpoint
 
 # ----------------------------------------------------------------------------------------------------------------- PNG
 

@@ -42,18 +42,18 @@ class each:  # noqa: N801
 
 
 def picture(path: Path) -> None:
-    from likewise import io
+    from likewise import media
 
-    io.is_image(path)
-    io.read_array(path)
-    io.decode(path.read_bytes(), side=8)
-    io.read(path)
+    media.is_image(path)
+    media.read_array(path)
+    media.decode(path.read_bytes(), side=8)
+    media.read(path)
 
 
 def film(path: Path) -> None:
-    from likewise import io
+    from likewise import media
 
-    list(io.frames(path, most=8, every=2))
+    list(media.frames(path, most=8, every=2))
 
 
 def flow(path: Path) -> None:
@@ -91,7 +91,7 @@ def search_index(folder: Path) -> None:
 
 def bank(folder: Path) -> None:
     from likewise.distributions import Bank
-    from likewise.engine.shards import ShardStore
+    from likewise.store.job import ShardStore
 
     store = ShardStore.open(folder / "bank")
     repr(store), store.verify(), store.key
@@ -100,7 +100,7 @@ def bank(folder: Path) -> None:
 
 
 def run(folder: Path) -> None:
-    from likewise.engine.runs import Run
+    from likewise.store.run import Run
 
     found = Run.open(folder / "run")
     repr(found), found.seed, found.metrics(), found.result
@@ -121,7 +121,7 @@ def model(path: Path) -> None:
 
 
 def state(path: Path) -> None:
-    from likewise.backbones import named
+    from likewise.nn import named
 
     named("convnet", path)
 
@@ -198,7 +198,7 @@ def labelled(layout: str) -> Any:
 
 def seal_gallery(folder: Path) -> None:
     """Sums of segments and index into the manifest, and the manifest's own over all."""
-    from likewise.engine.checkpoint import canonical
+    from likewise.store.checkpoint import canonical
 
     root = folder / "g"
     said = json.loads((root / "gallery.json").read_bytes())
@@ -262,7 +262,7 @@ def _features(path: Path) -> None:
 
 
 def _arrays(path: Path) -> None:
-    from likewise.io import load_arrays
+    from likewise.media import load_arrays
 
     repr(load_arrays(path))
 

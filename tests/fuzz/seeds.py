@@ -249,9 +249,9 @@ def embedder(folder: Path) -> None:
     import torch
 
     import likewise as lw
-    from likewise.backbones import named
     from likewise.images import Embedder
     from likewise.images.network import assemble
+    from likewise.nn import named
 
     with torch.random.fork_rng():
         network = assemble(named("convnet"), frozen=1, total=32, heads=4, norm="folded").eval()
@@ -264,7 +264,7 @@ def state_dicts(folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from likewise.backbones import named
+    from likewise.nn import named
 
     state = named("convnet").state_dict()
     torch.save(state, folder / "a.pth")
@@ -325,7 +325,7 @@ def saved_bank(folder: Path) -> None:
 
 
 def run(folder: Path) -> None:
-    from likewise.engine.runs import Run
+    from likewise.store.run import Run
 
     made = Run.create(folder / "run", {"lr": 0.1, "steps": 3, "inner": {"a": [1, 2]}}, seed=3, command="train")
     for step in range(3):

@@ -18,8 +18,8 @@ from tests.fuzz import forms, mutations
 from tests.fuzz.cases import SECONDS, Bench, Outcome, Reader, judged
 from tests.fuzz.readers import READERS, missing
 
-from likewise.engine import checkpoint
 from likewise.errors import LikewiseError
+from likewise.store import checkpoint
 
 SLOW = frozenset(
     {"aligner", "learned metric", "generator", "raft", "embedder", "features", "gallery ivf", "gallery hnsw"}

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from likewise.backbones import preparation
 from likewise.errors import ConfigError, ShapeError
 from likewise.images.augment import Augment, centre, sampled
+from likewise.nn import preparation
 
 SIDES = st.integers(1, 90)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
 import likewise as lw
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 
 
@@ -47,7 +47,7 @@ def test_distance_is_symmetric_and_follows_the_cosine(a: np.ndarray, b: np.ndarr
 def test_a_picture_with_itself_is_the_smallest_and_files_are_named(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in "ab":
-        io.write_image(tmp_path / f"{name}.png", rng.integers(0, 256, (50, 60, 3), dtype=np.uint8))
+        media.write_image(tmp_path / f"{name}.png", rng.integers(0, 256, (50, 60, 3), dtype=np.uint8))
     same = lw.images.compare(tmp_path / "a.png", tmp_path / "a.png")
     other = lw.images.compare(tmp_path / "a.png", tmp_path / "b.png")
     assert same.distance <= 1e-6 < other.distance
@@ -75,12 +75,12 @@ def test_json_and_picture_are_written(tmp_path: Path) -> None:
     np.testing.assert_array_equal(shown[0], flat(200, 10, 0))
     np.testing.assert_array_equal(shown[1], flat(0, 90, 0))
     assert f"{c.distance:.3f}" in figure.get_suptitle()
-    assert io.read_array(tmp_path / "c.png").shape[2] == 3
+    assert media.read_array(tmp_path / "c.png").shape[2] == 3
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.json", "c.png"]
 
 
 def test_names_with_dollar_signs_can_be_drawn(tmp_path: Path) -> None:
-    io.write_image(tmp_path / "$x^{.png", flat(1, 2, 3))
+    media.write_image(tmp_path / "$x^{.png", flat(1, 2, 3))
     lw.images.compare(tmp_path / "$x^{.png", flat(3, 2, 1), model=Mean()).plot(tmp_path / "c.png")
 
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from likewise.core import triplets
 from likewise.errors import InputError
-from likewise.images import diva
+from likewise.images import diva, triplets
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from likewise import io
-from likewise.engine import checkpoint, shards
+from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import embedding
 from likewise.images.embedding import embed_folder
+from likewise.store import checkpoint
+from likewise.store import job as shards
 from worlds.galleries import DIM, Patches, album, paint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +34,7 @@ def photos(tmp_path: Path) -> Path:
 
 def test_rows_stand_in_natural_order_beside_their_names(photos: Path, tmp_path: Path) -> None:
     found = embed_folder(photos, tmp_path / "rows.npz", Patches(), chunk=7)
-    paths = io.images(photos)
+    paths = media.images(photos)
     assert found.names == tuple(str(p.relative_to(photos)) for p in paths)
     assert found.names.index("kind0/p2.png") < found.names.index("kind0/p10.png")
     np.testing.assert_array_equal(found.rows, Patches().embed(paths))
@@ -74,7 +75,7 @@ def test_a_folder_of_which_nothing_can_be_read_gives_no_rows(tmp_path: Path) -> 
 
 def test_exif_turns_a_picture_before_it_is_embedded(tmp_path: Path) -> None:
     paint(tmp_path / "a" / "plain.png", 3)
-    array = io.read_array(tmp_path / "a" / "plain.png")
+    array = media.read_array(tmp_path / "a" / "plain.png")
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(array).save(tmp_path / "a" / "turned.png", exif=exif.tobytes())
@@ -109,8 +110,8 @@ def test_after_kill_9_it_goes_on_and_gives_the_same_bytes(photos: Path, tmp_path
     embed_folder(photos, out, model, chunk=5)
     assert len(model.seen) == 16, "twenty of the thirty-six were on disk"
     embed_folder(photos, tmp_path / "once.npz", Patches(), chunk=9)
-    assert [a.tobytes() for a in io.load_arrays(out).values()] == [
-        a.tobytes() for a in io.load_arrays(tmp_path / "once.npz").values()
+    assert [a.tobytes() for a in media.load_arrays(out).values()] == [
+        a.tobytes() for a in media.load_arrays(tmp_path / "once.npz").values()
     ]
 
 
@@ -227,7 +228,7 @@ def test_real_photographs(data: Path, tmp_path: Path) -> None:
 
     for kind in sorted(p for p in source.iterdir() if p.is_dir())[:2]:
         (tmp_path / "birds" / kind.name).mkdir(parents=True)
-        for file in io.images(kind)[:3]:
+        for file in media.images(kind)[:3]:
             shutil.copy(file, tmp_path / "birds" / kind.name)
     found = embed_folder(tmp_path / "birds", tmp_path / "rows.npz", chunk=4)
     assert found.rows.shape == (6, 1280)

@@ -22,8 +22,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 def trained(backbone: str = "convnet", norm: str = "folded", heads: int = 4, size: int = 32) -> Embedder:
     """An embedder as `train` makes them, its weights still random."""
-    from likewise.backbones import named
     from likewise.images.network import assemble
+    from likewise.nn import named
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -43,7 +43,7 @@ def noise(n: int, size: int) -> np.ndarray:
 
 def agree(model: Embedder, path: Path, n: int) -> None:
     """onnxruntime on the prepared pixels is `embed` on the pictures, to 1e-4."""
-    from likewise.backbones.preparation import crop
+    from likewise.nn.preparation import crop
 
     pictures = noise(n, model.shortest)
     pixels = np.stack([crop(p, model.size, model.shortest) for p in pictures]).transpose(0, 3, 1, 2)
@@ -84,7 +84,7 @@ def test_other_versions_of_the_operators(tmp_path: Path, opset: int) -> None:
 
 
 def test_a_network_of_ones_own(tmp_path: Path) -> None:
-    from likewise.backbones import as_backbone
+    from likewise.nn import as_backbone
 
     network = as_backbone(torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.ReLU()), size=24).eval()
     model = Embedder(network, name="custom", dim=5, size=24, shortest=30)

@@ -19,14 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import likewise as lw
-from likewise import io
-from likewise.engine import shards
+from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import embedding
 from likewise.images.gallery import Added, Gallery
 from likewise.images.stores import About, Filter, Record, folders_of, indexes, label_of, manifest, segments
 from likewise.images.stores.folder import FolderStore
 from likewise.images.stores.ranking import Candidates, distances, ranked
+from likewise.store import job as shards
 from likewise.types import Hit
 from worlds.galleries import DIM, Patches, album, brute, paint
 
@@ -82,7 +82,7 @@ def test_many_queries_at_once(gallery: Gallery, photos: Path) -> None:
     some = files(photos)[:5]
     assert gallery.search(some, 4) == [gallery.search(p, 4) for p in some]
     assert gallery.search(photos / "kind0", 4) == [gallery.search(p, 4) for p in sorted((photos / "kind0").iterdir())]
-    arrays = np.stack([io.read_array(p) for p in some])
+    arrays = np.stack([media.read_array(p) for p in some])
     assert gallery.search(arrays, 4) == gallery.search(some, 4)
     assert gallery.search(arrays[0], 4) == gallery.search(some[0], 4)
     assert gallery.search([], 4) == []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import layouts
 from likewise.images.dataset import Dataset
@@ -22,7 +22,7 @@ PIXEL = np.full((2, 2, 3), 90, dtype=np.uint8)
 def put(root: Path, *names: str) -> None:
     """Small pictures of these names, all the same."""
     first = root / names[0]
-    io.write_image(first, PIXEL)
+    media.write_image(first, PIXEL)
     for name in names[1:]:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(first, root / name)
@@ -339,7 +339,7 @@ def test_omniglot_from_zips_or_unpacked(tmp_path: Path, zipped: bool) -> None:
     if zipped:
         np.testing.assert_array_equal(np.asarray(train.items[0]), PIXEL[:, :, 0])
     else:
-        np.testing.assert_array_equal(io.read_array(train.items[0]), PIXEL)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(media.read_array(train.items[0]), PIXEL)  # type: ignore[arg-type]
 
 
 def test_full_omniglot_has_its_own_split(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_zips_of_omniglot_that_are_missing_or_damaged(tmp_path: Path) -> None:
 
 def test_a_zip_that_declares_too_much_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = alphabets(tmp_path, zipped=True)
-    monkeypatch.setattr(io, "MOST_ARRAY_BYTES", 100)
+    monkeypatch.setattr(media, "MOST_ARRAY_BYTES", 100)
     with pytest.raises(FileError, match="more than the 100 allowed"):
         layouts.omniglot(root, "train")
 

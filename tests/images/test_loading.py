@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import data as reading
 from likewise.images.augment import Augment, centre
@@ -36,7 +36,7 @@ LABELS = np.repeat(np.arange(3), 4)
 @pytest.fixture
 def album(tmp_path: Path) -> list[Path]:
     """Twelve JPEGs, three classes of four."""
-    return [io.write_image(tmp_path / f"{i}.jpg", a) for i, a in enumerate(ARRAYS)]
+    return [media.write_image(tmp_path / f"{i}.jpg", a) for i, a in enumerate(ARRAYS)]
 
 
 def spoil(path: Path) -> None:
@@ -76,7 +76,7 @@ def test_an_untouched_crop_is_the_evaluation_crop(album: list[Path]) -> None:
     batch = Loader(album, LABELS, STILL, views=2).load([3, 5], 9)
     for k, i in enumerate((3, 5)):
         for view in batch[:, k]:
-            np.testing.assert_array_equal(view, centre(io.read_array(album[i]), 16, 20))
+            np.testing.assert_array_equal(view, centre(media.read_array(album[i]), 16, 20))
 
 
 def test_every_kind_of_item_is_read() -> None:
@@ -224,14 +224,14 @@ def test_kept_pictures_have_the_side_asked_for_and_are_never_blown_up() -> None:
 
 
 def test_a_large_jpeg_is_decoded_no_larger_than_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = io.write_image(tmp_path / "large.jpg", scene(1, 800, 1000))
-    sizes, read_array = [], io.read_array
+    path = media.write_image(tmp_path / "large.jpg", scene(1, 800, 1000))
+    sizes, read_array = [], media.read_array
 
     def watched(*args: object, **kwargs: object) -> np.ndarray:
         sizes.append((array := read_array(*args, **kwargs)).shape)  # type: ignore[arg-type]
         return array
 
-    monkeypatch.setattr(io, "read_array", watched)
+    monkeypatch.setattr(media, "read_array", watched)
     near = Loader([path], [0], STILL, keep_side=50).load([0], 0)[0, 0]
     assert sizes == [(100, 125, 3)]
     want = centre(read_array(path), 16, 20).astype(int)
@@ -257,8 +257,8 @@ def test_a_bad_file_is_named_counted_and_replaced_from_its_class(album: list[Pat
 
 def test_a_bad_file_is_opened_once(album: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(album[0])
-    opened, read_array = [], io.read_array
-    monkeypatch.setattr(io, "read_array", lambda p, **k: (opened.append(p), read_array(p, **k))[1])
+    opened, read_array = [], media.read_array
+    monkeypatch.setattr(media, "read_array", lambda p, **k: (opened.append(p), read_array(p, **k))[1])
     loader = Loader(album, LABELS, SMALL)
     for step in range(3):
         loader.load([0, 4], step)
@@ -285,7 +285,7 @@ def test_a_class_without_any_readable_file_is_replaced_by_others_with_their_own_
     assert set(LABELS[indices]) <= {1, 2}
     assert len(set(indices.tolist())) == 3
     for i, got in zip(indices, arrays[0], strict=True):
-        np.testing.assert_array_equal(got, centre(io.read_array(album[i]), 16, 20))
+        np.testing.assert_array_equal(got, centre(media.read_array(album[i]), 16, 20))
     assert len(loader.skipped) == 4
 
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import likewise as lw
-from likewise import io
-from likewise.backbones import preparation
+from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import data as reading
 from likewise.images import model as module
+from likewise.nn import preparation
 
 
 def scene(seed: int, height: int = 90, width: int = 120) -> np.ndarray:
@@ -42,7 +42,7 @@ def embedder() -> lw.images.Embedder:
 def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("album")
     for i in (1, 2, 10, 3):
-        io.write_image(folder / f"p{i}.png", scene(i))
+        media.write_image(folder / f"p{i}.png", scene(i))
     return folder
 
 
@@ -59,7 +59,7 @@ def test_rows_are_unit_float32_in_the_order_given(embedder: lw.images.Embedder, 
 
 def test_the_row_is_the_backbones_own(embedder: lw.images.Embedder) -> None:
     """crop → (b, 3, 224, 224) / 255 → features → unit length, with the network as it comes from its file."""
-    from likewise.backbones import EfficientNetLite0
+    from likewise.nn import EfficientNetLite0
 
     array = scene(0)
     x = torch.from_numpy(preparation.crop(array).copy()).permute(2, 0, 1)[None] / 255
@@ -70,7 +70,7 @@ def test_the_row_is_the_backbones_own(embedder: lw.images.Embedder) -> None:
 
 def test_every_kind_of_input_gives_the_same_bytes(embedder: lw.images.Embedder, album: Path) -> None:
     path = album / "p1.png"
-    array = io.read_array(path)
+    array = media.read_array(path)
     with Image.open(path) as im:
         forms = [path, str(path), array, array / 255.0, im, lw.read(path), torch.from_numpy(array).permute(2, 0, 1)]
         rows = [embedder.embed([form])[0] for form in forms]
@@ -131,7 +131,7 @@ def test_rows_do_not_depend_on_the_number_of_threads_which_is_left_alone(embedde
 
 
 def test_unreadable_pictures_raise_or_are_skipped_by_name(embedder: lw.images.Embedder, tmp_path: Path) -> None:
-    io.write_image(tmp_path / "a.png", scene(1))
+    media.write_image(tmp_path / "a.png", scene(1))
     (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes()[:500])
     items = [tmp_path / "a.png", tmp_path / "b.png", tmp_path / "none.jpg", np.zeros((2, 2, 7), np.uint8), scene(2)]
     with pytest.raises(FileError, match=r"b\.png"):
@@ -252,9 +252,9 @@ def test_a_large_jpeg_decoded_small_nearly_keeps_its_row(embedder: lw.images.Emb
 
     cat, coffee = Image.fromarray(skimage.data.chelsea()), skimage.data.coffee()
     large = cat.resize((4 * cat.width, 4 * cat.height), Image.Resampling.LANCZOS)
-    io.write_image(tmp_path / "large.jpg", np.asarray(large))
+    media.write_image(tmp_path / "large.jpg", np.asarray(large))
     assert reading.picture(tmp_path / "large.jpg").shape == (600, 902, 3)
-    rows = embedder.embed([tmp_path / "large.jpg", io.read_array(tmp_path / "large.jpg"), coffee])
+    rows = embedder.embed([tmp_path / "large.jpg", media.read_array(tmp_path / "large.jpg"), coffee])
     assert np.linalg.norm(rows[0] - rows[1]) < 0.05 * np.linalg.norm(rows[0] - rows[2])
 
 
@@ -311,7 +311,7 @@ def test_photographs_of_a_kind_are_near(embedder: lw.images.Embedder, data: Path
     if not folder.is_dir():
         pytest.skip("needs eth80 in LIKEWISE_DATA")
     objects = [(k, o) for k in sorted(folder.iterdir()) if k.is_dir() for o in sorted(k.iterdir())[:4] if o.is_dir()]
-    files = [io.images(o)[10] for _, o in objects]
+    files = [media.images(o)[10] for _, o in objects]
     rows = embedder.embed(files)
     D = np.linalg.norm(rows[:, None] - rows[None], axis=2)
     np.fill_diagonal(D, np.inf)

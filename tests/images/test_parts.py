@@ -18,7 +18,7 @@ from likewise.errors import FileError, InputError
 from likewise.images import Gallery, default
 from likewise.images.model import Embedder
 from likewise.images.parts import GRID, directions, pooled
-from likewise.io import write_image
+from likewise.media import write_image
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def test_rows_are_the_same_with_and_without_parts(photos: Path) -> None:
 def test_parts_are_the_directions_of_the_grid_means_of_block_10(photos: Path) -> None:
     import torch
 
-    from likewise.backbones.preparation import crop
-    from likewise.io import read_array
+    from likewise.media import read_array
+    from likewise.nn.preparation import crop
 
     model = default()
     x = torch.tensor(crop(read_array(files(photos)[0]))).permute(2, 0, 1)[None].float() / 255
@@ -69,7 +69,7 @@ def test_a_zero_map_gives_zero_parts() -> None:
 
 
 def test_a_trained_network_has_parts_and_mirror_does_not_change_them(photos: Path) -> None:
-    from likewise import backbones
+    from likewise import nn as backbones
     from likewise.images.network import assemble
 
     network = assemble(backbones.named("efficientnet-lite0"), frozen=12, total=16, heads=2).eval()

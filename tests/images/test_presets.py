@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 import likewise as lw
 from likewise.cli.images_train import configured
-from likewise.engine.config import options
 from likewise.errors import ConfigError
 from likewise.images.presets import PRESETS
+from likewise.train.options import options
 
 
 @pytest.mark.parametrize("name", PRESETS)

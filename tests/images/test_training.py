@@ -16,10 +16,6 @@ import torch
 from torch import nn
 
 import likewise as lw
-from likewise.backbones import as_backbone
-from likewise.backbones.network import seeded
-from likewise.engine.runs import Run
-from likewise.engine.world import World
 from likewise.errors import ConfigError, InputError
 from likewise.images.augment import Augment
 from likewise.images.batches import BalancedBatches
@@ -30,6 +26,10 @@ from likewise.images.metrics import recall_at_k
 from likewise.images.network import principal
 from likewise.images.sources import Kept, Schedule, keep
 from likewise.images.training import MODEL, Training, train
+from likewise.nn import as_backbone
+from likewise.nn.network import seeded
+from likewise.store.run import Run
+from likewise.train.distributed import World
 from worlds.shapes import stripes
 
 SMALL: dict[str, Any] = {
@@ -249,8 +249,8 @@ RANKS = """
 import json, sys
 import torch
 torch.set_num_threads(1)
-from likewise.engine.world import World
-from likewise.engine.fit import Loop
+from likewise.train.distributed import World
+from likewise.train.loop import Loop
 from likewise.images.config import Config
 from likewise.images.training import Training
 from worlds.shapes import stripes

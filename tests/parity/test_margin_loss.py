@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from likewise.core import triplets
+from likewise.images import triplets
 
 losses = pytest.importorskip("pytorch_metric_learning.losses", reason="pip install pytorch-metric-learning")
 miners = pytest.importorskip("pytorch_metric_learning.miners")

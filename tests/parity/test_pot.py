@@ -7,8 +7,8 @@ import ot
 import pytest
 
 import likewise as lw
-from likewise.core import transport
-from tests.core.oracles import ragged
+from likewise.sets.transport import solvers as transport
+from tests.sets.transport.oracles import ragged
 
 SETS = ragged(8, d=4, seed=11, high=12)
 PAIRS = [(i, j) for i in range(0, 8, 2) for j in range(1, 8, 3)]

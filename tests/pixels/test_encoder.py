@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from likewise.backbones import EfficientNetLite0
 from likewise.errors import ShapeError
+from likewise.nn import EfficientNetLite0
 from likewise.pixels.encoder import AROUND, CENTRE, STRIDE, TAPS, Encoder, cells, place, unit
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from likewise.core import geometry as g
+from likewise.pixels import geometry as g
 from likewise.pixels import life
 
 double = torch.zeros((), dtype=torch.float64)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from likewise import io
+from likewise import media
 from likewise.errors import InputError, ShapeError
 from likewise.pixels import baselines, layouts, metrics
 from likewise.pixels.data import FlowDataset, FlowPair
@@ -265,4 +265,4 @@ def test_dis_on_rubber_whale(data: Path) -> None:
     found = evaluate(baselines.DIS(), data / "middlebury", size=None)
     assert found["aepe"] < 0.3
     assert found["acc@1"] > 0.93
-    assert io.is_image(data / "middlebury" / "RubberWhale" / "frame10.png")
+    assert media.is_image(data / "middlebury" / "RubberWhale" / "frame10.png")

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.pixels import layouts, metrics, reconstructions, truths
 from likewise.pixels.data import FlowDataset, FlowPair, fitted, rendered
@@ -77,9 +77,9 @@ def test_parts_and_levels_of_hpatches(tmp_path: Path) -> None:
 def test_generated_homographies_draw_the_second_picture_and_the_truth_follows(tmp_path: Path) -> None:
     """b at the end of the true flow looks like a, but for its light, and only then."""
     root = tmp_path / "h"
-    io.write_image(root / "i_lamp" / "1.png", scenes.texture(3, 96, 128))
+    media.write_image(root / "i_lamp" / "1.png", scenes.texture(3, 96, 128))
     for k in range(2, 7):
-        io.write_image(root / "i_lamp" / f"{k}.png", scenes.texture(3, 96, 128))
+        media.write_image(root / "i_lamp" / f"{k}.png", scenes.texture(3, 96, 128))
         (root / "i_lamp" / f"H_1_{k}").write_text("1 0 0 0 1 0 0 0 1")
     dataset = layouts.hpatches(root, generated=True, seed=4)
     for pair in dataset:

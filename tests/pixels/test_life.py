@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from likewise.core import geometry as g
 from likewise.errors import InputError, ShapeError
+from likewise.pixels import geometry as g
 from likewise.pixels import life
 
 seeds = st.integers(0, 2**31 - 1)

@@ -10,7 +10,7 @@ import torch
 from scipy.spatial.transform import Rotation
 from tests.pixels.test_sfm import SIZE, K, camera, cast, shot, survey
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import localize, metrics
 from likewise.pixels.features import detect
@@ -55,8 +55,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Map:
     """A map whose poses and points are exact: SIFT's points of each photo, followed to the walls."""
     folder, photos, places = tmp_path_factory.mktemp("map"), [], []
     for k in MAPPED:
-        io.write_image(folder / "images" / f"{k}.png", shot(*camera(k)))
-        points = detect(io.read(folder / "images" / f"{k}.png"), most=600).points.astype(np.float64)
+        media.write_image(folder / "images" / f"{k}.png", shot(*camera(k)))
+        points = detect(media.read(folder / "images" / f"{k}.png"), most=600).points.astype(np.float64)
         X, _ = cast(*camera(k), points)
         shows = np.arange(len(points)) + sum(map(len, places))
         photos.append(Photo(f"{k}.png", SIZE, K, *camera(k), points, shows))
@@ -210,7 +210,7 @@ def test_the_room_is_as_it_was_made() -> None:
 @pytest.mark.slow
 def test_a_map_is_built_from_photos_and_places_one_that_it_lacks(tmp_path: Path) -> None:
     for k in (0, 1, 3, 4, 5):
-        io.write_image(tmp_path / "photos" / f"{k}.png", shot(*camera(k)))
+        media.write_image(tmp_path / "photos" / f"{k}.png", shot(*camera(k)))
     built = Map.build(tmp_path / "photos", tmp_path / "map", size=320, threads=1)
     opened = Map.open(tmp_path / "map")
     assert len(opened) == len(built) == 5
@@ -234,7 +234,7 @@ def test_a_real_photo_held_out_and_darkened_is_placed(data: Path, tmp_path: Path
 
     if not (data / "lund").is_dir():
         pytest.skip("the folder of real data sets has no lund/")
-    paths = io.images(data / "lund")[7:13]
+    paths = media.images(data / "lund")[7:13]
     (tmp_path / "photos").mkdir()
     for path in [*paths[:2], *paths[3:]]:
         shutil.copy(path, tmp_path / "photos")
@@ -242,7 +242,7 @@ def test_a_real_photo_held_out_and_darkened_is_placed(data: Path, tmp_path: Path
     before, after = (
         next(p for p in built.survey.photos if p.name.endswith(f"_{path.stem}.jpg")) for path in (paths[1], paths[3])
     )
-    day = sized(io.read_array(paths[2]), 1000)
+    day = sized(media.read_array(paths[2]), 1000)
     lens = np.array(
         [[before.K[0, 0], 0, (day.shape[1] - 1) / 2], [0, before.K[1, 1], (day.shape[0] - 1) / 2], [0, 0, 1]]
     )

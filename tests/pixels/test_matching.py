@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.pixels.test_features import texture
 
-from likewise.core.geometry import homography_flow
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import metrics, nearest
 from likewise.pixels.features import Features, detect
+from likewise.pixels.geometry import homography_flow
 from likewise.pixels.matching import Matches, match, raw
 from likewise.types import Flow
 

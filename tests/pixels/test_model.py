@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from likewise.core.geometry import grid, homography_flow, sample, transform
 from likewise.errors import InputError, ShapeError
 from likewise.pixels import inference, tiling
+from likewise.pixels.geometry import grid, homography_flow, sample, transform
 from likewise.pixels.inference import Aligned, about_centres, agreed, snapped, turned
 from likewise.pixels.model import Aligner, Manner, default, enlarged
 from likewise.pixels.network import Network

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from likewise.core.geometry import grid, sample
 from likewise.errors import InputError
-from likewise.io import write_image
+from likewise.media import write_image
 from likewise.pixels import textures
 from likewise.pixels.contrast import cell_truth, contrast
+from likewise.pixels.geometry import grid, sample
 from likewise.pixels.jitter import relit
 from likewise.pixels.photos import Photos
 from likewise.pixels.start import log_dual

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from likewise.engine.config import knobs
 from likewise.errors import ConfigError
 from likewise.pixels.config import Config
 from likewise.pixels.presets import PRESETS, preset, settings
+from likewise.train.options import knobs
 
 
 @pytest.mark.parametrize("name", PRESETS)

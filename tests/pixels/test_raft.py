@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from likewise.engine import checkpoint
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import raft_update
 from likewise.pixels.raft import RAFT, SIZES, Size
 from likewise.pixels.raft_frame import Frame, source_resized, target_resized
 from likewise.pixels.raft_norm import InstanceNorm
+from likewise.store import checkpoint
 from pixels import raft_oracle as oracle
 
 State = dict[str, torch.Tensor]

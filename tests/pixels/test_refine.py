@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from likewise.core.geometry import sample
+from likewise.pixels.geometry import sample
 from likewise.pixels.network import Network, _enlarged, _finer, at_pixels
 from likewise.pixels.refine import Nearby, Refine, Volume, window
 from likewise.pixels.start import Start

@@ -13,7 +13,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 from tests.pixels.test_features import texture
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, MissingExtra
 from likewise.pixels import exif, metrics, robust, sfm, surveys
 from likewise.pixels.surveys import Photo, Survey
@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("room")
     room = survey()
     for k, photo in enumerate(room.photos):
-        io.write_image(out / "images" / photo.name, shot(*camera(k)))
+        media.write_image(out / "images" / photo.name, shot(*camera(k)))
     names, arrays, _ = surveys.pairs(room, 50)
     np.savez(out / "pairs.npz", names=np.array(names), **arrays)
     return out
@@ -261,7 +261,7 @@ def test_a_model_of_colmap_moves_by_half_a_pixel() -> None:
 
 def walk(path: Path, n: int) -> Path:
     for k in range(n):
-        io.write_image(path / f"{k}.png", shot(*camera(k)))
+        media.write_image(path / f"{k}.png", shot(*camera(k)))
     return path
 
 
@@ -276,7 +276,7 @@ def test_wrong_arguments_and_bad_folders(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(FileError, match="no such folder"):
         sfm.reconstruct(tmp_path / "nowhere", tmp_path / "o1")
     (tmp_path / "few").mkdir()
-    io.write_image(tmp_path / "few" / "1.png", np.zeros((64, 64), np.uint8))
+    media.write_image(tmp_path / "few" / "1.png", np.zeros((64, 64), np.uint8))
     with pytest.raises(InputError, match="holds 1 photos that can be read, 2 needed"):
         sfm.reconstruct(tmp_path / "few", tmp_path / "o2")
     monkeypatch.setitem(__import__("sys").modules, "pycolmap", None)
@@ -287,7 +287,7 @@ def test_wrong_arguments_and_bad_folders(tmp_path: Path, monkeypatch: pytest.Mon
 def test_blank_photos_say_that_they_have_no_features(tmp_path: Path) -> None:
     pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra sfm)")
     for k in range(3):
-        io.write_image(tmp_path / "blank" / f"{k}.png", np.full((70, 90), 40 * k, np.uint8))
+        media.write_image(tmp_path / "blank" / f"{k}.png", np.full((70, 90), 40 * k, np.uint8))
     with pytest.raises(LikewiseError, match="no features in any of the 3 photos"):
         sfm.reconstruct(tmp_path / "blank", tmp_path / "out", threads=1)
 
@@ -324,7 +324,7 @@ def test_photos_of_a_real_place(data: Path, tmp_path: Path) -> None:
     if not (data / "lund").is_dir():
         pytest.skip("the folder of real data sets has no lund/")
     (tmp_path / "photos").mkdir()
-    for path in io.images(data / "lund")[:6]:
+    for path in media.images(data / "lund")[:6]:
         shutil.copy(path, tmp_path / "photos")
     pairs = sfm.reconstruct(tmp_path / "photos", tmp_path / "out", size=640, features=2048)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())

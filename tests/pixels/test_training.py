@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from likewise.engine.fit import Loop
-from likewise.engine.world import World
 from likewise.errors import InputError
 from likewise.pixels import textures
 from likewise.pixels.config import Config
@@ -16,6 +14,8 @@ from likewise.pixels.photos import Photos
 from likewise.pixels.raft import RAFT
 from likewise.pixels.sources import rendered, scenes_of
 from likewise.pixels.training import Training, train
+from likewise.train.distributed import World
+from likewise.train.loop import Loop
 
 SMALL = Config(
     warm=2, refine=1, joint=2, height=64, width=64, pairs=2, share=1.0, scenes=2, dim=8, hidden=8, iters=2,

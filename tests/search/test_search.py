@@ -16,7 +16,7 @@ from likewise import samples
 from likewise.errors import FileError, InputError
 from likewise.images import Gallery, default
 from likewise.images.stores import indexes
-from likewise.io import read_array, write_image
+from likewise.media import read_array, write_image
 from likewise.search import Collection, Verifier, pair, verified
 from likewise.search.duplicates import alignment, copies, same_frame
 from likewise.search.parts import best_transports, order, transports

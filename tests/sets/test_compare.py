@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
-from tests.core.oracles import ragged
+from tests.sets.transport.oracles import ragged
 
 import likewise as lw
 
@@ -106,7 +106,7 @@ def test_bad_input_is_named(call, words):
 
 
 def test_a_problem_that_does_not_converge_says_so_once(monkeypatch):
-    from likewise.core import transport
+    from likewise.sets.transport import solvers as transport
 
     slow = transport.sinkhorn
     monkeypatch.setattr(transport, "LARGE", 0)

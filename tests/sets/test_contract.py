@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.core.oracles import ragged
+from tests.sets.transport.oracles import ragged
 
 import likewise as lw
-from likewise.core import transport
+from likewise.sets.transport import solvers as transport
 from worlds.contract import ContractOfALevel
 
 
@@ -55,7 +55,7 @@ def test_exact_w2_of_growing_samples_tends_to_the_frechet_distance_of_the_gaussi
 def test_every_class_in_the_table_of_files_is_where_it_says():
     import importlib
 
-    from likewise.engine import checkpoint
+    from likewise.store import checkpoint
 
     for name, home in checkpoint._CLASSES.items():
         if name.startswith("sets."):

@@ -19,7 +19,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def means(pictures):
     """The simplest embedder: the mean colour of each picture."""
-    from likewise.io import read_array
+    from likewise.media import read_array
 
     return np.stack([(p if isinstance(p, np.ndarray) else read_array(p)).reshape(-1, 3).mean(axis=0) for p in pictures])
 

@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 import likewise as lw
-from likewise.core import linalg, transport
-from likewise.engine import shards
+from likewise import numeric
 from likewise.errors import ConvergenceWarning
 from likewise.sets import matrix
 from likewise.sets.matrix import DistanceMatrix
+from likewise.sets.transport import solvers as transport
+from likewise.store import job as shards
 from likewise.types import Array, Signature
 
 
@@ -44,7 +45,7 @@ def one_by_one(A: list[Signature], B: list[Signature], value: str, metric: Any =
     """The oracle: one pair at a time, in plain numpy, each value from its definition [MLML Eq. 4–7]."""
 
     def solve(p: Signature, q: Signature, what: str = "kl") -> float:
-        C, ab = linalg.mahalanobis(p.points, q.points, metric), np.outer(p.weights, q.weights)
+        C, ab = numeric.mahalanobis(p.points, q.points, metric), np.outer(p.weights, q.weights)
         F = transport.sinkhorn(C, p.weights, q.weights, GAMMA, tol=1e-10)[2]
         extra = {"kl": F * np.log(F / ab), "paper": F * np.log(F), "sharp": np.zeros_like(F)}[what]
         return float((C * F + GAMMA * extra).sum())
@@ -99,7 +100,7 @@ def test_any_block_gives_the_same_matrix(tmp_path: Path, block: int) -> None:
 
 def test_auto_gamma_and_the_file_beside(tmp_path: Path) -> None:
     D = distance_matrix(X, out=tmp_path / "m", gamma="auto", metric=M)
-    assert D.gamma == pytest.approx(transport.auto_gamma(transport.pack(X).project(linalg.factor(M))))
+    assert D.gamma == pytest.approx(transport.auto_gamma(transport.pack(X).project(numeric.factor(M))))
     info = json.loads((tmp_path / "m" / "distances.json").read_text())
     assert info["shape"] == [11, 11]
     assert info["pairs"] == 66
@@ -153,7 +154,7 @@ def test_any_form_that_distances_takes(tmp_path: Path) -> None:
 def test_one_point_sets_are_the_squared_mahalanobis_distance(tmp_path: Path) -> None:
     P = np.random.default_rng(3).normal(size=(6, 3))
     D = distance_matrix(P, out=tmp_path, metric=M, block=4)
-    np.testing.assert_allclose(np.asarray(D), linalg.mahalanobis(P, P, M), atol=1e-12)
+    np.testing.assert_allclose(np.asarray(D), numeric.mahalanobis(P, P, M), atol=1e-12)
 
 
 def test_same_bytes_with_workers(tmp_path: Path) -> None:
@@ -277,7 +278,7 @@ def test_a_damaged_matrix(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
 CHILD = """
 import sys
 import numpy as np
-from likewise.core.transport import pack
+from likewise.sets.transport.solvers import pack
 from likewise.sets.matrix import distance_matrix
 from likewise.types import Signature
 

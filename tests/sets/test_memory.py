@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from likewise import cli
-from likewise.engine import checkpoint, runs
 from likewise.errors import InputError
 from likewise.sets import data
 from likewise.sets.memory import Parts, fit_key
 from likewise.sets.model import WassersteinLMNN
+from likewise.store import checkpoint
+from likewise.store import run as runs
 from likewise.types import Signature
 
 KNOBS = {"max_iter": 4, "rounds": 2, "rule": "auto", "multilevel": False}

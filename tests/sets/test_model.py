@@ -14,12 +14,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from likewise.core import linalg, transport
-from likewise.engine.config import knobs
+from likewise import numeric
 from likewise.errors import ConfigError, InputError, LikewiseError, NotFittedError, ShapeError
 from likewise.sets import folds, learning, rules, selection
 from likewise.sets import multilevel as ml
 from likewise.sets.model import WassersteinLMNN
+from likewise.sets.transport import solvers as transport
+from likewise.train.options import knobs
 from likewise.types import Signature
 
 FIXED = {"rho0": 0.3, "rhot": 0.3, "start": "identity"}
@@ -105,7 +106,7 @@ def test_fit_leaves_what_it_promises(fitted, train):
     assert fitted.M0_.shape == (d, d)
     assert list(fitted.Mt_) == fitted.levels_ == sorted(set(train[1].tolist()))
     for M in [fitted.M0_, *fitted.Mt_.values()]:
-        linalg.psd(M, dim=d)
+        numeric.psd(M, dim=d)
     assert fitted.classes_.tolist() == sorted(set(train[1].tolist()))
     assert fitted.rule_ == "gallery"
     assert fitted.n_features_in_ == d
@@ -134,7 +135,7 @@ def test_gamma_auto_is_a_twentieth_of_the_median_cost_at_the_identity(train):
     X, y = train
     model = WassersteinLMNN(max_iter=0).fit(X, y)
     points = np.concatenate(X)
-    C = linalg.squared_distances(points, points)[np.triu_indices(len(points), 1)]
+    C = numeric.squared_distances(points, points)[np.triu_indices(len(points), 1)]
     assert model.scale_ == pytest.approx(np.sqrt(np.median(C)))
     assert model.gamma_ == pytest.approx(0.05, rel=1e-9)
     raw = WassersteinLMNN(max_iter=0, normalize=False).fit(X, y)
@@ -189,7 +190,7 @@ def test_more_dimensions_than_sets(scale):
     X = [rng.normal(size=(3, 40)) + 2 * (i % 2) * np.eye(40)[0] for i in range(8)]
     model = WassersteinLMNN(**QUICK).fit(X, np.arange(8) % 2)
     assert np.isfinite(model.M0_).all()
-    linalg.psd(model.M0_)
+    numeric.psd(model.M0_)
 
 
 def test_rho_auto_is_weak_where_there_is_much_to_learn_and_strong_where_there_is_nothing(train):
@@ -240,7 +241,7 @@ def test_one_point_sets_are_the_squared_mahalanobis_distance(train):
         for j in range(12):
             M = model.M0_ + model.Mt_[int(y[j])]
             np.testing.assert_allclose(
-                D[:, j], linalg.mahalanobis(rows, rows[j : j + 1], M)[:, 0], rtol=1e-9, atol=1e-12
+                D[:, j], numeric.mahalanobis(rows, rows[j : j + 1], M)[:, 0], rtol=1e-9, atol=1e-12
             )
 
 
@@ -248,7 +249,7 @@ def test_distances_are_those_of_transport_under_the_metrics_given(fitted, train)
     """M0_, Mt_ and gamma_ are in the units of the input: what `distances(metric=)` takes."""
     X = [Signature(x) for x in train[0][:3]]
     t = fitted.levels_[1]
-    P = transport.pack(X).project(linalg.factor(fitted.M0_ + fitted.Mt_[t]))
+    P = transport.pack(X).project(numeric.factor(fitted.M0_ + fitted.Mt_[t]))
     i, j = np.zeros(3, dtype=np.int64), np.arange(3)
     np.testing.assert_allclose(
         fitted.pairwise(X[:1], X, levels=[t] * 3)[0],
@@ -309,7 +310,7 @@ def test_rules_global_and_mean_use_one_metric(train, test, rule):
     model = WassersteinLMNN(rule=rule, **QUICK).fit(*train)
     M = model.M0_ + (np.mean(list(model.Mt_.values()), axis=0) if rule == "mean" else 0)
     X = [Signature(x) for x in test[0][:5]]
-    L = linalg.factor(M)
+    L = numeric.factor(M)
     P, G = transport.pack(X).project(L), transport.pack([Signature(x) for x in train[0]]).project(L)
     i, j = (a.ravel() for a in np.meshgrid(np.arange(5), np.arange(len(G)), indexing="ij"))
     D = transport.solve_pairs(P, G, i, j, model.gamma_).value.reshape(5, -1)
@@ -600,7 +601,7 @@ def test_labels_keep_their_type(labels):
 
 
 def test_save_and_load(fitted, test, tmp_path):
-    from likewise.engine import checkpoint
+    from likewise.store import checkpoint
 
     checkpoint.save(fitted, tmp_path / "model")
     twin = checkpoint.load(tmp_path / "model")

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from likewise.core import linalg, transport
+from likewise import numeric
 from likewise.errors import InputError
 from likewise.sets import multilevel as ml
+from likewise.sets.transport import solvers as transport
 from likewise.types import Signature
 
 GAMMA = 0.3
@@ -326,7 +327,7 @@ def test_erratum_3_a_frozen_plan_flatters_the_impostor_term():
     a, b = random_blocks(10, 3, X.dim), random_blocks(11, 3, X.dim)
     J.freeze(a)
     frozen = J.frozen(b)
-    true = J.solve([linalg.factor(ml.metric(b, bundle.level)) for bundle in J.bundles])
+    true = J.solve([numeric.factor(ml.metric(b, bundle.level)) for bundle in J.bundles])
     assert (frozen >= true - 1e-7).all()
     assert (frozen > true + 1e-3).any()
 
@@ -396,8 +397,8 @@ def test_plan_costs_are_the_costs_of_the_plans():
     M = random_blocks(12, 0, X.dim)
     J(M)
     bundle, found = J.bundles[0], J.solved[0]
-    costs = ml.plan_costs(bundle, found, linalg.factor(M[0]))
+    costs = ml.plan_costs(bundle, found, numeric.factor(M[0]))
     for k in range(len(bundle.left)):
         p, q = bundle.sets.rows(int(bundle.left[k])), bundle.sets.rows(int(bundle.right[k]))
-        C = linalg.mahalanobis(bundle.sets.points[p], bundle.sets.points[q], M[0])
+        C = numeric.mahalanobis(bundle.sets.points[p], bundle.sets.points[q], M[0])
         assert costs[k] == pytest.approx((C * found.plan(k)).sum(), rel=1e-9)

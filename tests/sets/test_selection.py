@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from likewise.core import linalg, transport
+from likewise import numeric
 from likewise.sets import selection, whitening
 from likewise.sets.learning import Task
 from likewise.sets.model import WassersteinLMNN
+from likewise.sets.transport import solvers as transport
 from likewise.types import Signature
 
 CELLS = [(start, rho) for start in selection.STARTS for rho in selection.RHOS]
@@ -161,7 +162,7 @@ def test_the_objective_of_the_start_is_the_same_in_its_own_coordinates():
 def test_distances_of_a_whitened_model_are_those_of_transport_under_its_metric():
     X, y = correlated(0)
     model = WassersteinLMNN(start="whitened", rho0=0.3, rhot=0.3, max_iter=3, rounds=1).fit(X, y)
-    P = transport.pack([Signature(x) for x in X[:4]]).project(linalg.factor(model.M0_ + model.Mt_[1]))
+    P = transport.pack([Signature(x) for x in X[:4]]).project(numeric.factor(model.M0_ + model.Mt_[1]))
     D = transport.solve_all(P, None, model.gamma_).value
     np.testing.assert_allclose(model.pairwise(X[:4], X[:4], levels=[1] * 4), D, rtol=1e-5, atol=1e-7)
     twin = WassersteinLMNN.from_state(*model.state())

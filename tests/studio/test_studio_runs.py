@@ -14,9 +14,10 @@ import httpx
 import numpy as np
 import pytest
 
-from likewise.engine import checkpoint, shards
-from likewise.engine.runs import Run
 from likewise.errors import FileError, InputError
+from likewise.store import checkpoint
+from likewise.store import job as shards
+from likewise.store.run import Run
 from likewise.studio.asked import Gone
 from likewise.studio.given import Given
 from likewise.studio.runs import Runs, below
@@ -106,7 +107,7 @@ def test_damaged_runs_are_passed_over(store: Store, run: Run, tmp_path: Path) ->
 
 
 SLOW = (
-    "import signal, sys, time\nfrom likewise.engine.runs import Run\nrun = Run.create(sys.argv[1], {})\n"
+    "import signal, sys, time\nfrom likewise.store.run import Run\nrun = Run.create(sys.argv[1], {})\n"
     "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     "try:\n    print('begun', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(130)\n"
 )

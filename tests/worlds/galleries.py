@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from likewise import io
+from likewise import media
 from likewise.errors import LikewiseError
 from likewise.images import Skipped, data
 
@@ -56,7 +56,7 @@ def paint(path: Path, seed: int) -> Path:
     """A picture of four random quarters."""
     rng = np.random.default_rng(seed)
     colours = rng.integers(0, 256, (2, 2, 3), dtype=np.uint8)
-    return io.write_image(path, np.kron(colours, np.ones((8, 8, 1), np.uint8)))
+    return media.write_image(path, np.kron(colours, np.ones((8, 8, 1), np.uint8)))
 
 
 def album(root: Path, classes: int = 4, each: int = 6, first: int = 0) -> Path:

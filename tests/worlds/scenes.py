@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.spatial.transform import Rotation
 
-from likewise import io
+from likewise import media
 from likewise.flowfiles import write_flow
 from likewise.types import Flow
 
@@ -44,7 +44,7 @@ def hpatches(root: Path, names: Sequence[str] = ("v_door", "i_lamp"), suffix: st
         for k in range(1, 7):
             right = k if name.startswith("v") else 0
             picture = moved(first, right, 0) if right else (first * (1 - 0.1 * k)).astype(np.uint8)
-            io.write_image(root / name / f"{k}{suffix}", first if k == 1 else picture)
+            media.write_image(root / name / f"{k}{suffix}", first if k == 1 else picture)
             if k > 1:
                 (root / name / f"H_1_{k}").write_text(f"2 0 {2 * right}\n0 2 0\n0 0 2\n")  # of any scale
     return root
@@ -56,7 +56,7 @@ def kitti(root: Path, year: int = 2015, pairs: int = 2) -> Path:
     for i in range(pairs):
         first = texture(10 + i)
         for number, picture in ((10, first), (11, moved(first, 3, -2))):
-            io.write_image(root / "training" / folder / f"{i:06d}_{number}.png", picture)
+            media.write_image(root / "training" / folder / f"{i:06d}_{number}.png", picture)
         vectors = np.full((48, 64, 2), (3.0, -2.0))
         known = np.ones((48, 64), dtype=bool)
         known[::2, ::2] = False
@@ -74,12 +74,12 @@ def sintel(root: Path, scenes: Sequence[str] = ("alley_1", "cave_2"), frames: in
         for k in range(1, frames + 1):
             for which, light in (("clean", 1.0), ("final", 0.7)):
                 picture = (moved(first, 2 * (k - 1), 0) * light).astype(np.uint8)
-                io.write_image(root / "training" / which / scene / f"frame_{k:04d}.png", picture)
+                media.write_image(root / "training" / which / scene / f"frame_{k:04d}.png", picture)
             if k < frames:
                 write_flow(root / "training" / "flow" / scene / f"frame_{k:04d}.flo", np.full((48, 64, 2), (2.0, 0.0)))
                 hidden = np.zeros((48, 64), dtype=np.uint8)
                 hidden[:, -2:] = 255
-                io.write_image(root / "training" / "occlusions" / scene / f"frame_{k:04d}.png", hidden)
+                media.write_image(root / "training" / "occlusions" / scene / f"frame_{k:04d}.png", hidden)
     return root
 
 
@@ -88,8 +88,8 @@ def middlebury(root: Path, *, apart: bool = False) -> Path:
     for s, scene in enumerate(("Dimetrodon", "Venus")):
         pictures, truth = (root / "other-data", root / "other-gt-flow") if apart else (root, root)
         first = texture(30 + s)
-        io.write_image(pictures / scene / "frame10.png", first)
-        io.write_image(pictures / scene / "frame11.png", moved(first, 1, 1))
+        media.write_image(pictures / scene / "frame10.png", first)
+        media.write_image(pictures / scene / "frame11.png", moved(first, 1, 1))
         write_flow(truth / scene / "flow10.flo", np.ones((48, 64, 2)))
     return root
 
@@ -99,8 +99,8 @@ def robotcar(root: Path, pairs: int = 3) -> Path:
     rows = ["source_image,target_image,scene,XA,YA,XB,YB"]
     for i in range(pairs):
         first, scene = texture(40 + i), ("dusk", "night")[i % 2]
-        io.write_image(root / "img" / scene / f"s{i}.png", moved(first, 2, 0))
-        io.write_image(root / "img" / scene / f"t{i}.png", first)
+        media.write_image(root / "img" / scene / f"s{i}.png", moved(first, 2, 0))
+        media.write_image(root / "img" / scene / f"t{i}.png", first)
         x, y = np.random.default_rng(i).uniform(5, 40, (2, 4 + i)).round(2)
         cells = (";".join(map(str, values)) for values in (x + 2, y, x, y))
         rows.append(",".join((f"s{i}.png", f"t{i}.png", scene, *cells)))
@@ -149,7 +149,7 @@ def colmap(root: Path, given: World, *, binary: bool = False, model: str = "PINH
     """sparse/ and images/ of a world, one point in each picture without a 3-D point."""
     (root / "sparse").mkdir(parents=True)
     for k in range(len(given.poses)):
-        io.write_image(root / "images" / f"p{k}.png", texture(50 + k))
+        media.write_image(root / "images" / f"p{k}.png", texture(50 + k))
     (_binary if binary else _text)(root / "sparse", given, model)
     return root
 
@@ -206,7 +206,7 @@ def megadepth(root: Path, given: World, kind: str = "loftr") -> Path:
     n = len(given.poses)
     paths: list[str | None] = [f"Undistorted_SfM/0000/images/p{k}.png" for k in range(n)]
     for k, path in enumerate(paths):
-        io.write_image(root / str(path), texture(50 + k))
+        media.write_image(root / str(path), texture(50 + k))
     K = given.K.copy()
     K[:2, 2] += 0.5
     held = {

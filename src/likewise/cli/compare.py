@@ -10,7 +10,7 @@ import click
 from likewise.cli.terminal import check_writable, labels_of, remark, result, tell_left_out, write_json
 
 if TYPE_CHECKING:
-    from likewise.levels import Chosen
+    from likewise.compare import Chosen
 
 LEVELS = ("auto", "pixels", "images", "sets", "distributions")
 
@@ -39,18 +39,18 @@ def compare(a: str, b: str, level: str, out: str, as_json: bool, **given: Any) -
     A generator is a name (fashion), mine.py:generator, a file of weights, or a bank. Writes compare.png and
     compare.json; for photos also matches.png and warp.png. More options: `likewise LEVEL compare --help`.
     """
-    from likewise import levels
     from likewise.cli.pixels_model import working
-    from likewise.kinds import told
+    from likewise.compare import between, check, choose
+    from likewise.inputs import told
 
     one, two, folder = told(a, "A"), told(b, "B"), Path(out)
-    chosen, why = levels.choose(one, two) if level == "auto" else (level, "--level says so")
+    chosen, why = choose(one, two) if level == "auto" else (level, "--level says so")
     options = {name: value for name, value in given.items() if value is not None}
-    levels.check(one, two, chosen, options)
+    check(one, two, chosen, options)
     check_writable(folder)
     remark(f"{chosen}, because {why}")
     with working("comparing"):
-        found = levels.between(one, two, chosen, why, {**options, **_quietly(chosen)})
+        found = between(one, two, chosen, why, {**options, **_quietly(chosen)})
         files = _written(found, folder, labels_of(a, b))
     tell_left_out(found.skipped)
     record = {**found.to_dict(), "a": a, "b": b, "files": [str(f) for f in files]}
@@ -120,7 +120,7 @@ def _written(found: Chosen, folder: Path, labels: tuple[str, str]) -> list[Path]
 
 def _photos(found: Chosen, folder: Path, target: Path) -> list[Path]:
     from likewise import plot
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     own: Any = found.own
     found.plot(target)

@@ -96,7 +96,7 @@ def beside(
 
     from PIL import Image
 
-    from likewise.io import write_bytes
+    from likewise.media import write_bytes
 
     strips = [_strip_of(row, width, gap) for row in rows]
     height = sum(strip.height for strip in strips) + gap * (len(strips) - 1)
@@ -127,7 +127,7 @@ def _strip_of(row: Sequence[tuple[str, Path]], width: int, gap: int) -> Any:
     from PIL import Image, ImageDraw
 
     from likewise import plot
-    from likewise.io import read_array
+    from likewise.media import read_array
 
     panels = [Image.fromarray(read_array(file)) for _, file in row]
     height = round((width - gap * (len(panels) - 1)) / sum(p.width / p.height for p in panels))
@@ -152,8 +152,8 @@ def _font(size: int) -> Any:
 def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> Path:
     from likewise import __version__
     from likewise.cli.report import Page, Section
-    from likewise.engine.runs import versions
-    from likewise.io import write_text
+    from likewise.media import write_text
+    from likewise.store.run import versions
 
     albums = folder / "albums"
     own = Section(

@@ -37,7 +37,7 @@ def places_panel(folder: Path, seed: int) -> Panel:
 @functools.cache
 def searched(folder: Path, seed: int) -> tuple[list[Query], list[list[Hit]], int, str]:
     """Index the places and the workshop by day, look up a query a place: queries, hits, how many, by which model."""
-    from likewise.io import write_image
+    from likewise.media import write_image
     from likewise.search import Collection
 
     samples.gallery(folder / "places", seed)

@@ -19,7 +19,7 @@ WITHIN = 3.0
 
 def pixels_panel(folder: Path, seed: int) -> Panel:
     """Two photographs of a place, the second from another spot, turned, by night: where did every pixel go?"""
-    from likewise.io import write_image
+    from likewise.media import write_image
     from likewise.pixels import compare
 
     with step("a place by day and by night, aligned") as said:

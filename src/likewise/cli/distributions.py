@@ -11,8 +11,8 @@ import click
 
 from likewise.cli import LazyGroup
 from likewise.cli.terminal import check_writable, remark, result, write_json
-from likewise.engine.config import knob, options
 from likewise.errors import InputError
+from likewise.train.options import knob, options
 
 if TYPE_CHECKING:
     from likewise.distributions.bank import Bank
@@ -132,7 +132,7 @@ def harvest(
     .safetensors), an ONNX network, or a checkpoint of likewise. An interrupted harvest is gone on with.
     """
     from likewise.distributions.bank import harvest
-    from likewise.engine import shards
+    from likewise.store import job as shards
 
     shards.check_executor(executor, n_jobs)
     check_writable(Path(out).parent)
@@ -210,7 +210,7 @@ def _written(x: Any, folder: Path, title: str) -> None:
     """Each picture of a batch, and all of them in a grid; what is not a picture is kept as numbers."""
     from likewise import plot
     from likewise.distributions.pictures import as_pictures
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     if x.ndim != 4:
         _save_array(folder / "samples.npy", x.numpy())
@@ -229,7 +229,7 @@ def _save_array(path: Path, array: Any) -> None:
 
     import numpy as np
 
-    from likewise.io import write_bytes
+    from likewise.media import write_bytes
 
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
@@ -281,7 +281,7 @@ def sweep(
     """
     from likewise.distributions.data import load_object
     from likewise.distributions.sweeps import sweep
-    from likewise.io import write_text
+    from likewise.media import write_text
 
     folder = Path(out)
     check_writable(folder)

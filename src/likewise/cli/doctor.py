@@ -139,7 +139,7 @@ def _cache_folder() -> Finding:
     """The cache folder must take a file: kernels are kept there."""
     import tempfile
 
-    from likewise.io import cache_folder
+    from likewise.media import cache_folder
 
     folder = cache_folder()
     try:
@@ -152,7 +152,7 @@ def _cache_folder() -> Finding:
 
 
 def _numba_cache() -> Finding:
-    from likewise.io import cache_folder
+    from likewise.media import cache_folder
 
     kept = list((cache_folder() / "numba").rglob("*.nbc"))
     if not kept:
@@ -178,13 +178,14 @@ def _smoothed_tends_to_exact() -> str | None:
     """At γ = 0.002 median the smoothed plan has its marginals and costs at most 1 % more than the exact optimum."""
     import numpy as np
 
-    from likewise.core import linalg, transport
+    from likewise import numeric
+    from likewise.sets.transport import solvers as transport
     from likewise.types import Signature
 
     draw = np.random.default_rng(0)
     p, q = (Signature(draw.normal(size=(m, 3)), draw.uniform(0.5, 1.5, m)) for m in (6, 9))
     X, Y = transport.pack([p]), transport.pack([q])
-    C = linalg.squared_distances(p.points, q.points)
+    C = numeric.squared_distances(p.points, q.points)
     best, _ = transport.exact(C, p.weights, q.weights)
     one = np.zeros(1, dtype=np.int64)
     solved = transport.solve_pairs(X, Y, one, one, 0.002 * float(np.median(C)), value="sharp", plans=True)
@@ -202,7 +203,7 @@ def _one_point_is_mahalanobis() -> str | None:
     """Between sets of one point every smoothed distance is the squared distance, exactly."""
     import numpy as np
 
-    from likewise.core import transport
+    from likewise.sets.transport import solvers as transport
     from likewise.types import Signature
 
     X, Y = transport.pack([Signature([[0.0, 0.0]])]), transport.pack([Signature([[3.0, 4.0]])])
@@ -218,7 +219,7 @@ def _picture_survives_a_file() -> str | None:
     import numpy as np
     from PIL import Image
 
-    from likewise.io import read
+    from likewise.media import read
 
     pixels = np.arange(8 * 6 * 3, dtype=np.uint8).reshape(8, 6, 3)
     with tempfile.TemporaryDirectory() as folder:

@@ -10,9 +10,9 @@ import click
 
 from likewise.cli.images_train import LAYOUTS
 from likewise.cli.terminal import check_writable, remark, result, write_json
-from likewise.engine.config import build, knobs, options
 from likewise.errors import FileError
 from likewise.images.config import Config
+from likewise.train.options import build, knobs, options
 
 STUDIES = ("tasks", "structure", "rivals")
 

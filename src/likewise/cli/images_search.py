@@ -29,9 +29,9 @@ def with_model(function: F) -> F:
 
 def model_at(path: str | None) -> Any:
     """The model in a file, or the default one."""
-    from likewise.engine.checkpoint import load
     from likewise.errors import FileError
     from likewise.images.model import default
+    from likewise.store.checkpoint import load
 
     if path is None:
         return default()

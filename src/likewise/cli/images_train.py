@@ -10,10 +10,10 @@ import click
 from click.core import ParameterSource
 
 from likewise.cli.terminal import check_writable, remark, result
-from likewise.engine.config import build, knobs, options
 from likewise.errors import InputError
 from likewise.images.config import Config
 from likewise.images.presets import PRESETS, settings
+from likewise.train.options import build, knobs, options
 
 LAYOUTS = ("auto", "folder", "cub200", "cars196", "sop", "omniglot")
 
@@ -36,9 +36,9 @@ def train(
     metrics.jsonl and curves.png. A stopped run goes on with the same command. Several processes:
     torchrun --nproc-per-node 2 -m likewise.cli images train …
     """
-    from likewise.engine.world import World
     from likewise.images import layouts
     from likewise.images.training import train as trained
+    from likewise.train.distributed import World
 
     folder = Path(out)
     if (folder / "result.json").exists():
@@ -73,7 +73,7 @@ def configured(preset: str | None, given: Mapping[str, Any]) -> Config:
 
 def draw(folder: Path) -> Path | None:
     """The curves of a run directory, beside it: loss, and R@1 of all that was watched."""
-    from likewise.engine.runs import Run
+    from likewise.store.run import Run
 
     return curves(Run.open(folder).metrics(), folder / "curves.png")
 

@@ -94,7 +94,7 @@ def write(found: PixelComparison, files: Mapping[str, Path | None]) -> None:
     """The files that were asked for."""
     from likewise import plot
     from likewise.flowfiles import write_flow
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     if (path := files.get("picture")) is not None:
         found.plot(path)

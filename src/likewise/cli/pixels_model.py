@@ -35,7 +35,7 @@ def model_at(path: str | None) -> Any:
         from likewise.pixels.raft import RAFT
 
         return RAFT.from_official(place)
-    from likewise.engine.checkpoint import load
+    from likewise.store.checkpoint import load
 
     found = load(place)
     if not hasattr(found, "both"):

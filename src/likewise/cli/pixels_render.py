@@ -47,9 +47,9 @@ def render(
     b) and F.json (F, and the cameras Ka, Kb, R, t). sheet.png shows the first of them: a, b, flow, occlusion. Pairs
     that are there are kept.
     """
-    from likewise.engine.runs import Run, progress
     from likewise.pixels import textures as sources
     from likewise.pixels.rendering import Renderer
+    from likewise.store.run import Run, progress
 
     folder = Path(out)
     check_writable(folder)
@@ -87,7 +87,7 @@ def write(pair: Pair, place: Path, seed: int) -> None:
     """The files of a pair."""
     from likewise.cli.terminal import write_json
     from likewise.flowfiles import write_flow
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     for name in ("a", "b"):
         write_image(place / f"{name}.png", getattr(pair, name).permute(1, 2, 0).clamp(0, 1).numpy())
@@ -103,7 +103,7 @@ def _sheet(places: list[Path], path: Path, gap: int = 6) -> Path:
 
     from likewise import plot
     from likewise.flowfiles import read_flow
-    from likewise.io import read_array, write_image
+    from likewise.media import read_array, write_image
 
     rows = []
     for p in places:

@@ -55,8 +55,8 @@ def sfm(
     This is LIFE's own supervision: likewise pixels train PHOTOS --scenes OUT learns from it. Writes OUT/images, model
     (COLMAP's files), pairs.npz and summary.json. Finished steps are kept: the same command goes on after a stop.
     """
-    from likewise.engine.runs import read_json
     from likewise.pixels.sfm import reconstruct
+    from likewise.store.run import read_json
 
     folder = Path(out)
     check_writable(folder)

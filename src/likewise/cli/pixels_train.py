@@ -11,10 +11,10 @@ from click.core import ParameterSource
 
 from likewise.cli.pixels_model import model_at
 from likewise.cli.terminal import check_writable, remark, result
-from likewise.engine.config import build, knobs, options
 from likewise.errors import InputError
 from likewise.pixels.config import Config
 from likewise.pixels.presets import PRESETS, settings
+from likewise.train.options import build, knobs, options
 
 KNOBS = {k.name: k for k in knobs(Config)}
 WATCHED = {"bent": "after the last step", "bent_start": "at the start"}
@@ -88,9 +88,9 @@ def _trained(
     photos: str, config: Config, folder: Path, source: str, start: str | None, resume: bool, device: str
 ) -> tuple[Any, bool]:
     """The network, and whether this process is the one that speaks."""
-    from likewise.engine.world import World
     from likewise.pixels.photos import Photos
     from likewise.pixels.training import train as trained
+    from likewise.train.distributed import World
 
     first = World.current().first
     pictures = Photos.folder(photos)
@@ -103,7 +103,7 @@ def _trained(
 
 
 def _tell(model: Any, folder: Path, as_json: bool) -> None:
-    from likewise.engine.runs import Run
+    from likewise.store.run import Run
 
     run = Run.open(folder)
     picture = curves(run.metrics(), folder / "curves.png")

@@ -56,7 +56,7 @@ def video(
     Writes OUT/flow/000000.flo … and OUT/wheel/000000.png …, all in the colours of one scale. Finished frames are kept:
     the same command goes on after a stop. No turns of a frame are tried, as they are between two photos.
     """
-    from likewise.engine.runs import Run
+    from likewise.store.run import Run
 
     folder, shown = Path(out), target(film, "film", FILM)
     if largest is not None and not (math.isfinite(largest) and largest > 0):
@@ -104,7 +104,7 @@ def _frames(file: str, every: int, most: int | None, size: int | None) -> Iterat
     import cv2
     import numpy as np
 
-    from likewise.io import frames
+    from likewise.media import frames
 
     for frame in frames(file, every=every, most=most):
         share = 1.0 if size is None else size / max(frame.shape[:2])
@@ -157,7 +157,7 @@ def _scale(flows: list[Path]) -> float:
 def _wheels(flows: list[Path], folder: Path, scale: float) -> list[Path]:
     from likewise import plot
     from likewise.flowfiles import read_flow
-    from likewise.io import write_image
+    from likewise.media import write_image
 
     return [write_image(folder / f"{f.stem}.png", plot.wheel(read_flow(f), largest=scale)) for f in flows]
 
@@ -169,7 +169,7 @@ def _side_by_side(frames: Iterable[Picture], wheels: list[Path]) -> Iterator[Pic
     """Each frame with the colours of its flow at its right; sides are even, as films need them."""
     import numpy as np
 
-    from likewise.io import read_array
+    from likewise.media import read_array
 
     for frame, wheel in zip(frames, wheels, strict=False):
         both = np.hstack([frame, read_array(wheel)])
@@ -178,7 +178,7 @@ def _side_by_side(frames: Iterable[Picture], wheels: list[Path]) -> Iterator[Pic
 
 def write_film(path: Path, frames: Iterable[Picture], rate: int = RATE) -> None:
     """Pictures (h, w, 3) of one size as a film: .mp4 by PyAV, .gif by Pillow."""
-    from likewise.io import atomic
+    from likewise.media import atomic
 
     with atomic(path) as sibling:
         (_gif if path.suffix.lower() == ".gif" else _mp4)(sibling, frames, rate)

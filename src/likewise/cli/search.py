@@ -124,7 +124,7 @@ def _opened(place: str, model: str | None) -> Collection:
 
 
 def _model(path: str | None) -> Any:
-    from likewise.engine.checkpoint import load
+    from likewise.store.checkpoint import load
 
     return None if path is None else load(path)
 

@@ -14,8 +14,8 @@ import click
 from likewise.cli import LazyGroup
 from likewise.cli.sources import FEATURES, NamedSets, Reader, thumbnails
 from likewise.cli.terminal import check_writable, labels_of, remark, result, write_json
-from likewise.engine.config import knob, options
 from likewise.errors import InputError
+from likewise.train.options import knob, options
 
 if TYPE_CHECKING:
     from likewise.sets.compare import SetComparison
@@ -81,8 +81,8 @@ def model_at(path: str | None) -> Pipeline | None:
     """The learned metric in a file."""
     if path is None:
         return None
-    from likewise.engine.checkpoint import load
     from likewise.sets.pipeline import as_pipeline
+    from likewise.store.checkpoint import load
 
     return as_pipeline(load(path), where=path)
 
@@ -182,7 +182,7 @@ def distances(
     PATH is class/object/pictures, object/pictures, a folder of videos, or an .npz of many sets. The .json beside the
     matrix names its rows. Finished blocks are kept in a folder OUT.parts until the matrix is whole.
     """
-    from likewise.engine import shards
+    from likewise.store import job as shards
 
     target = _matrix_file(out)
     shards.check_executor(executor, n_jobs)
@@ -260,7 +260,7 @@ def _rows(found: NamedSets, path: str, reader: Reader) -> dict[str, Any]:
 
 def _take_out(made: Path, target: Path) -> None:
     """Give the finished matrix its name; linked where the file system can, so that a kill in between loses nothing."""
-    from likewise.io import atomic
+    from likewise.media import atomic
 
     with atomic(target) as temporary:
         with contextlib.suppress(OSError):

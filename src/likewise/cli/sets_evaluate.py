@@ -15,9 +15,9 @@ import click
 from likewise.cli.sets import Reading, model_at, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, write_json
-from likewise.engine.config import knobs, options
 from likewise.errors import FileError, InputError
 from likewise.sets.multilevel import LMNNKnobs
+from likewise.train.options import knobs, options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,8 +55,8 @@ class Job:
 
     def measure(self, one: Callable[[Any], Result]) -> None:
         """Run the protocol with each method."""
-        from likewise.core.transport import one_blas_thread
-        from likewise.engine.runs import progress
+        from likewise.sets.transport.solvers import one_blas_thread
+        from likewise.store.run import progress
 
         with progress(len(self.methods), self.protocol) as advance, one_blas_thread():
             for name, method in self.methods.items():
@@ -270,8 +270,8 @@ def _labelled(found: NamedSets, path: Path) -> Sets:
 
 
 def _kinship(job: Job) -> None:
-    from likewise.engine.runs import progress
     from likewise.sets import data, protocols
+    from likewise.store.run import progress
 
     dataset = data.kinfacew(job.path)
     faces: list[Signature] = []

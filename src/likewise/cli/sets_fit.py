@@ -16,16 +16,16 @@ import click
 from likewise.cli.sets import Reading, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, result, write_json
-from likewise.engine.config import knobs, options
 from likewise.errors import InputError, LikewiseError
 from likewise.sets.multilevel import LMNNKnobs
+from likewise.train.options import knobs, options
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from likewise.engine.runs import Run
     from likewise.sets.pipeline import Pipeline
+    from likewise.store.run import Run
     from likewise.types import Signature
 
 LEARNING = tuple(k.name for k in knobs(LMNNKnobs) if k.name not in ("seed", "verbose"))
@@ -77,7 +77,7 @@ def _begin(target: Path, run_folder: str | None, overwrite: bool, resume: bool, 
 
     One that was stopped is gone on with if its configuration is the same, else begun anew.
     """
-    from likewise.engine.runs import Run
+    from likewise.store.run import Run
 
     if target.suffix != ".safetensors":
         raise InputError(f"out: expected a name that ends in .safetensors, got {str(target)!r}")
@@ -214,7 +214,7 @@ def leave_one_out(pipeline: Pipeline, sets: list[Signature], labels: NDArray[Any
 def _keep(pipeline: Pipeline, record: dict[str, Any], target: Path, run: Run) -> None:
     """The model, its figures, its history and the picture of it."""
     from likewise import plot
-    from likewise.engine.checkpoint import save
+    from likewise.store.checkpoint import save
 
     history = pipeline.model.history_
     save(pipeline, target)

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from likewise import io
+from likewise import media
 from likewise.cli.terminal import tell_left_out, warn
 from likewise.errors import FileError, InputError, LikewiseError
 
@@ -80,7 +80,7 @@ class Reader:
 
     def item(self, path: Path, level: Any = None) -> Signature | None:
         """The signature of a folder of pictures, a video or one picture; None where nothing in it can be read."""
-        from likewise.io import is_image
+        from likewise.media import is_image
 
         if path.is_dir():
             return self._pictures(self._files(path), level)
@@ -105,7 +105,7 @@ class Reader:
     def _read(self, items: Sequence[Path], labels: Sequence[str] | None, root: Path) -> NamedSets:
         import numpy as np
 
-        from likewise.engine.runs import progress
+        from likewise.store.run import progress
 
         kept: list[tuple[int, Signature]] = []
         with progress(len(items), "reading sets") as advance:
@@ -132,7 +132,7 @@ class Reader:
     def _stored(self, path: Path) -> NamedSets:
         from likewise.sets import data
 
-        stacked = "offsets" in io.load_arrays(path)
+        stacked = "offsets" in media.load_arrays(path)
         sets = data.load_npz(path)
         names = [str(n) for n in (range(len(sets)) if stacked or sets.labels is None else sets.labels)]
         made = [s if stacked else data.signature(s.points, self.k, self.seed) for s in sets.signatures]
@@ -141,7 +141,7 @@ class Reader:
     def _one_of(self, path: Path, which: str) -> Signature:
         from likewise.types import Signature
 
-        arrays = io.load_arrays(path)
+        arrays = media.load_arrays(path)
         if set(arrays) == {"points", "weights"}:
             return Signature(arrays["points"], arrays["weights"], where=str(path))
         sets = self._stored(path)
@@ -157,13 +157,13 @@ class Reader:
 
     def _files(self, folder: Path) -> list[Path]:
         """The pictures of a folder; files that are only named like pictures are noted as unreadable."""
-        from likewise.io import images
+        from likewise.media import images
 
         found = images(folder)
         known = set(found)
         for p in sorted(folder.rglob("*")):
             hidden = any(part.startswith(".") for part in p.relative_to(folder).parts)
-            if p.suffix.lower() in io.PICTURE_NAMES and p.is_file() and p not in known and not hidden:
+            if p.suffix.lower() in media.PICTURE_NAMES and p.is_file() and p not in known and not hidden:
                 self.skipped.append((str(p), "empty, or not a picture"))
         return found
 
@@ -178,7 +178,7 @@ class Reader:
     def _video(self, path: Path, level: Any) -> Signature:
         import numpy as np
 
-        from likewise.io import frames
+        from likewise.media import frames
         from likewise.sets import data
 
         stream = iter(frames(path, every=self.every))
@@ -236,7 +236,7 @@ def _feature(name: str) -> Callable[[Any], NDArray[np.float64]]:
 
 def thumbnails(s: Signature) -> list[Any] | None:
     """The picture of each point: a file, or a frame of a video; None where the points stand for nothing on disk."""
-    from likewise.io import is_image
+    from likewise.media import is_image
 
     if s.names is None:
         return None
@@ -256,7 +256,7 @@ def thumbnails(s: Signature) -> list[Any] | None:
 
 def _frames(video: str, places: list[tuple[int, int]]) -> Iterator[tuple[int, Any]]:
     """The frames of some numbers, each with the point that it belongs to."""
-    from likewise.io import frames
+    from likewise.media import frames
 
     by_number: dict[int, list[int]] = {}
     for i, number in places:
@@ -274,7 +274,7 @@ def _is_arrays(path: Path) -> bool:
 
 def _tell_passed_over(root: Path, found: Any) -> None:
     """Class folders of which nothing was taken, because they hold pictures where sets were expected."""
-    from likewise.io import is_image
+    from likewise.media import is_image
     from likewise.sets.layouts import children
 
     if found.labels is None:

@@ -58,7 +58,7 @@ def _short(name: str) -> str:
 
 def write_json(path: Path, record: Mapping[str, Any]) -> Path:
     """A record as a JSON file, atomically."""
-    from likewise.io import write_text
+    from likewise.media import write_text
 
     return write_text(path, json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 

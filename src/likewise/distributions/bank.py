@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from likewise.distributions import harvesting, polarity
 from likewise.distributions.polarity import LEAST_ESS, DegeneracyWarning, Target
 from likewise.distributions.resampling import Scheme, in_turn, resample
-from likewise.engine import shards
 from likewise.errors import InputError, ShapeError
+from likewise.store import job as shards
 
 if TYPE_CHECKING:
     from likewise.distributions.latents import Latent
@@ -47,7 +47,7 @@ def harvest(
 
     k: by default min(30, latent size). out: a folder of shards, which is gone on with after any interruption and
     extended where n is larger than it was; None keeps the bank in memory. `executor` and `n_jobs` are those of
-    `likewise.engine.shards.run`; the bytes are the same with any of them. `method` is that of `spectrum`.
+    `likewise.store.job.run`; the bytes are the same with any of them. `method` is that of `spectrum`.
     """
     folder = None if out is None else Path(out)
     shards.check_executor(executor, n_jobs)

@@ -11,10 +11,10 @@ import numpy as np
 from likewise.types import Comparison
 
 if TYPE_CHECKING:
-    from likewise.core.neighbors import Index
     from likewise.distributions.describers import Describe
     from likewise.distributions.features import Features
     from likewise.distributions.metrics import Figure, Support
+    from likewise.numeric import Index
 
 MEASURES = ("distance", "kid", "precision", "recall", "density", "coverage")
 DRAWN = 2000

@@ -69,7 +69,7 @@ def save_generator(generator: Generator, path: str | Path) -> None:
     """Write a generator of a known family to one file of tensors and JSON, which `load_generator` reads."""
     from likewise import __version__
     from likewise.distributions.networks.network import Network
-    from likewise.engine import checkpoint
+    from likewise.store import checkpoint
 
     net = generator.net
     if not isinstance(net, Network):
@@ -210,7 +210,7 @@ def _header(path: Path) -> bool | None:
     """True where a file is a checkpoint of likewise, by its first bytes; None for any other."""
     import json
 
-    from likewise.engine.checkpoint import MOST_HEADER
+    from likewise.store.checkpoint import MOST_HEADER
 
     if not path.is_file():
         return None
@@ -228,7 +228,7 @@ def _header(path: Path) -> bool | None:
 
 def _checkpoint(path: Path, family: str | None, options: dict[str, Any]) -> Generator:
     """A generator that likewise wrote: one of `save_generator`, or any registered class that is one."""
-    from likewise.engine import checkpoint
+    from likewise.store import checkpoint
 
     arrays, whole = checkpoint.read(path)
     if whole.get("class") != CLASS:

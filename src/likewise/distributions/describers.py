@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.backbones.preparation import CROP, SHORTEST, crop
 from likewise.errors import InputError, ShapeError
+from likewise.nn.preparation import CROP, SHORTEST, crop
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from likewise.backbones import EfficientNetLite0
+    from likewise.nn import EfficientNetLite0
 
 Describe = Any
 """Tensors (b, c, h, w) → rows (b, …), as a callable; an embedder with `.embed(pictures)`; None: EfficientNet-Lite0."""
@@ -114,7 +114,7 @@ class _Embedding:
 
 
 def _eight_bits(picture: Any) -> list[NDArray[np.uint8]]:
-    from likewise.io import as_uint8
+    from likewise.media import as_uint8
 
     if isinstance(picture, np.ndarray):
         return [as_uint8(picture, where="pictures")]
@@ -212,7 +212,7 @@ class PhotoFeatures:
 
 @functools.cache
 def _network() -> EfficientNetLite0:
-    from likewise.backbones import EfficientNetLite0
+    from likewise.nn import EfficientNetLite0
 
     return EfficientNetLite0.pretrained().fold()
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.distributions.describers import Describe, Describer, describer, name_of, tensor_of
 from likewise.distributions.pictures import as_pictures
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
@@ -122,13 +122,13 @@ def _grey(picture: NDArray[Any]) -> NDArray[Any]:
 def _of_path(path: Path, job: _Job) -> Features:
 
     if path.suffix.lower() in (".npy", ".npz") and path.is_file():
-        arrays = io.load_arrays(path)
+        arrays = media.load_arrays(path)
         if len(arrays) != 1:
             raise FileError(f"{path}: expected one array of features (n, d), got {len(arrays)}: {', '.join(arrays)}")
         return job.rows(next(iter(arrays.values())), str(path))
     if path.is_file():
         raise FileError(f"{path}: expected a folder of pictures, or a .npy or .npz file of features (n, d)")
-    found = io.images(path)
+    found = media.images(path)
     if not found:
         raise FileError(f"{path}: no pictures in this folder")
     job.skip_misnamed(path, found)
@@ -213,7 +213,7 @@ class _Job:
 
     def batches(self, n: int, pictures: Callable[[Any], Tensor]) -> Features:
         """n pictures, of which `pictures` gives a slice, or a list of indices, as a tensor."""
-        from likewise.engine.runs import progress
+        from likewise.store.run import progress
 
         with progress(n, f"describing {self.where}", show=self.progress) as advance:
             for start in range(0, n, BATCH):
@@ -225,7 +225,7 @@ class _Job:
 
     def items(self, items: Sequence[Any]) -> Features:
         """Picture files or arrays, of any sizes: neighbours of one size go through the net together."""
-        from likewise.engine.runs import progress
+        from likewise.store.run import progress
 
         kept: list[int] = []
         with (
@@ -248,14 +248,14 @@ class _Job:
         known = set(found)
         for p in sorted(folder.rglob("*")):
             hidden = any(part.startswith(".") for part in p.relative_to(folder).parts)
-            if p.suffix.lower() in io.PICTURE_NAMES and p not in known and not hidden and p.is_file():
+            if p.suffix.lower() in media.PICTURE_NAMES and p not in known and not hidden and p.is_file():
                 if not self.skip:
                     raise FileError(f"{p}: empty, or not a picture; remove it, or skip it with on_error='skip'")
                 self.skipped.append((str(p), "empty, or not a picture"))
 
     def _read(self, item: Any) -> Tensor | NDArray[Any] | LikewiseError:
         """One picture, or why there is none."""
-        from likewise.io import read_array
+        from likewise.media import read_array
 
         try:
             if isinstance(item, Path):

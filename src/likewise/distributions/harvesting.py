@@ -24,9 +24,9 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
-from likewise.engine import shards
-from likewise.engine.shards import ShardStore
 from likewise.errors import InputError, ShapeError
+from likewise.store import job as shards
+from likewise.store.job import ShardStore
 
 if TYPE_CHECKING:
     from likewise.distributions.model import Generator
@@ -124,7 +124,7 @@ def measured(generator: Generator, z: NDArray[Any], labels: NDArray[Any] | None,
 
 
 def _spectrum(generator: Generator, z: NDArray[Any], label: int | None, k: int, method: str) -> Measured:
-    from likewise.core.spectra import spectrum
+    from likewise.distributions.spectra import spectrum
 
     try:
         found = spectrum(generator.function(label), generator.latents(z), k, method=method)  # type: ignore[arg-type]

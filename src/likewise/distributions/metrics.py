@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likewise.core import gaussians, neighbors
-from likewise.core.neighbors import Covered, Index
+from likewise import numeric
 from likewise.distributions.describers import Describe
 from likewise.distributions.features import DRAWN, PLAIN, Features, features, is_generator, planes_of
 from likewise.errors import InputError, ShapeError
+from likewise.numeric import Covered, Index
 from likewise.types import Array
 
 K = 3
@@ -161,7 +161,7 @@ def frechet(real: Any, fake: Any, *, describe: Describe = None, n: int | None = 
             SmallSampleWarning,
             stacklevel=2,
         )
-    value = gaussians.frechet_of_factors(*gaussians.fitted(a.rows), *gaussians.fitted(b.rows))
+    value = numeric.frechet_of_factors(*numeric.fitted(a.rows), *numeric.fitted(b.rows))
     return _figure("frechet", value, a, b)
 
 
@@ -298,8 +298,8 @@ def support(
     most = min(len(a), len(b)) - 1
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
         raise InputError(f"k: expected a whole number from 1 to {most}, fewer than the samples of each side, got {k!r}")
-    ra, rb = neighbors.radii(a.rows, int(k)), neighbors.radii(b.rows, int(k))
-    left, right = neighbors.cover(a.rows, b.rows, ra, rb)
+    ra, rb = numeric.radii(a.rows, int(k)), numeric.radii(b.rows, int(k))
+    left, right = numeric.cover(a.rows, b.rows, ra, rb)
     return Support(a, b, int(k), left, right, ra, rb)
 
 
@@ -361,8 +361,8 @@ def nearest_training(
 ) -> Nearest:
     """How far each fake sample is from its nearest real one: min_i ‖φ(x_i) − φ(y_j)‖ [Polarity Fig. 15]."""
     a, b = both(real, fake, describe, n=n, seed=seed)
-    distance, index = neighbors.nearest(b.rows, a.rows)
-    own = neighbors.nearest(a.rows)[0]
+    distance, index = numeric.nearest(b.rows, a.rows)
+    own = numeric.nearest(a.rows)[0]
     median = _figure("nearest training sample", float(np.median(distance)), a, b)
     return Nearest(distance[:, 0], index[:, 0], own[:, 0], median)
 

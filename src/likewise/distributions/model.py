@@ -163,7 +163,7 @@ class Generator:
 
     def _through(self, parts: spaces.Composed, y: Any) -> Callable[[Tensor], Tensor]:
         """A map in two steps, as two functions, so that its Jacobian can be had through the cheap one."""
-        from likewise.core.spectra import Composite
+        from likewise.distributions.spectra import Composite
 
         def inner(z: Tensor) -> Tensor:
             return parts.inner(z, None if y is None else self.classes(y, len(z)))

@@ -168,7 +168,7 @@ def features(size: int, planes: int = 1) -> nn.Sequential:
 def _file(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arrays and header of a shipped file."""
     import likewise
-    from likewise.engine import checkpoint
+    from likewise.store import checkpoint
 
     return checkpoint.read(Path(likewise.__file__).parent / "weights" / f"{name}.safetensors")
 

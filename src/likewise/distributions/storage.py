@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.distributions import harvesting
 from likewise.distributions.bank import About, Bank
-from likewise.engine import shards
-from likewise.engine.checkpoint import Arrays
-from likewise.engine.shards import ShardStore
 from likewise.errors import FileError, InputError
+from likewise.store import job as shards
+from likewise.store.checkpoint import Arrays
+from likewise.store.job import ShardStore
 from likewise.types import Array
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def write(bank: Bank, path: Path) -> None:
 def _sha(columns: Mapping[str, NDArray[Any]]) -> str:
     import hashlib
 
-    from likewise.engine import checkpoint
+    from likewise.store import checkpoint
 
     return hashlib.sha256(checkpoint.encode(columns, {})).hexdigest()
 
@@ -178,7 +178,7 @@ def _short(value: Any) -> str:
 
 def reference(path: str | Path, latent: Latent | None, *, log: bool) -> Bank:
     """A bank from an .npz with latents, svds and (one-hot) labels; nothing in it is unpickled."""
-    arrays = io.load_arrays(path)
+    arrays = media.load_arrays(path)
     absent = {"latents", "svds"} - set(arrays)
     if absent:
         raise FileError(f"{path}: expected arrays 'latents' and 'svds', found {', '.join(sorted(arrays)) or 'none'}")

@@ -106,7 +106,7 @@ class Sweep:
         """The table as JSON; with `path`, also written there, atomically."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
         if path is not None:
-            from likewise.io import write_text
+            from likewise.media import write_text
 
             write_text(path, text + "\n")
         return text
@@ -155,7 +155,7 @@ def sweep(
     """
     from likewise.distributions import metrics
     from likewise.distributions.features import features, planes_of
-    from likewise.engine import runs
+    from likewise.store import run as runs
 
     rhos, psis = _dials(rhos, "rhos"), _dials(psis, "psis")
     bank.check(generator)

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from likewise import io
-from likewise.engine.runs import read_json
+from likewise import media
 from likewise.errors import InputError
 from likewise.images.config import Config
+from likewise.store.run import read_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -231,7 +231,7 @@ def _cell(
             raise InputError(f"out: {folder} holds figures of other pictures or classes; use another folder")
         return dict(known["figures"])
     figures = _measured(training, test, configs, folder, out / "cache", validation)
-    io.write_text(file, json.dumps({"configs": asked, "data": data, "figures": figures}) + "\n")
+    media.write_text(file, json.dumps({"configs": asked, "data": data, "figures": figures}) + "\n")
     return figures
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from likewise.backbones.preparation import CROP, SHORTEST, resized
 from likewise.errors import ConfigError, ShapeError
+from likewise.nn.preparation import CROP, SHORTEST, resized
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8

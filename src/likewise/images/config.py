@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from likewise.engine.config import knob
-from likewise.engine.schedule import Fitting
 from likewise.errors import ConfigError
+from likewise.train.options import knob
+from likewise.train.schedule import Fitting
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from likewise import io
-from likewise.backbones.preparation import CROP, SHORTEST, resized
+from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
+from likewise.nn.preparation import CROP, SHORTEST, resized
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -45,7 +45,7 @@ def pictures(images: Picture | Iterable[Picture]) -> Iterator[Picture]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    if found := io.images(path):
+    if found := media.images(path):
         return found
     raise FileError(f"{path}: no picture in this folder")
 
@@ -53,13 +53,13 @@ def _files(path: Path) -> list[Path]:
 def picture(item: Picture, *, where: str = "image") -> UInt8[np.ndarray, "h w 3"]:
     """One picture as uint8 (h, w, 3); `where` stands for it in errors."""
     if isinstance(item, str | os.PathLike):
-        return io.read_array(item, side=DECODED_SIDE)
+        return media.read_array(item, side=DECODED_SIDE)
     if _is_pillow(item):
-        return io.from_pillow(item)
+        return media.from_pillow(item)
     if _is_tensor(item):
         return _from_tensor(item, where)
     if isinstance(item, np.ndarray):
-        array = io.as_uint8(item, where=where)
+        array = media.as_uint8(item, where=where)
         return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
     raise InputError(f"{where}: expected a path, an array, a Pillow image or a tensor, got {type(item).__name__}")
 
@@ -69,7 +69,7 @@ def _from_tensor(item: Tensor, where: str) -> UInt8[np.ndarray, "h w 3"]:
         raise ShapeError(f"{where}: expected a tensor (3, h, w), got shape {tuple(item.shape)}")
     array = item.detach().cpu().permute(1, 2, 0)
     array = array if str(array.dtype) == "torch.uint8" else array.float()
-    return io.as_uint8(array.numpy(), where=where)
+    return media.as_uint8(array.numpy(), where=where)
 
 
 def name_of(item: Picture) -> str:

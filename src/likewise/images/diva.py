@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from likewise.core import triplets
-from likewise.engine.fit import average_into
 from likewise.errors import InputError
+from likewise.images import triplets
+from likewise.train.loop import average_into
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from likewise import io
-from likewise.engine import checkpoint, runs, shards
+from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import data
 from likewise.images.model import Embedder, Skipped, default
+from likewise.store import checkpoint
+from likewise.store import job as shards
+from likewise.store import run as runs
 
 if TYPE_CHECKING:
     from jaxtyping import Float32, Int8
@@ -65,7 +67,7 @@ def embed_folder(
 ) -> Embedded:
     """Embed every picture below a folder and write the rows to `out`, an .npz or .npy file.
 
-    Pictures are taken in natural order. `executor` and `n_jobs` are those of `likewise.engine.shards.run`: with them
+    Pictures are taken in natural order. `executor` and `n_jobs` are those of `likewise.store.job.run`: with them
     the model goes to the workers as a file, and `out` must lie where they can write. One process uses all cores.
     """
     target, embedder = _target(out), default() if model is None else model
@@ -92,7 +94,7 @@ def embed_folder(
 def listing(folder: str | os.PathLike[str]) -> tuple[list[Path], list[Skipped]]:
     """The pictures below a folder in natural order, and the files that only have a picture's name."""
     root = Path(folder)
-    found = io.images(root)
+    found = media.images(root)
     known = set(found)
     odd = []
     for where, inner, names in os.walk(root):
@@ -100,7 +102,7 @@ def listing(folder: str | os.PathLike[str]) -> tuple[list[Path], list[Skipped]]:
         odd += [
             path
             for path in (Path(where, n) for n in sorted(names) if not n.startswith("."))
-            if path.suffix.lower() in io.PICTURE_NAMES and path not in known and path.is_file()
+            if path.suffix.lower() in media.PICTURE_NAMES and path not in known and path.is_file()
         ]
     return found, [Skipped(-1, str(p), "empty, or not a picture") for p in odd]
 
@@ -239,7 +241,7 @@ def _stamp(paths: Sequence[Path]) -> str:
     """A digest of which files there are, how long and how old."""
     found = hashlib.sha256()
     for path in paths:
-        size, time = io.size_and_time(path)
+        size, time = media.size_and_time(path)
         found.update(f"{os.fsencode(path)!r} {size} {time}\n".encode())
     return found.hexdigest()
 
@@ -270,7 +272,7 @@ def _joined(store: shards.ShardStore, items: Sequence[Sequence[str]], odd: Seque
 def write_rows(found: Embedded, path: Path) -> None:
     """Rows and names to an .npz, or to an .npy with a .json beside it."""
     skipped = [[s.name, s.reason] for s in found.skipped]
-    with io.atomic(path) as sibling:
+    with media.atomic(path) as sibling:
         if path.suffix == ".npz":
             words = np.asarray(skipped, dtype=str).reshape(-1, 2)
             np.savez(
@@ -280,7 +282,7 @@ def write_rows(found: Embedded, path: Path) -> None:
             np.save(sibling, found.rows, allow_pickle=False)
     if path.suffix == ".npy":
         beside = {"model": found.model, "names": found.names, "skipped": skipped}
-        io.write_text(path.with_suffix(".json"), json.dumps(beside, indent=1) + "\n")
+        media.write_text(path.with_suffix(".json"), json.dumps(beside, indent=1) + "\n")
 
 
 def _target(out: str | os.PathLike[str]) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from likewise.core import neighbors
+from likewise import numeric
 from likewise.errors import InputError, ShapeError
 from likewise.images import embedding, metrics
 from likewise.images.ranks import Floats, Index, Rows, unit
@@ -155,7 +155,7 @@ class Evaluation:
     @cached_property
     def nearest(self) -> Index:
         """The places (n, ≤ 8) of the nearest other pictures of each, nearest first."""
-        return neighbors.nearest(self.rows, k=min(SHOWN, len(self.rows) - 1))[1]
+        return numeric.nearest(self.rows, k=min(SHOWN, len(self.rows) - 1))[1]
 
     def per_class(self) -> list[dict[str, Any]]:
         """R@1 of each class that has two pictures or more, the worst first."""

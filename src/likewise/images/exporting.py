@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from likewise import io
+from likewise import media
 from likewise.errors import InputError, LikewiseError, MissingExtra
 from likewise.images.model import DEFAULT, Embedder, unit_rows
 
@@ -65,8 +65,8 @@ def export(model: Embedder, path: str | Path, *, opset: int = OPSET) -> Exported
             f"{target}: onnxruntime gives rows that differ by {difference:.1e} from torch's, more than {TOLERANCE:g}; "
             f"nothing was written; try another opset than {opset}"
         )
-    io.write_bytes(target, data)
-    beside = io.write_text(target.with_suffix(".md"), card(model, onnx=target.name, difference=difference))
+    media.write_bytes(target, data)
+    beside = media.write_text(target.with_suffix(".md"), card(model, onnx=target.name, difference=difference))
     return Exported(target, beside, model.size, model.dim, len(data), difference)
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from likewise import io
-from likewise.engine import runs
+from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import data, embedding
 from likewise.images.model import DEFAULT, Embedder, Skipped, default
 from likewise.images.stores import About, Filter, Record, Store, folders_of, label_of, places
 from likewise.images.stores.indexes import KINDS
+from likewise.store import run as runs
 from likewise.types import Hit
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Gallery:
         records: dict[str, tuple[Path, Record]] = {}
         for path in paths:
             name = self.name_of(path)
-            records[name] = (path, Record(name, *io.size_and_time(path)))
+            records[name] = (path, Record(name, *media.size_and_time(path)))
         known = self.store.known(list(records))
         todo = [(p, r) for p, r in records.values() if known.get(r.name) != (r.size, r.mtime)]
         return todo, set(records) - set(known), len(records) - len(todo)

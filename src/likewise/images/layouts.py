@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io, matfiles
+from likewise import matfiles, media
 from likewise.errors import FileError, InputError
 from likewise.images.dataset import Dataset as Dataset
 
@@ -49,7 +49,7 @@ def unseen(path: FilePath, layout: str = "auto") -> tuple[Dataset, str]:
 def folder(path: FilePath, split: Split | None = None) -> Dataset:
     """Class folders: each folder that holds pictures, at any depth, is a class, named by its path within `path`."""
     root = _part(_root(path, split), split)
-    files = io.images(root)
+    files = media.images(root)
     _in_classes(root, files)
     return _named(files, [f.parent.relative_to(root).as_posix() for f in files], root.resolve().name)
 
@@ -92,7 +92,7 @@ def cub200(path: FilePath, split: Split | None = None) -> Dataset:
     if (root / "images.txt").is_file():
         files, numbers = _cub_lists(root)
     else:
-        files = io.images(root / "images" if (root / "images").is_dir() else root)
+        files = media.images(root / "images" if (root / "images").is_dir() else root)
         numbers = [_leading_number(f.parent.name, f) for f in files]
     if not files:
         raise FileError(f"{root}: neither images.txt nor class folders 001.… to 200.…; give the folder of CUB-200-2011")
@@ -203,7 +203,7 @@ def _omniglot_parts(root: Path) -> dict[str, str]:
 def _characters(root: Path, part: str, without: Sequence[str]) -> list[tuple[Any, str]]:
     """The pictures of one set with their classes "alphabet/character", from its folder or else from its zip."""
     if (root / part).is_dir():
-        files = io.images(root / part)
+        files = media.images(root / part)
         pairs: list[tuple[Any, str]] = [(f, f.parent.relative_to(root / part).as_posix()) for f in files]
     elif (root / f"{part}.zip").is_file():
         pairs = _zipped(root / f"{part}.zip", without)
@@ -217,8 +217,8 @@ def _zipped(file: Path, without: Sequence[str]) -> list[tuple[Any, str]]:
     try:
         with zipfile.ZipFile(file) as archive:
             total = sum(m.file_size for m in archive.infolist())
-            if total > io.MOST_ARRAY_BYTES:
-                raise FileError(f"{file}: declares {total:,} bytes, more than the {io.MOST_ARRAY_BYTES:,} allowed")
+            if total > media.MOST_ARRAY_BYTES:
+                raise FileError(f"{file}: declares {total:,} bytes, more than the {media.MOST_ARRAY_BYTES:,} allowed")
             names = sorted(n for n in archive.namelist() if re.fullmatch(r"[^/]+/[^/]+/[^/]+/[^/]+\.png", n))
             kept = [(n, *n.split("/")[1:3]) for n in names if n.split("/")[1] not in without]
             return [(_grey(archive.read(n), f"{file}: {n}"), f"{alphabet}/{one}") for n, alphabet, one in kept]
@@ -229,7 +229,7 @@ def _zipped(file: Path, without: Sequence[str]) -> list[tuple[Any, str]]:
 
 
 def _grey(data: bytes, name: str) -> NDArray[np.uint8]:
-    array: NDArray[np.uint8] = np.ascontiguousarray(io.decode(data, name=name)[:, :, 0])
+    array: NDArray[np.uint8] = np.ascontiguousarray(media.decode(data, name=name)[:, :, 0])
     return array
 
 
@@ -311,7 +311,7 @@ def _within(name: str, file: Path) -> PurePosixPath:
 
 
 def _all_there(files: Sequence[Path], source: Path) -> None:
-    missing = [f for f in files if not io.is_file(f)]
+    missing = [f for f in files if not media.is_file(f)]
     if missing:
         raise FileError(f"{source}: names {missing[0]}, but there is no such file ({len(missing):,} missing)")
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likewise import io
-from likewise.backbones.preparation import resized
+from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import data
 from likewise.images.dataset import whole, within
 from likewise.images.model import Skipped
+from likewise.nn.preparation import resized
 
 if TYPE_CHECKING:
     from likewise.images.augment import Augment
@@ -178,7 +178,7 @@ def _in_advance(batches: Iterator[_Batch], count: int) -> Iterator[_Batch]:
 def _decoded(item: Picture, index: int, side: int) -> Pixels:
     """One picture as uint8 (h, w, 3); of a large JPEG no more pixels than are needed for a shortest side of `side`."""
     if isinstance(item, str | os.PathLike):
-        return io.read_array(item, side=side)
+        return media.read_array(item, side=side)
     return data.picture(item, where=f"image {index}")
 
 

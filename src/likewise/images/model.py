@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from likewise.backbones.preparation import CROP, SHORTEST, crop
 from likewise.errors import InputError, LikewiseError
 from likewise.images import data
 from likewise.images.parts import pooled, walked
+from likewise.nn.preparation import CROP, SHORTEST, crop
 
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Float32, Int8, UInt8
     from torch import Tensor
 
-    from likewise.backbones import EfficientNetLite0
     from likewise.images.data import Picture
+    from likewise.nn import EfficientNetLite0
 
     UnderWay: TypeAlias = tuple[int, Picture, Future[np.ndarray[Any, Any]]]
 
@@ -135,7 +135,7 @@ class Embedder:
         """
         import torch
 
-        from likewise.backbones import EfficientNetLite0
+        from likewise.nn import EfficientNetLite0
 
         if not isinstance(self.network, EfficientNetLite0):
             raise InputError(f"local: {self.name} has no maps of a picture's parts; likewise.images.default() has")
@@ -252,7 +252,7 @@ def default(*, device: str = "cpu") -> Embedder:
 
 def _structure(header: Mapping[str, Any]) -> Any:
     """The network that a header describes, its weights still to be filled in."""
-    from likewise import backbones
+    from likewise import nn as backbones
     from likewise.images.network import assemble
 
     return assemble(
@@ -270,7 +270,7 @@ def _arrays(network: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 @functools.cache
 def _network(device: str) -> EfficientNetLite0:
-    from likewise.backbones import EfficientNetLite0
+    from likewise.nn import EfficientNetLite0
 
     return EfficientNetLite0.pretrained().fold().to(device)
 

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from likewise import io
-from likewise.engine.runs import progress, read_json
-from likewise.engine.world import World
+from likewise import media
 from likewise.images.batches import BalancedBatches
 from likewise.images.loading import Loader
 from likewise.images.model import Skipped
+from likewise.store.run import progress, read_json
+from likewise.train.distributed import World
 
 Index = NDArray[np.int64]
 CHUNK = 16
@@ -143,8 +143,8 @@ def keep(
         file.parent.mkdir(parents=True, exist_ok=True)
         skipped = [[s.index, s.name, s.reason] for s in loader.skipped]
         replaced = [[int(i), int(shown[i])] for i in np.flatnonzero(shown != np.arange(count))]
-        io.write_text(beside, json.dumps({"skipped": skipped, "replaced": replaced}) + "\n")
-        with io.atomic(file) as sibling, open(sibling, "wb") as stream:
+        media.write_text(beside, json.dumps({"skipped": skipped, "replaced": replaced}) + "\n")
+        with media.atomic(file) as sibling, open(sibling, "wb") as stream:
             np.save(stream, maps, allow_pickle=False)
     said = read_json(beside)
     loader.leave_out(Skipped(int(i), str(name), str(why)) for i, name, why in said["skipped"])
@@ -178,7 +178,7 @@ def _key(stem: nn.Module, loader: Loader, kept: int) -> str:
         found.update(name.encode() + np.ascontiguousarray(value.cpu().numpy()).tobytes())
     for item in loader.items:
         if isinstance(item, str | os.PathLike):
-            found.update(os.fsencode(item) + f" {io.size_and_time(item)}\n".encode())
+            found.update(os.fsencode(item) + f" {media.size_and_time(item)}\n".encode())
         else:
             array = np.asarray(item)
             found.update(f"{array.shape} {array.dtype}\n".encode() + array.tobytes())

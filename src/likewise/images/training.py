@@ -14,11 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from likewise.backbones.network import seeded
-from likewise.engine import checkpoint
-from likewise.engine.fit import Fitted, Loop
-from likewise.engine.runs import Run
-from likewise.engine.world import World
 from likewise.errors import InputError
 from likewise.images import diva, layouts
 from likewise.images.augment import Augment
@@ -30,6 +25,11 @@ from likewise.images.model import Embedder
 from likewise.images.network import Network, assemble
 from likewise.images.sources import Kept, Pictures, Schedule, Source, keep, through
 from likewise.images.tasks import RANKED
+from likewise.nn.network import seeded
+from likewise.store import checkpoint
+from likewise.store.run import Run
+from likewise.train.distributed import World
+from likewise.train.loop import Fitted, Loop
 
 if TYPE_CHECKING:
     from likewise.images.layouts import Dataset
@@ -366,14 +366,14 @@ def _assembled(config: Config, backbone: nn.Module | None) -> Network:
 
 
 def _backbone(config: Config) -> Any:
-    from likewise import backbones
+    from likewise import nn as backbones
 
     return backbones.named(config.backbone, config.weights or None)
 
 
 def _as_backbone(module: nn.Module) -> Any:
     """A module that has no parts is one part."""
-    from likewise.backbones import as_backbone
+    from likewise.nn import as_backbone
 
     return module if hasattr(module, "parts") and hasattr(module, "dim") else as_backbone(module)
 

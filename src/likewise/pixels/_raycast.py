@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numba import njit
 
-from likewise.io import cache_folder
+from likewise.media import cache_folder
 from likewise.pixels.scenes import (
     BALL,
     BOUND,

@@ -95,7 +95,7 @@ class SiftHomography:
         """H p − p, or 0 where no homography was found."""
         import torch
 
-        from likewise.core.geometry import homography_flow
+        from likewise.pixels.geometry import homography_flow
 
         H = self.homography(a, b)
         if H is None:

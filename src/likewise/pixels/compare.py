@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.types import Comparison, Flow
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class PixelComparison(Comparison):
         """b brought onto a: (h, w, 3); black where a's pixels lie outside b."""
         import torch
 
-        from likewise.core.geometry import warp
+        from likewise.pixels.geometry import warp
 
         b = torch.from_numpy(self.pictures[1]).permute(2, 0, 1)[None].float()
         moved = warp(b, torch.from_numpy(np.asarray(self.flow))[None])
@@ -92,7 +92,7 @@ class PixelComparison(Comparison):
         a, b = (Path(name).name for name in self.names)
         figure = plot.alignment(*self.pictures, self.flow, self.confidence, names=(a, b), title=title)
         if path is not None:
-            with io.atomic(path) as sibling:
+            with media.atomic(path) as sibling:
                 figure.savefig(sibling, dpi=110)
         return figure
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from likewise.engine.config import knob
-from likewise.engine.schedule import Fitting
+from likewise.train.options import knob
+from likewise.train.schedule import Fitting
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from likewise.core.geometry import Warp, grid, inside
 from likewise.pixels.encoder import CENTRE, STRIDE
+from likewise.pixels.geometry import Warp, grid, inside
 from likewise.pixels.life import RESIDUAL, Truth, masked_mean
 
 

@@ -253,7 +253,7 @@ def between(Ka: Floats, Kb: Floats, R: Floats, t: Floats) -> dict[str, Any]:
     """The cameras of a pair and the fundamental matrix that follows from them, as FlowPair takes them."""
     import torch
 
-    from likewise.core.geometry import fundamental
+    from likewise.pixels.geometry import fundamental
 
     cameras = [torch.from_numpy(np.ascontiguousarray(m)) for m in (Ka, Kb, R, t)]
     F = fundamental(*cameras).numpy() if float(np.linalg.norm(t)) > 0 else None

@@ -198,8 +198,8 @@ def _through(image: Float[Tensor, "3 h w"], G: Floats) -> Float[Tensor, "3 h w"]
     """The picture drawn by G on a frame of its own size: drawn[G p] = picture[p]; black where nothing falls."""
     import torch
 
-    from likewise.core.geometry import transform
-    from likewise.core.resampling import grid, sample
+    from likewise.pixels.geometry import transform
+    from likewise.pixels.resampling import grid, sample
 
     h, w = image.shape[1:]
     back = transform(torch.from_numpy(np.linalg.inv(G)), grid(h, w, like=torch.empty(0, dtype=torch.float64)))

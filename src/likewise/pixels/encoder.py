@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.backbones.efficientnet import Block, EfficientNetLite0
 from likewise.errors import ShapeError
+from likewise.nn.efficientnet import Block, EfficientNetLite0
 
 STRIDE = 4
 """Pixels between the centres of neighbouring cells."""

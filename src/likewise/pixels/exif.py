@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError
 
 FILM = 36.0
@@ -28,10 +28,10 @@ class Shot:
 
 def shot(path: str | os.PathLike[str]) -> Shot:
     """The EXIF of a photo that io can read; whatever is missing or damaged counts as not told."""
-    if not io.is_image(path):
+    if not media.is_image(path):
         raise FileError(f"{path}: not a picture")
     try:
-        with io.opened(path) as picture:
+        with media.opened(path) as picture:
             exif = picture.getexif()
             details, gps = exif.get_ifd(0x8769), exif.get_ifd(0x8825)
             make = " ".join(str(exif.get(tag, "")).strip() for tag in (0x010F, 0x0110)).strip()

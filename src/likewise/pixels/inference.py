@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from likewise.core.geometry import carried, grid, inside, sample, scaling, transform
+from likewise.pixels.geometry import carried, grid, inside, sample, scaling, transform
 from likewise.pixels.life import cycle
 from likewise.pixels.network import Network, at_pixels
 from likewise.pixels.start import starts

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from likewise.core.geometry import Warp
 from likewise.pixels import life
 from likewise.pixels.config import Config
 from likewise.pixels.contrast import cell_truth, contrast
 from likewise.pixels.encoder import CENTRE, STRIDE
+from likewise.pixels.geometry import Warp
 from likewise.pixels.network import Network
 from likewise.pixels.photos import Bent
 from likewise.pixels.raft import RAFT

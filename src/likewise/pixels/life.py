@@ -14,16 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from likewise.core.geometry import (
-    Size,
-    Warp,
-    carried,
-    check_fundamental,
-    follow,
-    grid,
-    inside,
-)
 from likewise.errors import InputError, ShapeError
+from likewise.pixels.geometry import Size, Warp, carried, check_fundamental, follow, grid, inside
 
 Flows = Tensor | Sequence[Tensor]
 """A flow (b, h, w, 2), or one for each iteration of the network."""

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
-from likewise.engine import runs
+from likewise import media
 from likewise.errors import FileError, InputError, MissingExtra, ShapeError
 from likewise.pixels import exif, metrics, robust, sfm
 from likewise.pixels.features import MOST, Detector, Features, detect
 from likewise.pixels.matching import RADIUS, Matches, match, raw
 from likewise.pixels.pictures import Picture, picture
 from likewise.pixels.surveys import HALF, Photo, Survey
+from likewise.store import run as runs
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -197,7 +197,7 @@ class Map:
     def picture(self, name: str) -> Float[Tensor, "3 h w"]:
         """A photo of the map."""
         if name not in self._pictures:
-            self._pictures[name] = io.read(self.folder / "images" / name)
+            self._pictures[name] = media.read(self.folder / "images" / name)
         kept: Tensor = self._pictures[name]
         return kept
 

@@ -16,7 +16,7 @@ import numba
 import numpy as np
 from numba import njit
 
-from likewise.io import cache_folder
+from likewise.media import cache_folder
 
 SHARE = 2048
 """The fewest points that are worth a thread."""

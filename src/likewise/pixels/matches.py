@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likewise import io, types
+from likewise import media, types
 from likewise.errors import FileError, InputError
 from likewise.pixels import robust
 from likewise.pixels.robust import Model, Pose
@@ -107,7 +107,7 @@ class Matches(types.Matches):
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Matches:
         """Matches that were saved as .npz."""
-        arrays = io.load_arrays(path)
+        arrays = media.load_arrays(path)
         missing = {"a", "b", "stage", "score"} - set(arrays)
         if missing:
             raise FileError(f"{path}: not a file of matches; it lacks {', '.join(sorted(missing))}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError, MissingExtra
 from likewise.types import Matches as PlainMatches
 
@@ -40,7 +40,7 @@ def write_arrays(path: str | os.PathLike[str], matches: Matches) -> Path:
         arrays["sizes"] = np.array(matches.sizes, dtype=np.int64)
     buffer = streams.BytesIO()
     np.savez(buffer, **arrays)
-    return io.write_bytes(path, buffer.getvalue())
+    return media.write_bytes(path, buffer.getvalue())
 
 
 # --------------------------------------------------------------------------------------------------- features by number
@@ -94,9 +94,9 @@ def write_lists(path: str | os.PathLike[str], pairs: Sequence[Named]) -> Path:
     for name, points in pictures.items():
         rest = " 1 0" + " 0" * DIMENSIONS
         lines = [f"{len(points.table)} {DIMENSIONS}", *(f"{x:.4f} {y:.4f}{rest}" for x, y in points.table)]
-        io.write_text(target.parent / f"{name}.txt", "\n".join(lines) + "\n")
+        media.write_text(target.parent / f"{name}.txt", "\n".join(lines) + "\n")
     blocks = ["\n".join([f"{a} {b}", *(f"{i} {j}" for i, j in numbers)]) for a, b, numbers in lists]
-    return io.write_text(target, "\n\n".join(blocks) + "\n\n")
+    return media.write_text(target, "\n\n".join(blocks) + "\n\n")
 
 
 # ------------------------------------------------------------------------------------------------------------- database
@@ -113,7 +113,7 @@ def write_database(path: str | os.PathLike[str], pairs: Sequence[Named]) -> Path
         if points.size is None:
             raise InputError(f"sizes: COLMAP's database needs the size of {name}; give Matches(…, sizes=((h, w), …))")
     try:
-        with io.atomic(path) as sibling:
+        with media.atomic(path) as sibling:
             _fill(pycolmap.Database.open(sibling), pycolmap, pictures, lists)
     except (OSError, RuntimeError) as error:
         raise FileError(f"{path}: cannot be written: {error}") from None

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from likewise.core.geometry import resize_flow, scaling
 from likewise.errors import InputError
+from likewise.pixels.geometry import resize_flow, scaling
 from likewise.pixels.inference import (
     ASLANT,
     SIMILAR,
@@ -141,7 +141,7 @@ WEIGHTS = Path(__file__).parents[1] / "weights" / "pixels-aligner.safetensors"
 @functools.cache
 def default() -> Aligner:
     """The network that ships with the package; how it was trained stands in its card, weights/pixels-aligner.md."""
-    from likewise.engine.checkpoint import load
+    from likewise.store.checkpoint import load
 
     model: Aligner = load(WEIGHTS)
     return model
@@ -219,7 +219,7 @@ def enlarged(found: Aligned, a: tuple[int, int], b: tuple[int, int]) -> Aligned:
 
 
 def _between(flow: Tensor, size: tuple[int, int], other: Tensor, goal: tuple[int, int]) -> Tensor:
-    from likewise.core.geometry import grid, resize_points
+    from likewise.pixels.geometry import grid, resize_points
 
     worked_size = (int(flow.shape[0]), int(flow.shape[1]))
     worked_goal = (int(other.shape[0]), int(other.shape[1]))

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likewise.core.geometry import grid
 from likewise.pixels.encoder import CENTRE, STRIDE, Encoder, along
+from likewise.pixels.geometry import grid
 from likewise.pixels.refine import Nearby, Refine, Volume
 from likewise.pixels.start import Start, starts
 

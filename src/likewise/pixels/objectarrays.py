@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise.errors import FileError
-from likewise.io import MOST_ARRAY_BYTES, is_text
+from likewise.media import MOST_ARRAY_BYTES, is_text
 
 _MARK = object()
 

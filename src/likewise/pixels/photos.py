@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from likewise import io
-from likewise.core.geometry import Warp, grid, random_warp, sample
+from likewise import media
 from likewise.errors import InputError
+from likewise.pixels.geometry import Warp, grid, random_warp, sample
 from likewise.pixels.jitter import relit
 
 MARGIN = 0.35
@@ -50,7 +50,7 @@ class Photos:
     @classmethod
     def folder(cls, path: str | os.PathLike[str], *, shortest: int = 480) -> Photos:
         """Every photo of a folder whose shorter side has at least half of `shortest` pixels."""
-        found = [_shrunk(io.read_array(p, side=shortest), shortest) for p in io.images(Path(path))]
+        found = [_shrunk(media.read_array(p, side=shortest), shortest) for p in media.images(Path(path))]
         large = [x for x in found if min(x.shape[:2]) >= shortest // 2]
         if not large:
             raise InputError(f"photos: {path} holds no photo of {shortest // 2} px or more on its shorter side")

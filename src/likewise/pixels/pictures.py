@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ def picture(image: Picture, *, where: str = "image") -> Float[Tensor, "3 h w"]:
     import torch
 
     if isinstance(image, str | os.PathLike):
-        return io.read(image)
+        return media.read(image)
     if isinstance(image, torch.Tensor):
         channels_last = np.moveaxis(_planes(image, where), 0, -1)
     elif isinstance(image, np.ndarray):
         channels_last = image[..., None] if image.ndim == 2 else image
     elif hasattr(image, "getexif") and "PIL" in sys.modules:
-        channels_last = io.from_pillow(image)
+        channels_last = media.from_pillow(image)
     else:
         raise InputError(f"{where}: expected a path, an array, a Pillow image or a tensor, got {type(image).__name__}")
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(_rgb(channels_last, where), -1, 0)))

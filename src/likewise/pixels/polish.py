@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from likewise.core.geometry import carried, compose, grid, sample
+from likewise.pixels.geometry import carried, compose, grid, sample
 from likewise.pixels.inference import Aligned
 
 FARTHEST = 3.0

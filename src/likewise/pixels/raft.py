@@ -19,9 +19,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likewise.backbones.network import seeded
-from likewise.backbones.states import State, state_of
 from likewise.errors import FileError, InputError, ShapeError
+from likewise.nn.network import seeded
+from likewise.nn.states import State, state_of
 from likewise.pixels import raft_keys
 from likewise.pixels.correlation import Kind, correlate
 from likewise.pixels.raft_encoder import Encoder, Norm, Widths

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.backbones.convolution import convolve
+from likewise.nn.convolution import convolve
 from likewise.pixels.raft_norm import InstanceNorm
 
 Norm: TypeAlias = Literal["instance", "batch", "none"]

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likewise.core.geometry import grid
 from likewise.pixels import lookup
+from likewise.pixels.geometry import grid
 
 RADIUS = 3
 LEVELS = 3

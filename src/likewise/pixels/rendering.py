@@ -124,7 +124,7 @@ class Renderer:
         """The pair of a seed."""
         import torch
 
-        from likewise.core.geometry import fundamental
+        from likewise.pixels.geometry import fundamental
 
         scene, a, b = setting(seed, self.size, self.motion)
         views = self._pictures(seed, scene, (a, b))

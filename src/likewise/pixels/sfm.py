@@ -20,12 +20,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
-from likewise.engine import runs
+from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, MissingExtra
 from likewise.pixels import surveys
 from likewise.pixels.exif import shot
 from likewise.pixels.views import Pairs
+from likewise.store import run as runs
 
 Report: TypeAlias = Callable[[str], None]
 STEPS = ("photos", "features", "matches", "model", "undistorted", "pairs")
@@ -105,7 +105,7 @@ class _Job:
         found = getattr(self, f"_{name}")()
         found["seconds"] = round(time.perf_counter() - started, 2)
         self.results[name] = found
-        io.write_text(marker, json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+        media.write_text(marker, json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
         self.report(f"{name}: {found['line']} ({found['seconds']:.0f} s)")
 
     @contextmanager
@@ -122,7 +122,7 @@ class _Job:
 
     def _photos(self) -> dict[str, Any]:
         """Upright copies with the longest side at `size`, under numbered names, and what EXIF tells of each."""
-        paths = io.images(self.settings.photos)
+        paths = media.images(self.settings.photos)
         kept: list[dict[str, Any]] = []
         skipped: list[str] = []
         for path in paths:
@@ -137,9 +137,9 @@ class _Job:
 
     def _copied(self, path: Path, number: int) -> dict[str, Any]:
         told = shot(path)
-        array = shrunk(io.read_array(path, side=self.settings.size), self.settings.size)
+        array = shrunk(media.read_array(path, side=self.settings.size), self.settings.size)
         name = f"{number:04d}_{''.join(c if c.isalnum() or c in '-_' else '_' for c in path.stem)[:60]}.jpg"
-        io.write_image(self.work / "photos" / name, array, quality=97)
+        media.write_image(self.work / "photos" / name, array, quality=97)
         where = path.relative_to(self.settings.photos).as_posix()
         return {"name": name, "from": where, "size": list(array.shape[:2]), **vars(told)}
 
@@ -272,11 +272,11 @@ class _Job:
         names, arrays, errors = surveys.pairs(survey, self.settings.overlap)
         if not len(arrays["F"]):
             raise LikewiseError(f"overlap: no two photos share {self.settings.overlap} points; make it smaller")
-        with io.atomic(self.out / "pairs.npz") as sibling:
+        with media.atomic(self.out / "pairs.npz") as sibling:
             np.savez(sibling, **{"names": np.array(names), **arrays})  # type: ignore[arg-type]
         figures = {"pairs": len(arrays["F"]), "epipolar error": float(np.median(errors))}
         summary = self._summary(survey) | figures
-        io.write_text(self.out / "summary.json", json.dumps(summary, ensure_ascii=False, indent=2) + "\n")
+        media.write_text(self.out / "summary.json", json.dumps(summary, ensure_ascii=False, indent=2) + "\n")
         return {
             "line": f"{figures['pairs']}, epipolar error {figures['epipolar error']:.2f} px in the median",
             **figures,

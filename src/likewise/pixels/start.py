@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from likewise.core.geometry import grid
+from likewise.pixels.geometry import grid
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from likewise.errors import FileError, InputError, ShapeError
-from likewise.io import as_uint8, images, read_array
+from likewise.media import as_uint8, images, read_array
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, UInt8

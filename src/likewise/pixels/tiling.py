@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from likewise.core.geometry import carried, grid, sample
+from likewise.pixels.geometry import carried, grid, sample
 from likewise.pixels.inference import Aligned, resized
 from likewise.pixels.network import Network, at_pixels
 from likewise.pixels.start import Start

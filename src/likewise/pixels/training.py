@@ -16,12 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from likewise.backbones.network import seeded
-from likewise.engine import checkpoint
-from likewise.engine.fit import Fitted, Loop
-from likewise.engine.runs import Run
-from likewise.engine.world import World
 from likewise.errors import InputError
+from likewise.nn.network import seeded
 from likewise.pixels import life
 from likewise.pixels.config import Config
 from likewise.pixels.learners import CellLearner, Learner, RaftLearner
@@ -30,6 +26,10 @@ from likewise.pixels.network import Network
 from likewise.pixels.photos import Bent, Photos
 from likewise.pixels.raft import RAFT
 from likewise.pixels.sources import Scenes, scenes_of
+from likewise.store import checkpoint
+from likewise.store.run import Run
+from likewise.train.distributed import World
+from likewise.train.loop import Fitted, Loop
 
 MODEL = "model.safetensors"
 """The file of a run directory that holds the trained model."""

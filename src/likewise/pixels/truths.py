@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import ShapeError
 from likewise.flowfiles import read_flow
 from likewise.pixels.metrics import project
@@ -132,7 +132,7 @@ def dense(flow: Any, name: str, sizes: Sizes) -> Flow:
 def hidden(occluded: Any, name: str, sizes: Sizes) -> Mask:
     """The pixels of a that b does not show: a mask, or a picture that is not black there."""
     if isinstance(occluded, str | os.PathLike):
-        mask = np.asarray(io.read_array(occluded).max(axis=2) > 0)
+        mask = np.asarray(media.read_array(occluded).max(axis=2) > 0)
     else:
         mask = plain(occluded).astype(bool)
     if mask.shape != sizes.a_old:
@@ -153,7 +153,7 @@ def homography(H: Any, name: str, sizes: Sizes) -> Floats:
     """A homography between the pictures resized, S_b H S_a⁻¹."""
     import torch
 
-    from likewise.core.geometry import rescale_homography
+    from likewise.pixels.geometry import rescale_homography
 
     given = torch.from_numpy(matrix(H, f"homography of {name}"))
     return np.asarray(rescale_homography(given, sizes.a_old, sizes.a, sizes.b_old, sizes.b).numpy())
@@ -163,7 +163,7 @@ def fundamental(F: Any, name: str, sizes: Sizes) -> Floats:
     """A fundamental matrix between the pictures resized, S_b⁻ᵀ F S_a⁻¹, of unit norm."""
     import torch
 
-    from likewise.core.geometry import rescale_fundamental
+    from likewise.pixels.geometry import rescale_fundamental
 
     given = torch.from_numpy(matrix(F, f"F of {name}"))
     scaled = rescale_fundamental(given, sizes.a_old, sizes.a, sizes.b_old, sizes.b).numpy()
@@ -174,7 +174,7 @@ def camera(K: Any, name: str, old: Size, new: Size) -> Floats:
     """The intrinsics S K of the picture resized."""
     import torch
 
-    from likewise.core.geometry import rescale_intrinsics
+    from likewise.pixels.geometry import rescale_intrinsics
 
     return np.asarray(rescale_intrinsics(torch.from_numpy(matrix(K, name)), old, new).numpy())
 

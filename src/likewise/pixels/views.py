@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Pairs:
     @classmethod
     def open(cls, out: str | os.PathLike[str]) -> Pairs:
         """The pairs in a folder."""
-        arrays = io.load_arrays(Path(out) / "pairs.npz")
+        arrays = media.load_arrays(Path(out) / "pairs.npz")
         names = arrays.pop("names", np.empty(0, dtype="U1"))
         if names.ndim != 1 or names.dtype.kind != "U" or not len(names):
             raise FileError(f"{out}/pairs.npz: holds no names of photos")
@@ -104,7 +104,7 @@ class Pairs:
     def photo(self, number: int) -> NDArray[np.uint8]:
         """A photo (h, w, 3) by its number, the last few kept in memory."""
         if number not in self._photos:
-            self._photos[number] = io.read_array(self.path(number))
+            self._photos[number] = media.read_array(self.path(number))
             if len(self._photos) > KEPT:
                 self._photos.popitem(last=False)
         self._photos.move_to_end(number)

@@ -291,7 +291,7 @@ def _array(values: Any) -> NDArray[Any]:
 
 def shown(picture: Any, where: str) -> RGB:
     """A file, an array (h, w), (h, w, 3) or (3, h, w), or a tensor, as uint8 (h, w, 3)."""
-    from likewise.io import as_uint8, read_array
+    from likewise.media import as_uint8, read_array
 
     if isinstance(picture, str | os.PathLike):
         return read_array(picture)

@@ -69,7 +69,7 @@ def thumbnail(given: Any) -> Picture | None:
     if given is None:
         return None
     if isinstance(given, str | os.PathLike):
-        from likewise.io import read_array
+        from likewise.media import read_array
 
         given = read_array(given, side=THUMBNAIL_PIXELS)
     array = np.asarray(given)

@@ -242,6 +242,6 @@ def _thumbnails(s: Signature, given: Sequence[Any] | None, shown: Any, label: st
 
 
 def _named(s: Signature, i: int) -> str | None:
-    from likewise.io import is_image
+    from likewise.media import is_image
 
     return s.names[i] if s.names is not None and is_image(s.names[i]) else None

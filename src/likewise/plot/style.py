@@ -65,7 +65,7 @@ def save(fig: Figure, path: str | os.PathLike[str], *, dpi: int = 160) -> Path:
 
     from matplotlib import rc_context
 
-    from likewise.io import write_bytes
+    from likewise.media import write_bytes
 
     form = Path(path).suffix.lower().lstrip(".")
     dates: dict[str, dict[str, Any]] = {

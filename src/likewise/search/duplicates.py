@@ -13,11 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.engine import runs
 from likewise.errors import LikewiseError
 from likewise.images.gallery import Gallery
 from likewise.images.parts import directions
 from likewise.search.evidence import comparable
+from likewise.store import run as runs
 
 NEAR = 0.65
 """Rows farther apart than this are not of copies."""

@@ -173,11 +173,11 @@ def comparable(given: Any, side: int = SIDE) -> Photo:
     """A picture as uint8 (h, w, 3), its longest side at most `side` px, its shortest at least 64."""
     import cv2
 
-    from likewise import io
+    from likewise import media
     from likewise.images import data
 
     path = isinstance(given, str | os.PathLike)
-    array = io.read_array(given, side=side) if path else data.picture(given)
+    array = media.read_array(given, side=side) if path else data.picture(given)
     scale = min(1.0, side / max(array.shape[:2]))
     scale = max(scale, SMALLEST / min(array.shape[:2]))
     if scale == 1.0:

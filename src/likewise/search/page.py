@@ -54,7 +54,7 @@ figcaption { color: var(--quiet); font-size: .85rem; margin-top: .3rem; }
 
 def write(results: Sequence[Result], path: Path) -> Path:
     """Write the page of some results."""
-    from likewise.io import write_text
+    from likewise.media import write_text
 
     return write_text(path, page(results))
 
@@ -131,8 +131,8 @@ def _why(hit: Found, result: Result) -> str:
 def _plan(hit: Found, result: Result) -> str:
     """The plan between the parts of the query and of a hit, as a picture; empty where there is none."""
     from likewise import plot
-    from likewise.backbones.preparation import crop
     from likewise.images import data
+    from likewise.nn.preparation import crop
 
     found = hit.plan()
     if found is None:

@@ -60,7 +60,7 @@ def signature(parts: NDArray[np.int8]) -> Signature:
 
 def check_metric(metric: Any, width: int) -> Any:
     """A metric as a (d, d) matrix: None, a matrix, or a model with M0_ (`likewise.sets.WassersteinLMNN`)."""
-    from likewise.core.linalg import psd
+    from likewise.numeric import psd
 
     if metric is None:
         return None

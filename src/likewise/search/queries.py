@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError
 from likewise.images import data
 from likewise.sets.data import VIDEO_NAMES
@@ -59,15 +59,15 @@ def _is_picture(query: Any) -> bool:
 
 def _at(path: Path, most: int) -> Query:
     if path.is_dir():
-        files = io.images(path)
+        files = media.images(path)
         if not files:
             raise FileError(f"{path}: no picture in this folder to search with")
         return _evenly(list(files), [str(f) for f in files], most)
     if not path.exists():
         raise FileError(f"{path}: no such file or folder")
-    if io.is_image(path):
+    if media.is_image(path):
         return Query((path,), (str(path),))
-    if path.suffix.lower() in io.PICTURE_NAMES:
+    if path.suffix.lower() in media.PICTURE_NAMES:
         raise FileError(f"{path}: is named like a picture, but is none that can be read")
     if path.suffix.lower() not in VIDEO_NAMES:
         raise FileError(f"{path}: is neither a picture nor a video")
@@ -78,7 +78,7 @@ def _video(path: Path, most: int) -> Query:
     """Frames of a video from its first to its last: every n-th is kept, n doubling while there are too many."""
     kept: list[tuple[int, Any]] = []
     every = 1
-    for number, frame in enumerate(io.frames(path)):
+    for number, frame in enumerate(media.frames(path)):
         if number % every == 0:
             kept.append((number, frame))
         if len(kept) > 4 * most:

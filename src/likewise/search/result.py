@@ -122,7 +122,7 @@ class Result:
         """The result as JSON; with `path`, also written there, atomically."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
         if path is not None:
-            from likewise.io import write_text
+            from likewise.media import write_text
 
             write_text(path, text + "\n")
         return text

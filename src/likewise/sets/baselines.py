@@ -14,9 +14,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likewise.core import linalg, transport
+from likewise import numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
 from likewise.sets.metrics import one_nn
+from likewise.sets.transport import solvers as transport
 from likewise.types import Array, Signature
 
 Index = NDArray[np.int64]
@@ -35,11 +36,11 @@ class Metric:
         a, b = self._rows(A, "A"), self._rows(B, "B")
         if a.shape != b.shape:
             raise ShapeError(f"A and B: expected the same shape, got {a.shape} and {b.shape}")
-        return np.asarray((((a - b) @ linalg.factor(self.metric_)) ** 2).sum(axis=1))
+        return np.asarray((((a - b) @ numeric.factor(self.metric_)) ** 2).sum(axis=1))
 
     def pairwise(self, A: ArrayLike, B: ArrayLike) -> Array:
         """Squared distances (n, m) of all rows of A to all rows of B."""
-        return linalg.mahalanobis(self._rows(A, "A"), self._rows(B, "B"), self.metric_)
+        return numeric.mahalanobis(self._rows(A, "A"), self._rows(B, "B"), self.metric_)
 
     def _rows(self, A: ArrayLike, where: str) -> Array:
         if not hasattr(self, "metric_"):
@@ -163,7 +164,7 @@ class Mahalanobis(PairMetric):
 
     def _learn(self, differences: Array, same: Flags) -> Array:
         D = differences[same]
-        return linalg.project_psd(_inverse(_shrunk(D.T @ D / len(D), self.shrinkage)))
+        return numeric.project_psd(_inverse(_shrunk(D.T @ D / len(D), self.shrinkage)))
 
 
 @dataclass(eq=False)
@@ -178,7 +179,7 @@ class KISSME(PairMetric):
 
     def _learn(self, differences: Array, same: Flags) -> Array:
         S, D = (_shrunk(Z.T @ Z / len(Z), self.shrinkage) for Z in (differences[same], differences[~same]))
-        return linalg.project_psd(_inverse(S) - _inverse(D))
+        return numeric.project_psd(_inverse(S) - _inverse(D))
 
 
 @dataclass(eq=False)
@@ -207,7 +208,7 @@ class LFDA(Metric):
         within, between = np.zeros((n, n)), np.full((n, n), 1.0 / n)
         for c in range(int(codes.max()) + 1):
             rows = np.flatnonzero(codes == c)
-            D = linalg.squared_distances(x[rows], x[rows])
+            D = numeric.squared_distances(x[rows], x[rows])
             sigma = np.sqrt(np.sort(D, axis=1)[:, min(self.neighbours, len(rows) - 1)])
             A = np.exp(-D / np.maximum(np.outer(sigma, sigma), 1e-12))
             within[np.ix_(rows, rows)] = A / len(rows)
@@ -238,7 +239,7 @@ class MFA(Metric):
         return self
 
     def _graphs(self, x: Array, codes: Index) -> tuple[Array, Array]:
-        D = linalg.squared_distances(x, x)
+        D = numeric.squared_distances(x, x)
         intrinsic, penalty = np.zeros_like(D), np.zeros_like(D)
         intrinsic[targets(x, codes, self.k_same)] = 1
         for c in range(int(codes.max()) + 1):
@@ -280,7 +281,7 @@ class LDML(PairMetric):
         Z, sign = differences * scale, np.where(same, 1.0, -1.0)
         x = _minimise(lambda x: ldml_objective(x, Z, sign), np.append(np.eye(d).ravel(), 1.0), self.max_iter)
         L, self.bias_ = x[:-1].reshape(d, d), float(x[-1])
-        return linalg.project_psd(scale**2 * L @ L.T)
+        return numeric.project_psd(scale**2 * L @ L.T)
 
 
 def ldml_objective(x: Array, Z: Array, sign: Array) -> tuple[float, Array]:
@@ -313,7 +314,7 @@ class PCCA(PairMetric):
         axes = np.linalg.eigh(Z.T @ Z)[1][:, ::-1][:, : min(self.rank, d)]
         x = _minimise(lambda x: pcca_objective(x, Z, sign, self.beta), axes.ravel(), self.max_iter)
         L = x.reshape(d, -1)
-        return linalg.project_psd(scale**2 * L @ L.T)
+        return numeric.project_psd(scale**2 * L @ L.T)
 
 
 def pcca_objective(x: Array, Z: Array, sign: Array, beta: float) -> tuple[float, Array]:
@@ -365,7 +366,7 @@ class LMNN(Metric):
         self.history_ = [value]
         for _ in range(self.max_iter):
             while step > 1e-10:
-                trial = linalg.project_psd(M - step * gradient)
+                trial = numeric.project_psd(M - step * gradient)
                 new, new_gradient = self.objective(trial, x, codes, i, j)
                 if new < value:
                     break
@@ -381,7 +382,7 @@ class LMNN(Metric):
 
     def objective(self, M: Array, x: Array, codes: Index, i: Index, j: Index) -> tuple[float, Array]:
         """The objective and its (sub)gradient in M, for targets (i, j)."""
-        D = linalg.mahalanobis(x, x, M)
+        D = numeric.mahalanobis(x, x, M)
         pull = D[i, j]
         other = codes[i][:, None] != codes[None, :]
         hinge = np.where(other, 1.0 + pull[:, None] - D[i], 0.0)
@@ -409,7 +410,7 @@ class LMNN(Metric):
 
 def targets(x: Array, codes: Index, k: int) -> tuple[Index, Index]:
     """(i, j): the k nearest of the same class, for each point that has one; fewer where the class is smaller."""
-    D = linalg.squared_distances(x, x)
+    D = numeric.squared_distances(x, x)
     np.fill_diagonal(D, np.inf)
     D[codes[:, None] != codes[None, :]] = np.inf
     order = np.argsort(D, axis=1, kind="stable")[:, :k]
@@ -549,7 +550,7 @@ class Unlearned:
             return transport.solve_pairs(P, Q, left, right, self.gamma_, value=self.value, tol=self.tol).value
         exact = _exact_solver()
         rows = ((P.rows(int(i)), Q.rows(int(j))) for i, j in zip(left, right, strict=True))
-        costs = ((linalg.squared_distances(P.points[a], Q.points[b]), P.weights[a], Q.weights[b]) for a, b in rows)
+        costs = ((numeric.squared_distances(P.points[a], Q.points[b]), P.weights[a], Q.weights[b]) for a, b in rows)
         return np.array([exact(*each) for each in costs])
 
 

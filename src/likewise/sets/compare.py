@@ -12,10 +12,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likewise.core import linalg, transport
-from likewise.core.transport import AllPairs, Pack, Value
+from likewise import numeric
 from likewise.errors import ConvergenceWarning, InputError, ShapeError
 from likewise.sets.reading import Set, signature_of, signatures
+from likewise.sets.transport import solvers as transport
+from likewise.sets.transport.solvers import AllPairs, Pack, Value
 from likewise.types import Array, Comparison, Signature
 
 Gamma = float | Literal["auto"]
@@ -45,7 +46,7 @@ def _projected(X: Pack, metric: ArrayLike | None, Y: Pack | None = None) -> tupl
         raise ShapeError(f"Y: expected points of {X.dim} dimensions as in X, got {Y.dim}")
     if metric is None:
         return X, Y
-    L = linalg.factor(linalg.psd(metric, dim=X.dim))
+    L = numeric.factor(numeric.psd(metric, dim=X.dim))
     return X.project(L), None if Y is None else Y.project(L)
 
 
@@ -80,7 +81,7 @@ def _solver(backend: Backend, n_jobs: int) -> Any:
     if backend in ("auto", "numba"):
         return partial(transport.solve_all, n_jobs=n_jobs)
     if backend == "torch":
-        from likewise.core.batched import solve_all
+        from likewise.sets.transport.batched import solve_all
 
         return solve_all
     raise InputError(f"backend: expected auto, numba or torch, got {backend!r}")

@@ -108,7 +108,7 @@ def from_folder(
     path: FilePath, describe: Describe, k: int | None = 8, *, seed: int = 0, level: Hashable = None
 ) -> Signature:
     """The signature of all pictures in a folder; `describe` is any embedder, paths → (n, d)."""
-    from likewise.io import images
+    from likewise.media import images
 
     found = images(path)
     if not found:
@@ -131,7 +131,7 @@ def from_video(
 
     Names are "path#n" with n the number of the frame, counted from 0.
     """
-    from likewise.io import frames
+    from likewise.media import frames
 
     stream = iter(frames(path, every=every, most=most))
     rows: list[Array] = []
@@ -186,7 +186,7 @@ def collection(path: FilePath) -> Collection:
 
 def _sets_in(folder: Path) -> list[Path]:
     """The sub-folders that hold pictures, and the videos, of one folder."""
-    from likewise.io import is_image
+    from likewise.media import is_image
 
     def holds_pictures(child: Path) -> bool:
         return child.is_dir() and any(p.is_file() and is_image(p) for p in sorted(child.iterdir()))
@@ -199,8 +199,8 @@ def save_npz(path: FilePath, signatures: Sequence[Signature], labels: Sequence[A
 
     Set i is rows offsets[i] to offsets[i + 1]. Labels and levels are integers or strings: nothing that needs pickle.
     """
-    from likewise.core.transport import pack
-    from likewise.io import atomic
+    from likewise.media import atomic
+    from likewise.sets.transport.solvers import pack
 
     if labels is not None and len(labels) != len(signatures):
         raise ShapeError(f"labels: expected {len(signatures)}, one a signature, got {len(labels)}")
@@ -235,7 +235,7 @@ def load_npz(path: FilePath) -> Sets:
 
     In the second form the names of the arrays, in their order, become the names of the sets: Sets.labels.
     """
-    from likewise.io import load_arrays
+    from likewise.media import load_arrays
 
     arrays = load_arrays(path)
     if not arrays:

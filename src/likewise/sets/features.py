@@ -25,7 +25,7 @@ LBP_BINS = 59
 def grey(picture: Picture) -> Array:
     """A picture, or the file at a path, as grey (h, w) in [0, 1] by the luma weights .299, .587, .114."""
     if isinstance(picture, str | PathLike):
-        from likewise.io import read_array
+        from likewise.media import read_array
 
         picture = read_array(picture)
     array = np.asarray(picture)

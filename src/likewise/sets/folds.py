@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from likewise.core.transport import Index
+from likewise.sets.transport.solvers import Index
 from likewise.types import Array
 
 

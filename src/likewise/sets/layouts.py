@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likewise import io, matfiles
+from likewise import matfiles, media
 from likewise.errors import FileError, InputError, MissingExtra, ShapeError
 from likewise.sets.features import Describe
 from likewise.types import Array, Signature
@@ -63,7 +63,7 @@ def kinfacew(path: FilePath, relations: Sequence[str] = ("fs", "fd", "ms", "md")
     names = sorted({(relation, name) for relation, (_, _, one, two) in rows for name in (one, two)})
     where = {name: i for i, (_, name) in enumerate(names)}
     files = tuple(root / "images" / RELATIONS[relation] / name for relation, name in names)
-    missing = [f for f in files if not io.is_file(f)]
+    missing = [f for f in files if not media.is_file(f)]
     if missing:
         raise FileError(f"{missing[0]}: named in meta_data, but there is no such file ({len(missing)} missing)")
     return Kinship(
@@ -170,7 +170,7 @@ def _two_cameras(folder_a: Path, folder_b: Path, least: int) -> ReId:
 
 def _tracklets(camera: Path, least: int) -> dict[str, tuple[Path, ...]]:
     """Person → pictures: a folder a person, or a picture a person."""
-    from likewise.io import images, is_image
+    from likewise.media import images, is_image
 
     if not camera.is_dir():
         raise FileError(f"{camera}: no such folder")
@@ -219,7 +219,7 @@ class Traffic:
 
     def signatures(self, k: int | None = 8, *, every: int = 1, seed: int = 0) -> list[Signature]:
         """One signature a video: grey frames, 80 × 60, the 48 × 48 window of most motion, k-means centres of frames."""
-        from likewise.io import frames
+        from likewise.media import frames
         from likewise.sets.data import signature
         from likewise.sets.features import motion_window
 
@@ -238,7 +238,7 @@ def ucsd_traffic(path: FilePath) -> Traffic:
     numbers = sorted(master)
     place = {number: i for i, number in enumerate(numbers)}
     videos = tuple(root / "video" / f"{master[i][0]}.avi" for i in numbers)
-    missing = [v for v in videos if not io.is_file(v)]
+    missing = [v for v in videos if not media.is_file(v)]
     if missing:
         raise FileError(f"{missing[0]}: named in ImageMaster, but there is no such file ({len(missing)} missing)")
     if (root / "EvalSet_train").is_file():

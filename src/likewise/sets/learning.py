@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from likewise.core import linalg, transport
-from likewise.core.transport import Index, Pack
+from likewise import numeric
 from likewise.sets import multilevel as ml
+from likewise.sets.transport import solvers as transport
+from likewise.sets.transport.solvers import Index, Pack
 from likewise.types import Array
 
 Rho = tuple[float, float]
@@ -117,7 +118,7 @@ def _impostors(task: Task, blocks: Array, level: Index) -> Index:
     """The nearest sets of other classes, each set's under the metric of its own level."""
     centres, found = means(task.sets), []
     for t in np.unique(level):
-        root = linalg.factor(ml.metric(blocks, int(t)))
+        root = numeric.factor(ml.metric(blocks, int(t)))
         distance = distance_in(task, task.sets.project(root))
         rows = np.flatnonzero(level == t)
         found.append(ml.impostors(task.y, task.knobs.k_impostors, centres @ root, distance, rows))

@@ -26,13 +26,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from likewise import io
-from likewise.core import linalg, transport
-from likewise.core.transport import AllPairs, Pack, Value
-from likewise.engine import checkpoint, runs, shards
+from likewise import media, numeric
 from likewise.errors import ConvergenceWarning, FileError, InputError, ShapeError
 from likewise.sets.compare import Gamma, check_gamma
 from likewise.sets.reading import signatures
+from likewise.sets.transport import solvers as transport
+from likewise.sets.transport.solvers import AllPairs, Pack, Value
+from likewise.store import checkpoint
+from likewise.store import job as shards
+from likewise.store import run as runs
 from likewise.types import Array
 
 FORMAT = 1
@@ -60,7 +62,7 @@ def distance_matrix(
     """Smoothed Wasserstein distances of all X against all Y (or X) [MLML Eq. 4–7, 11], on disk in the folder `out`.
 
     The numbers are those of `distances`; memory is that of the inputs and a block, never that of the matrix.
-    `executor` and `n_jobs` are those of `likewise.engine.shards.run`. A run that was killed goes on where it was;
+    `executor` and `n_jobs` are those of `likewise.store.job.run`. A run that was killed goes on where it was;
     a folder made from other inputs or settings is refused unless resume=False.
     """
     began = time.monotonic()
@@ -69,7 +71,7 @@ def distance_matrix(
     left, right = _pack(X, "X"), None if Y is None else _pack(Y, "Y")
     if right is not None and right.dim != left.dim:
         raise ShapeError(f"Y has {right.dim} dimensions where X has {left.dim}")
-    M = None if metric is None else linalg.psd(metric, dim=left.dim)
+    M = None if metric is None else numeric.psd(metric, dim=left.dim)
     key = {
         "what": "distance matrix",
         "X": _digest(left),
@@ -96,7 +98,7 @@ def distance_matrix(
         found = _assemble(store, grid, folder / "distances.npy", shape, work)
         info = {"format": FORMAT, "shape": list(shape), "gamma": work.gamma, **found, "key": key}
         info["seconds"] = round(time.monotonic() - began, 3)
-        io.write_text(folder / "distances.json", json.dumps(info, indent=2, allow_nan=False) + "\n")
+        media.write_text(folder / "distances.json", json.dumps(info, indent=2, allow_nan=False) + "\n")
         shutil.rmtree(folder / "blocks")
     if found["unconverged"]:
         warnings.warn(
@@ -124,7 +126,7 @@ class DistanceMatrix:
             raise FileError(f"{folder / 'distances.json'} does not describe a distance matrix of format {FORMAT}")
         if not file.exists():
             raise FileError(f"{file} does not exist")
-        values = io.map_array(file)
+        values = media.map_array(file)
         if values.ndim != 2 or values.dtype not in (np.float32, np.float64):
             raise FileError(f"{file} is damaged: it holds {values.dtype} {values.shape}, not a matrix of distances")
         if list(values.shape) != info["shape"]:
@@ -302,7 +304,7 @@ def _header(path: Path) -> dict[str, Any] | None:
 
 def _write_inputs(path: Path, key: dict[str, Any], X: Pack, Y: Pack | None, M: Array | None) -> dict[str, Any]:
     if M is not None:
-        L = linalg.factor(M)
+        L = numeric.factor(M)
         X, Y = X.project(L), None if Y is None else Y.project(L)
     gamma = transport.auto_gamma(X) if key["gamma"] == "auto" else key["gamma"]
     arrays: dict[str, Any] = {}
@@ -341,7 +343,7 @@ def _assemble(
     """Put the blocks into one .npy file; what they say about convergence, and the file's checksum."""
     worst, unconverged, pairs, total, most = 0.0, 0, 0, 0, 0
     symmetric = store.key["Y"] is None
-    with io.atomic(target) as temporary:
+    with media.atomic(target) as temporary:
         np.lib.format.open_memmap(temporary, mode="w+", dtype=np.dtype(work.dtype), shape=shape)
         for k, (i, j) in enumerate(grid):
             found = store.load(k)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from likewise.core.transport import pack
-from likewise.engine import checkpoint
 from likewise.errors import FileError
 from likewise.sets.learning import Kept
+from likewise.sets.transport.solvers import pack
+from likewise.store import checkpoint
 from likewise.types import Signature
 
 NO_MATTER = ("n_jobs", "verbose", "n_neighbors")

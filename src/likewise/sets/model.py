@@ -10,9 +10,7 @@ import numpy as np
 import sklearn.exceptions
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from likewise.core import linalg, transport
-from likewise.core.transport import Index, Pack
-from likewise.engine.config import build, check
+from likewise import numeric
 from likewise.errors import ConfigError, InputError, NotFittedError, ShapeError
 from likewise.sets import multilevel as ml
 from likewise.sets import reading, stored
@@ -30,6 +28,9 @@ from likewise.sets.learning import (
 )
 from likewise.sets.rules import RULES, Gallery
 from likewise.sets.selection import STARTS, choose, placed
+from likewise.sets.transport import solvers as transport
+from likewise.sets.transport.solvers import Index, Pack
+from likewise.train.options import build, check
 from likewise.types import Array, Signature
 
 
@@ -155,7 +156,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         self._fitted()
         sets = self._read([p, q], "p, q")
         named = reading.pair_levels(sets, 1, None if level is None else [level])
-        root = linalg.factor(self._gallery.metric(int(self._codes_of(named, 1)[0]), self.rule_))
+        root = numeric.factor(self._gallery.metric(int(self._codes_of(named, 1)[0]), self.rule_))
         X, Y = (transport.pack([s]).project(root) for s in sets)
         zero = np.zeros(1, dtype=np.int64)
         found = transport.solve_pairs(X, Y, zero, zero, self.gamma_, tol=self.tol, plans=True)
@@ -233,10 +234,10 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         model.rule_ = stored.one_of(header["rule"], RULES, "rule")
         model.start_ = stored.one_of(header.get("start", "identity"), STARTS, "start")
         model.history_, model.n_iter_ = list(header["history"]), max(1, len(header["history"]))
-        model.M0_ = linalg.psd(arrays["M0"], where="M0")
+        model.M0_ = numeric.psd(arrays["M0"], where="M0")
         model.n_features_in_ = d = len(model.M0_)
         model.frame_ = stored.frame(arrays.get("frame", np.eye(d) / model.scale_), d)
-        parts = [linalg.psd(M, dim=d, where="Mt") for M in arrays["Mt"]]
+        parts = [numeric.psd(M, dim=d, where="Mt") for M in arrays["Mt"]]
         if len(parts) not in (0, len(model.levels_)):
             raise ShapeError(f"Mt: expected {len(model.levels_)} matrices, one a level, got {len(parts)}")
         model.Mt_ = dict(zip(model.levels_, parts, strict=False))

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from likewise.core import linalg, transport
-from likewise.core.transport import Index, Pack, Solutions
-from likewise.engine.config import knob
+from likewise import numeric
 from likewise.errors import InputError
+from likewise.sets.transport import solvers as transport
+from likewise.sets.transport.solvers import Index, Pack, Solutions
+from likewise.train.options import knob
 from likewise.types import Array
 
 MARGIN = 1.0
@@ -150,7 +151,7 @@ def impostors(y: Index, k: int, means: Array, distance: Callable[[Index, Index],
     distance under value="kl", and with fewer than that many candidates the answer is exact.
     """
     pool = max(50, 5 * k)
-    D = linalg.squared_distances(means[rows], means)
+    D = numeric.squared_distances(means[rows], means)
     D[y[rows][:, None] == y[None, :]] = np.inf
     count = min(pool, int((np.inf > D).sum(axis=1).min()))
     if count == 0:
@@ -285,7 +286,7 @@ class Objective:
 
     def __call__(self, blocks: Array, *, slope: bool = True) -> Evaluation:
         """J and its gradient in every block; without `slope` the gradient is left out, which halves the work."""
-        roots = [linalg.factor(metric(blocks, b.level)) for b in self.bundles]
+        roots = [numeric.factor(metric(blocks, b.level)) for b in self.bundles]
         return self._finish(blocks, self.solve(roots), slope)
 
     def at_factors(self, factors: Array) -> Evaluation:
@@ -320,12 +321,12 @@ class Objective:
         for b, found in zip(self.bundles, self.solved, strict=True):
             if found is None:
                 raise InputError("no plan to freeze: evaluate the objective once before")
-            W[b.at] = self._constants[b.at] + plan_costs(b, found, linalg.factor(metric(blocks, b.level)))
+            W[b.at] = self._constants[b.at] + plan_costs(b, found, numeric.factor(metric(blocks, b.level)))
         return W
 
     def freeze(self, blocks: Array) -> Evaluation:
         """Solve the plans at these metrics and keep the part of each value that does not depend on M."""
-        roots = [linalg.factor(metric(blocks, b.level)) for b in self.bundles]
+        roots = [numeric.factor(metric(blocks, b.level)) for b in self.bundles]
         W = self.solve(roots)
         self._constants = W.copy()
         for b, found, L in zip(self.bundles, self.solved, roots, strict=True):
@@ -428,7 +429,7 @@ def _pair_weights(p: Pairs, c: Coefficients, slope: Array, count: int) -> Array:
 
 def project(blocks: Array) -> Array:
     """Each block to its nearest positive semi-definite matrix [MLML Eq. 16]."""
-    return np.stack([linalg.project_psd(M) for M in blocks])
+    return np.stack([numeric.project_psd(M) for M in blocks])
 
 
 def start(dim: int, levels: int, init: str = "identity") -> Array:
@@ -465,7 +466,7 @@ def lbfgs(J: Objective, blocks: Array, max_iter: int) -> Steps:
         L = x.reshape(shape)
         path.append((L @ L.transpose(0, 2, 1), _record(J, found, began)))
 
-    first = np.stack([linalg.sqrt_psd(M) for M in blocks])
+    first = np.stack([numeric.sqrt_psd(M) for M in blocks])
     minimize(
         value,
         first.ravel(),

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likewise.core.transport import Index
 from likewise.errors import InputError, ShapeError
+from likewise.sets.transport.solvers import Index
 from likewise.types import Signature
 
 Set = Signature | tuple[ArrayLike, ArrayLike] | ArrayLike

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from likewise.core import linalg
-from likewise.core.transport import Index, Pack
+from likewise import numeric
 from likewise.sets import multilevel as ml
+from likewise.sets.transport.solvers import Index, Pack
 from likewise.types import Array
 
 RULES = ("gallery", "energy", "global", "mean")
@@ -47,7 +47,7 @@ class Gallery:
             codes = np.full(len(left), -1)
         k, out = self.knobs, np.empty(len(left))
         for code in np.unique(codes):
-            at, root = np.flatnonzero(codes == code), linalg.factor(self.metric(int(code), rule))
+            at, root = np.flatnonzero(codes == code), numeric.factor(self.metric(int(code), rule))
             P, Q = X.project(root), Y.project(root)
             out[at] = ml.distances(P, Q, left[at], right[at], self.gamma, k.value, tol=tol or k.tol, n_jobs=k.n_jobs)
         return out

@@ -9,12 +9,12 @@ from itertools import product
 
 import numpy as np
 
-from likewise.core import transport
-from likewise.core.transport import Index, Pack
 from likewise.sets import multilevel as ml
 from likewise.sets.folds import area, class_folds, inner_folds
 from likewise.sets.learning import Kept, Remember, Rho, Task, Watch, forgetful, near_ones, problem, unwatched
 from likewise.sets.rules import RULES, Gallery
+from likewise.sets.transport import solvers as transport
+from likewise.sets.transport.solvers import Index, Pack
 from likewise.sets.whitening import whitening
 from likewise.types import Array
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from likewise.core.transport import Index, Pack
 from likewise.errors import InputError, ShapeError
+from likewise.sets.transport.solvers import Index, Pack
 from likewise.types import Array
 
 

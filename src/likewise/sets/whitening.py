@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from likewise.core import transport
-from likewise.core.transport import Index, Pack
 from likewise.sets.learning import scale_of
+from likewise.sets.transport import solvers as transport
+from likewise.sets.transport.solvers import Index, Pack
 from likewise.types import Array
 
 SHRINKAGES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0)

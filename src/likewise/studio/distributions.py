@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from likewise import io
+from likewise import media
 from likewise.errors import ConvergenceWarning, LikewiseError
 from likewise.studio.asked import Fields, Gone, identity, number, text, whole
 from likewise.studio.drawing import RGB, tiles
@@ -75,7 +75,7 @@ class Distributions:
         self, store: Store, own: str | None = None, real: Path | None = None, cache: Path | None = None
     ) -> None:
         self.store, self.own, self.real = store, own, real
-        self.cache = (cache or io.cache_folder()) / "studio"
+        self.cache = (cache or media.cache_folder()) / "studio"
         self._kept: Recent[Dialled] = Recent(KEPT, "this generator")
         self.latents = LATENTS
 
@@ -295,6 +295,6 @@ def _curve_in(file: Path) -> list[dict[str, float]] | None:
 def _written(file: Path, curve: list[dict[str, float]]) -> None:
     """Keep a curve for the next session; a folder that cannot be written to is passed over."""
     try:
-        io.write_text(file, json.dumps({"curve": curve}, indent=2, allow_nan=False) + "\n")
+        media.write_text(file, json.dumps({"curve": curve}, indent=2, allow_nan=False) + "\n")
     except OSError:
         return

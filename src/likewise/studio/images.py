@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import InputError
 from likewise.studio import watching
 from likewise.studio.asked import Fields, Gone, Refused, identity, text, whole
@@ -58,7 +58,7 @@ class Images:
     """What the tab asks for."""
 
     def __init__(self, store: Store, folders: Sequence[str] = (), cache: Path | None = None) -> None:
-        self.store, self.cache = store, (cache or io.cache_folder()) / "studio"
+        self.store, self.cache = store, (cache or media.cache_folder()) / "studio"
         self._sources = {s.name: s for s in (*map(_source, _distinct(folders)), _sample_source())}
         self._opened: dict[str, Opened] = {}
         self._groups: dict[str, Any] = {}
@@ -104,7 +104,7 @@ class Images:
         if source.name != SAMPLES and places.exists(source.place):
             return
         folder = self._folder(source)
-        files = io.images(folder)
+        files = media.images(folder)
         names = {p: p.relative_to(folder).as_posix() for p in _evenly(files, MOST_SHOWN)}
         pictures = [{**self.store.known(p, n).to_dict(), "label": label_of(n)} for p, n in names.items()]
         answer = {"source": source.name, "count": len(files), "pictures": pictures}
@@ -141,7 +141,7 @@ class Images:
 
     def _renewed(self, work: Work, collection: Any) -> None:
         """Bring an index up to date with its folder."""
-        total = len(io.images(collection.gallery.root))
+        total = len(media.images(collection.gallery.root))
         with watching.embedding(collection.gallery.model, work, total, "indexing"):
             collection.update()
 
@@ -155,7 +155,7 @@ class Images:
             return Collection.open(source.place)
         folder, model = self._folder(source), default()
         out = self._index(folder, model.digest)
-        total = len(io.images(folder))
+        total = len(media.images(folder))
         with watching.embedding(model, work, total, "indexing"):
             return Collection.build(folder, out, model=model)
 
@@ -171,7 +171,7 @@ class Images:
         done = folder.with_suffix(".done")
         if not done.exists():
             write(folder)
-            io.write_text(done, "every picture is written\n")
+            media.write_text(done, "every picture is written\n")
         return folder
 
     def _index(self, folder: Path, digest: str) -> Path:
@@ -317,7 +317,7 @@ class Remembering:
         """b brought onto a by the flow; b itself where there was none."""
         import torch
 
-        from likewise.core.geometry import warp
+        from likewise.pixels.geometry import warp
 
         if self.flow is None:
             return b

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from likewise.engine import shards
-from likewise.engine.runs import Run, interrupt
-from likewise.engine.shards import ShardStore
 from likewise.errors import InputError, LikewiseError
+from likewise.store import job as shards
+from likewise.store.job import ShardStore
+from likewise.store.run import Run, interrupt
 from likewise.studio.asked import Gone
 from likewise.studio.store import Store, fresh
 
@@ -33,7 +33,7 @@ NOT_FIGURES = ("step", "time")
 
 
 class Training:
-    """A run directory of `likewise.engine.runs`."""
+    """A run directory of `likewise.store.run`."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.run = path, Run.open(path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError
 from likewise.studio.asked import Fields, identities, identity, number
 from likewise.studio.jobs import Work
@@ -57,7 +57,7 @@ class Sets:
     """What the tab asks for."""
 
     def __init__(self, store: Store, cache: Path | None = None) -> None:
-        self.store, self.cache = store, (cache or io.cache_folder()) / "studio"
+        self.store, self.cache = store, (cache or media.cache_folder()) / "studio"
         self._kept: Recent[Albums] = Recent(KEPT, "this pair of albums")
         self._metric: Metric | None = None
 
@@ -69,7 +69,7 @@ class Sets:
         if not (folder / "friday").is_dir():
             samples.albums(folder)
         albums = [
-            {"name": name, "pictures": [self.store.known(p).to_dict() for p in io.images(folder / name)]}
+            {"name": name, "pictures": [self.store.known(p).to_dict() for p in media.images(folder / name)]}
             for name in ("monday", "friday")
         ]
         return {"albums": albums}
@@ -189,7 +189,7 @@ def principal(rows: Array, d: int) -> tuple[Array, Array]:
 def _read(file: Path) -> Metric | None:
     """The metric that a file holds; None where there is none, or where it is damaged."""
     try:
-        found = io.load_arrays(file)
+        found = media.load_arrays(file)
         metric = Metric(*(found[name].astype(np.float64) for name in ("mean", "basis", "matrix")))
     except (FileError, KeyError):
         return None
@@ -201,7 +201,7 @@ def _read(file: Path) -> Metric | None:
 def _write(file: Path, metric: Metric) -> None:
     """Keep the metric for the next session; a folder that cannot be written to is passed over."""
     try:
-        with io.atomic(file) as sibling:
+        with media.atomic(file) as sibling:
             np.savez(sibling, **vars(metric))
     except OSError:
         return

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError
 from likewise.studio.asked import Gone
 
@@ -116,7 +116,7 @@ class Store:
         """Keep an image as a file; its name, which is what the page asks for."""
         name = f"{fresh()}{suffix}" if name is None else name
         path = self.folder / name
-        io.write_image(path, image, quality=90)
+        media.write_image(path, image, quality=90)
         self._kept(name, path.stat().st_size)
         return name
 
@@ -190,7 +190,7 @@ class Store:
         """A picture (h, w, 3), its longest side at most `side`."""
         picture = self.picture(key)
         try:
-            return fitted(io.read_array(picture.path, side=side), side)
+            return fitted(media.read_array(picture.path, side=side), side)
         except FileError:
             if not picture.path.exists():
                 raise Gone(picture.name) from None
@@ -224,7 +224,7 @@ def size_of(path: str | Path) -> tuple[int, int]:
     """Width and height of a picture file as it is shown, from its header; 0, 0 where that cannot be read."""
     from PIL import Image
 
-    if not io.is_image(path):
+    if not media.is_image(path):
         return 0, 0
     try:
         with Image.open(path, formats=FORMATS) as picture:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, MissingExtra
 from likewise.studio.asked import Refused
 from likewise.studio.store import SIDE, Picture, Store, fitted, size_of
@@ -96,7 +96,7 @@ async def _following(stream: AsyncIterator[bytes]) -> bytes:
 def picture_in(file: Path, name: str, store: Store) -> Picture:
     """The picture that a file holds, kept; 422 where it holds none, a damaged one, or one of too many pixels."""
     with _said_of(file, name):
-        image = io.read_array(file, most_pixels=MOST_PIXELS, side=SIDE)
+        image = media.read_array(file, most_pixels=MOST_PIXELS, side=SIDE)
     width, height = size_of(file)
     return store.keep(image, name, (width, height) if width else None)
 
@@ -106,7 +106,7 @@ def frames_in(file: Path, name: str, store: Store) -> list[Picture]:
     kept: list[tuple[int, NDArray[np.uint8]]] = []
     step, until = 1, time.monotonic() + DECODING
     with _said_of(file, name):
-        for i, frame in enumerate(io.frames(file, most_pixels=MOST_PIXELS)):
+        for i, frame in enumerate(media.frames(file, most_pixels=MOST_PIXELS)):
             if i % step == 0:
                 kept.append((i, fitted(frame, FRAME_SIDE)))
             if time.monotonic() > until:

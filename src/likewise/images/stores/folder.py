@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.engine import shards
 from likewise.errors import FileError, InputError
 from likewise.images.stores import About, Filter, Found, Parts, Record, Rows, indexes, manifest, segments
 from likewise.images.stores.indexes import Gathered, Ids, Index
 from likewise.images.stores.manifest import MANIFEST, State
 from likewise.images.stores.ranking import Candidates, ranked
 from likewise.images.stores.segments import Segment
+from likewise.store import job as shards
 
 MODEL = "model.safetensors"
 

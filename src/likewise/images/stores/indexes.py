@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, InputError
 from likewise.images.stores import Rows
 from likewise.images.stores.segments import sha256
@@ -135,7 +135,7 @@ class Index:
         """Write it atomically; the checksum of the file."""
         faiss: Any = importlib.import_module("faiss")
 
-        with io.atomic(path) as sibling:
+        with media.atomic(path) as sibling:
             faiss.write_index(self.inner, str(sibling))
             checksum = sha256(sibling)
         return checksum

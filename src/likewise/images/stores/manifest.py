@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from likewise import io
-from likewise.engine.checkpoint import canonical
-from likewise.engine.runs import read_json
+from likewise import media
 from likewise.errors import FileError
 from likewise.images.stores import About, Filter, indexes, segments
 from likewise.images.stores.indexes import Gathered
 from likewise.images.stores.segments import Segment
+from likewise.store.checkpoint import canonical
+from likewise.store.run import read_json
 
 FORMAT = 1
 MANIFEST = "gallery.json"
@@ -45,7 +45,7 @@ class State:
 def write(path: Path, about: About, state: State) -> None:
     """Replace the manifest: the moment at which a change is made."""
     said = body(path, about, state)
-    io.write_text(path / MANIFEST, json.dumps({**said, "checksum": _checksum(said)}, indent=1) + "\n")
+    media.write_text(path / MANIFEST, json.dumps({**said, "checksum": _checksum(said)}, indent=1) + "\n")
 
 
 def body(path: Path, about: About, state: State) -> dict[str, Any]:

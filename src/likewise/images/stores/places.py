@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from likewise.engine import checkpoint, runs
 from likewise.errors import InputError
 from likewise.images.stores import About, Store
 from likewise.images.stores.folder import MODEL, FolderStore
 from likewise.images.stores.manifest import MANIFEST
+from likewise.store import checkpoint
+from likewise.store import run as runs
 
 MILVUS = "milvus://"
 

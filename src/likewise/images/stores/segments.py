@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import io
+from likewise import media
 from likewise.errors import FileError, ShapeError
 from likewise.images.stores import About, Parts, Record, Rows
 
@@ -75,7 +75,7 @@ def write(
     sums = [_saved(path, np.ascontiguousarray(rows, dtype=np.float32)), hashlib.sha256(text).hexdigest()]
     if parts is not None:
         sums.append(_saved(parts_file(path), np.ascontiguousarray(parts, dtype=np.int8)))
-    io.write_bytes(path.with_suffix(".json"), text)
+    media.write_bytes(path.with_suffix(".json"), text)
     alive, kept = np.ones(len(listed), dtype=bool), None if parts is None else _mapped(parts_file(path), np.int8, 3)
     return Segment(
         number, np.asarray(ids, dtype=np.int64), list(records), _mapped(path), alive, tuple(sums), path, kept
@@ -84,7 +84,7 @@ def write(
 
 def _saved(path: Path, array: NDArray[Any]) -> str:
     """Write an array; its file's checksum."""
-    with io.atomic(path) as sibling:
+    with media.atomic(path) as sibling:
         np.save(sibling, array, allow_pickle=False)
         return sha256(sibling)
 
@@ -130,7 +130,7 @@ def _entry(entry: Any, folder: Path) -> tuple[int, int, tuple[str, ...], list[in
 def _mapped(path: Path, dtype: Any = np.float32, ndim: int = 2) -> Any:
     if not path.exists():
         raise FileError(f"{path}: is missing")
-    rows = io.map_array(path)
+    rows = media.map_array(path)
     if rows.ndim != ndim or rows.dtype != dtype or not rows.flags.c_contiguous:
         raise FileError(f"{path}: damaged: expected an array of {np.dtype(dtype).name} with {ndim} axes")
     return rows

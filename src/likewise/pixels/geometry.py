@@ -1,0 +1,178 @@
+"""Two views of one scene: epipolar lines, fundamental matrices, homographies, and their change with an image's size.
+
+Points are (x, y) in pixels with pixel centres at integers; sizes are (h, w). X_b = R X_a + t; F maps points of a to
+lines in b, [y, 1] F [x, 1]ᵀ = 0; a homography H maps points of a to points of b. Resampling and warps are here by name,
+too.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from likewise.errors import InputError, ShapeError
+from likewise.pixels.resampling import (
+    Size,
+    carried,
+    check_size,
+    compose,
+    follow,
+    grid,
+    inside,
+    resize_flow,
+    resize_points,
+    sample,
+    warp,
+)
+from likewise.pixels.warps import Affine, Chain, ThinPlate, Warp, random_affine, random_thin_plate, random_warp
+
+__all__ = [
+    "Affine",
+    "Chain",
+    "Size",
+    "ThinPlate",
+    "Warp",
+    "carried",
+    "check_fundamental",
+    "compose",
+    "essential",
+    "follow",
+    "fundamental",
+    "grid",
+    "homography_flow",
+    "inside",
+    "lines",
+    "random_affine",
+    "random_thin_plate",
+    "random_warp",
+    "rescale_fundamental",
+    "rescale_homography",
+    "rescale_intrinsics",
+    "resize_flow",
+    "resize_points",
+    "sample",
+    "scaling",
+    "skew",
+    "transform",
+    "warp",
+]
+
+RANK = 1e-3
+"""A fundamental matrix may have a third singular value of up to this share of its first."""
+UNITS = tuple(float(4**k) for k in range(7))
+"""The units of length, in pixels (1 … 4096), in which the rank of a fundamental matrix is looked at."""
+
+
+def skew(v: Float[Tensor, "*n 3"]) -> Float[Tensor, "*n 3 3"]:
+    """[v]ₓ, the matrix with [v]ₓ u = v × u."""
+    x, y, z = v.unbind(dim=-1)
+    zero = torch.zeros_like(x)
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).reshape(*v.shape, 3)
+
+
+def essential(R: Float[Tensor, "*n 3 3"], t: Float[Tensor, "*n 3"]) -> Float[Tensor, "*n 3 3"]:
+    """E = [t]ₓ R for X_b = R X_a + t."""
+    return skew(t) @ R
+
+
+def fundamental(
+    Ka: Float[Tensor, "*n 3 3"], Kb: Float[Tensor, "*n 3 3"], R: Float[Tensor, "*n 3 3"], t: Float[Tensor, "*n 3"]
+) -> Float[Tensor, "*n 3 3"]:
+    """F = K_b⁻ᵀ [t]ₓ R K_a⁻¹, of unit Frobenius norm; a and b must not share their centre."""
+    F = torch.linalg.inv(Kb).mT @ essential(R, t) @ torch.linalg.inv(Ka)
+    norm: Tensor = torch.linalg.matrix_norm(F, keepdim=True)
+    if not bool((norm > 0).all()):
+        raise InputError("t: expected a translation, got 0; views from one spot have a homography, no F")
+    unit: Tensor = F / norm
+    return unit
+
+
+def lines(F: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*q 3"]:
+    """F [x, 1]ᵀ, the lines (l₁, l₂, l₃) with l₁ x + l₂ y + l₃ = 0; leading axes of F are those of the points."""
+    return _applied(F, points)
+
+
+def transform(H: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*q 2"]:
+    """q / q₃ for q = H [x, 1]ᵀ; points on the line that H sends to infinity come out large but finite."""
+    q = _applied(H, points)
+    z = q[..., 2:]
+    tiny = torch.finfo(z.dtype).eps * H.detach().abs().amax()
+    return q[..., :2] / torch.where(z.abs() < tiny, torch.where(z < 0, -tiny, tiny), z)
+
+
+def homography_flow(H: Float[Tensor, "*m 3 3"], h: int, w: int) -> Float[Tensor, "*m h w 2"]:
+    """The flow H p − p of a picture of a plane, on the (h, w) frame of a."""
+    points = grid(h, w, like=H).expand(*H.shape[:-2], h, w, 2)
+    return transform(H, points) - points
+
+
+def scaling(old: Size, new: Size, *, like: Tensor | None = None) -> Float[Tensor, "3 3"]:
+    """S with S [p, 1]ᵀ = [(p + ½) s − ½, 1]ᵀ: from points of an image to those of the image resized; float64."""
+    check_size(old, "old")
+    check_size(new, "new")
+    sx, sy = new[1] / old[1], new[0] / old[0]
+    rows = [[sx, 0.0, 0.5 * sx - 0.5], [0.0, sy, 0.5 * sy - 0.5], [0.0, 0.0, 1.0]]
+    made = torch.tensor(rows, dtype=torch.float64)
+    return made if like is None else made.to(like)
+
+
+def rescale_fundamental(
+    F: Float[Tensor, "*n 3 3"], a_old: Size, a_new: Size, b_old: Size, b_new: Size
+) -> Float[Tensor, "*n 3 3"]:
+    """S_b⁻ᵀ F S_a⁻¹, the fundamental matrix between the images resized."""
+    return scaling(b_new, b_old, like=F).mT @ F @ scaling(a_new, a_old, like=F)
+
+
+def rescale_homography(
+    H: Float[Tensor, "*n 3 3"], a_old: Size, a_new: Size, b_old: Size, b_new: Size
+) -> Float[Tensor, "*n 3 3"]:
+    """S_b H S_a⁻¹, the homography between the images resized."""
+    return scaling(b_old, b_new, like=H) @ H @ scaling(a_new, a_old, like=H)
+
+
+def rescale_intrinsics(K: Float[Tensor, "*n 3 3"], old: Size, new: Size) -> Float[Tensor, "*n 3 3"]:
+    """S K, the camera of the image resized."""
+    return scaling(old, new, like=K) @ K
+
+
+def check_fundamental(F: Tensor, *, where: str = "F") -> None:
+    """An InputError unless F (…, 3, 3) is finite, not 0, and of rank 2 but for rounding.
+
+    The singular values of a matrix in pixels depend on the unit of length: in large units any F looks singular. So F is
+    looked at as diag(s, s, 1) F diag(s, s, 1) for s of 1, 4, … 4096 px, and must have σ₃ ≤ 10⁻³ σ₁ in all of them (and
+    σ₂ > 10⁻⁶ σ₁ in one: of rank 1 it has no epipolar lines).
+    """
+    if F.ndim < 2 or F.shape[-2:] != (3, 3):
+        raise ShapeError(f"{where}: expected (…, 3, 3), got {tuple(F.shape)}")
+    exact = F.detach().double()
+    if not bool(torch.isfinite(exact).all()):
+        raise InputError(f"{where} contains NaN or infinity")
+    if not bool((exact.abs().amax(dim=(-1, -2)) > 0).all()):
+        raise InputError(f"{where}: expected a fundamental matrix, got 0")
+    second, third = _ranks(exact)
+    if third > RANK:
+        advice = "set its smallest singular value to 0, or give F and not a homography"
+        raise InputError(f"{where}: expected rank 2, got rank 3 (σ₃/σ₁ = {third:.2g}); {advice}")
+    if second < 1e-6:
+        raise InputError(f"{where}: expected rank 2, got rank 1 (σ₂/σ₁ = {second:.2g})")
+
+
+def _ranks(F: Tensor) -> tuple[float, float]:
+    """The smallest σ₂/σ₁ and the largest σ₃/σ₁ of a batch, each the largest over the units of length."""
+    s = torch.tensor([[u, u, 1.0] for u in UNITS], dtype=F.dtype, device=F.device)
+    F = F / torch.linalg.matrix_norm(F, keepdim=True)
+    sigma = torch.linalg.svdvals(F[..., None, :, :] * s[:, :, None] * s[:, None, :])
+    shares = (sigma[..., 1:] / sigma[..., :1]).amax(dim=-2)
+    return float(shares[..., 0].min()), float(shares[..., 1].max())
+
+
+def _applied(M: Tensor, points: Tensor) -> Tensor:
+    """M [x, 1]ᵀ; the k leading axes of M are the first k of the points (either may be 1)."""
+    if M.ndim < 2 or M.shape[-2:] != (3, 3) or points.shape[-1:] != (2,) or points.ndim < M.ndim - 1:
+        got = f"{tuple(M.shape)} and {tuple(points.shape)}"
+        raise ShapeError(f"matrix, points: expected (…, 3, 3) and (…, 2) with the same leading axes, got {got}")
+    k = M.ndim - 2
+    flat = points.reshape(*points.shape[:k], -1, 2)
+    found = flat @ M[..., :2].mT + M[..., None, :, 2]
+    return found.reshape(*found.shape[:-2], *points.shape[k:-1], 3)

@@ -1,0 +1,408 @@
+"""Optimal transport between many small weighted point sets: smoothed (batched Sinkhorn) and exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from likewise import numeric
+from likewise.errors import InputError, ShapeError
+from likewise.sets.transport import panels as _panels
+from likewise.sets.transport.panels import LARGE, PATIENT, QUICK, offsets
+from likewise.sets.transport.panels import one_blas_thread as one_blas_thread
+from likewise.types import Array, Signature
+
+Index = NDArray[np.int64]
+Value = Literal["kl", "paper", "divergence", "sharp"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """Ragged sets stacked once, the form that every solver takes.
+
+    points (P, d) and weights (P,) of all sets one after the other; set i is rows offsets[i] to offsets[i + 1].
+    Points of weight zero have been dropped: they are inert.
+    """
+
+    points: Array
+    weights: Array
+    offsets: Index
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Index:
+        """The number of points of each set."""
+        return np.diff(self.offsets)
+
+    @property
+    def dim(self) -> int:
+        """The number d of coordinates."""
+        return int(self.points.shape[1])
+
+    def rows(self, i: int) -> slice:
+        """Where set i lies in `points` and `weights`."""
+        return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+
+    def project(self, L: Array) -> Pack:
+        """The same sets in coordinates Lᵀ p: under them the Euclidean cost is the Mahalanobis cost of L Lᵀ."""
+        return Pack(np.ascontiguousarray(self.points @ L), self.weights, self.offsets)
+
+
+def pack(sets: Sequence[Signature]) -> Pack:
+    """Stack signatures, without their zero-weight points."""
+    if len(sets) == 0:
+        raise ShapeError("X: expected at least one signature, got none")
+    dim = sets[0].dim
+    for i, s in enumerate(sets):
+        if s.dim != dim:
+            raise ShapeError(f"signature {i} has {s.dim} dimensions where signature 0 has {dim}")
+    masks = [s.weights > 0 for s in sets]
+    sizes = np.array([int(k.sum()) for k in masks], dtype=np.int64)
+    return Pack(
+        np.ascontiguousarray(np.concatenate([s.points[k] for s, k in zip(sets, masks, strict=True)])),
+        np.concatenate([s.weights[k] for s, k in zip(sets, masks, strict=True)]),
+        np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Solutions:
+    """What solving a list of pairs gives: value (n,), residual (n,) (L1 marginal error), iterations (n,).
+
+    With plans=True, `plans` holds every plan one after the other, row-major, from plan_offsets[k]; `plan(k)` is (m, n).
+    `f` and `g` hold the potentials the same way, and serve as `start=` of the next solve (a warm start).
+    """
+
+    value: Array
+    residual: Array
+    iterations: Index
+    tol: float
+    sizes: NDArray[np.int64]
+    plans: Array | None
+    plan_offsets: Index
+    f: Array
+    f_offsets: Index
+    g: Array
+    g_offsets: Index
+
+    @property
+    def converged(self) -> NDArray[np.bool_]:
+        """Which pairs reached the tolerance."""
+        return self.residual <= self.tol
+
+    def plan(self, k: int) -> Array:
+        """The transport plan F (m, n) of pair k."""
+        if self.plans is None:
+            raise InputError("plans were not kept; solve with plans=True")
+        m, n = self.sizes[k]
+        return self.plans[self.plan_offsets[k] : self.plan_offsets[k] + m * n].reshape(m, n)
+
+
+def solve_pairs(
+    X: Pack,
+    Y: Pack,
+    left: Index,
+    right: Index,
+    gamma: float,
+    *,
+    value: Value = "kl",
+    tol: float = 1e-6,
+    max_iter: int = 2000,
+    plans: bool = False,
+    start: Solutions | None = None,
+    n_jobs: int = 1,
+) -> Solutions:
+    """Solve pair k = (X[left[k]], Y[right[k]]) for every k, under the Euclidean cost of the packed coordinates.
+
+    F minimises ⟨C, F⟩ + γ KL(F ‖ a bᵀ) over plans with marginals a, b [MLML Eq. 4–7]; `value` says which number is
+    returned. What the quick policy leaves unconverged is solved again with a patient one; `converged` tells the truth.
+    """
+    n_jobs = _panels.workers(n_jobs)
+    left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
+    sizes = np.stack([X.sizes[left], Y.sizes[right]], axis=1)
+    F_at, f_at, g_at = (offsets(s) for s in (sizes[:, 0] * sizes[:, 1], sizes[:, 0], sizes[:, 1]))
+    count = len(left)
+    solved = Solutions(
+        value=np.zeros(count),
+        residual=np.full(count, np.inf),
+        iterations=np.zeros(count, dtype=np.int64),
+        tol=tol,
+        sizes=sizes,
+        plans=np.zeros(F_at[-1]) if plans else None,
+        plan_offsets=F_at,
+        f=np.zeros(f_at[-1]),
+        f_offsets=f_at,
+        g=np.zeros(g_at[-1]),
+        g_offsets=g_at,
+    )
+    if start is not None:
+        if not np.array_equal(start.sizes, sizes):
+            raise ShapeError("start: its pairs are not of the sizes of these pairs; leave it out")
+        solved.g[:] = start.g
+    large = sizes[:, 0] * sizes[:, 1] > LARGE
+    sharp = value == "sharp"
+    small = np.flatnonzero(~large)
+    _panels.solve_pairs(X, Y, left, right, small, solved, gamma, QUICK, sharp, start is not None, n_jobs)
+    again = small[~solved.converged[small]]
+    if len(again):
+        patient = (*PATIENT[:1], max_iter, *PATIENT[2:])
+        _panels.solve_pairs(X, Y, left, right, again, solved, gamma, patient, sharp, False, n_jobs)
+    for k in np.flatnonzero(large):
+        _solve_large(X, Y, int(left[k]), int(right[k]), int(k), solved, gamma, max_iter, sharp)
+
+    def selves() -> tuple[Array, Array]:
+        p, q = (_self_values(Z, k, gamma, tol, max_iter, n_jobs) for Z, k in ((X, left), (Y, right)))
+        return p, q
+
+    _shift(solved.value, value, gamma, lambda: (_entropies(X)[left], _entropies(Y)[right]), selves)
+    return solved
+
+
+def _entropies(X: Pack) -> Array:
+    """Σ a log a of each set."""
+    return np.asarray(np.add.reduceat(X.weights * np.log(X.weights), X.offsets[:-1]))
+
+
+def _self_values(X: Pack, index: Index, gamma: float, tol: float, max_iter: int, n_jobs: int) -> Array:
+    """kl(P, P) of the sets at `index`, each solved once."""
+    sets, back = np.unique(index, return_inverse=True)
+    return solve_pairs(X, X, sets, sets, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs).value[back]
+
+
+def _solve_large(
+    X: Pack, Y: Pack, i: int, j: int, k: int, solved: Solutions, gamma: float, max_iter: int, sharp: bool
+) -> None:
+    """Pair k by itself: the kernel's algorithm in plain numpy, for sets of hundreds of points and more."""
+    P, Q = X.rows(i), Y.rows(j)
+    a, b, C = X.weights[P], Y.weights[Q], numeric.squared_distances(X.points[P], Y.points[Q])
+    f, g, F, residual, steps = sinkhorn(C, a, b, gamma, tol=solved.tol, max_iter=max_iter)
+    solved.value[k] = float((C * F).sum()) if sharp else float(a @ f + b @ g)
+    solved.residual[k], solved.iterations[k] = residual, steps
+    solved.f[solved.f_offsets[k] : solved.f_offsets[k + 1]] = f
+    solved.g[solved.g_offsets[k] : solved.g_offsets[k + 1]] = g
+    if solved.plans is not None:
+        solved.plans[solved.plan_offsets[k] : solved.plan_offsets[k + 1]] = F.ravel()
+
+
+def sinkhorn(
+    C: Array, a: Array, b: Array, gamma: float, *, tol: float = 1e-6, max_iter: int = 2000
+) -> tuple[Array, Array, Array, float, int]:
+    """One smoothed problem in plain numpy, as the kernels solve it: (f, g, F, L1 marginal error, steps)."""
+    g = np.zeros(len(b))
+    f = C.min(axis=1)
+    g = (C - f[:, None]).min(axis=0)
+    slack = float(a @ (C - f[:, None] - g[None, :]) @ b)
+    current = gamma * 2.0 ** max(0, int(np.ceil(np.log2(max(slack / (PATIENT[2] * gamma), 1.0)))))
+    steps = 0
+    while True:
+        final = current <= gamma
+        K = np.exp((f[:, None] + g[None, :] - C) / current)
+        u, v, residual, made = _scale(K, a, b, tol if final else PATIENT[5], max_iter if final else 40)
+        steps += made
+        f, g = f + current * np.log(u / a), g + current * np.log(v / b)
+        if final:
+            return f, g, u[:, None] * K * v[None, :], residual, steps
+        current = max(current / 2.0, gamma)
+        f = (C - g[None, :]).min(axis=1)
+        g = (C - f[:, None]).min(axis=0)
+
+
+def _scale(K: Array, a: Array, b: Array, tol: float, most: int) -> tuple[Array, Array, float, int]:
+    """u, v with diag(u) K diag(v) of marginals a, b: Sinkhorn steps, and a Newton step after every forty-nine."""
+    from scipy.linalg import lstsq, solve
+
+    v = b.copy()
+    u, residual, made = a / (K @ v), np.inf, 0
+    while made < most:
+        v = b / np.maximum(K.T @ u, 1e-300)
+        s = K @ v
+        residual = float(np.abs(u * s - a).sum())
+        made += 1
+        if residual <= tol:
+            break
+        if made % 50 or len(a) > 4000:
+            u = a / np.maximum(s, 1e-300)
+            continue
+        F = u[:, None] * K * v[None, :]
+        S = np.diag(u * s) - (F / b[None, :]) @ F.T
+        try:
+            delta = solve(S[1:, 1:], (a - u * s)[1:], assume_a="pos")
+        except np.linalg.LinAlgError:
+            delta = lstsq(S[1:, 1:], (a - u * s)[1:])[0]
+        u[1:] *= np.exp(delta * min(1.0, 3.0 / max(float(np.abs(delta).max()), 1e-300)))
+    return u, v, residual, made
+
+
+@dataclass(frozen=True, eq=False)
+class AllPairs:
+    """Every set of X against every set of Y: value (N, M), residual (N, M) (L1 marginal error), iterations (N, M)."""
+
+    value: Array
+    residual: NDArray[np.float32]
+    iterations: NDArray[np.int32]
+    tol: float
+
+    @classmethod
+    def empty(cls, n: int, m: int, tol: float) -> AllPairs:
+        """Room for n × m results, none of them converged yet."""
+        return cls(np.zeros((n, m)), np.full((n, m), np.inf, np.float32), np.zeros((n, m), np.int32), tol)
+
+    @property
+    def converged(self) -> NDArray[np.bool_]:
+        """Which pairs reached the tolerance."""
+        return self.residual <= self.tol * (1 + 1e-6)
+
+
+def solve_all(
+    X: Pack,
+    Y: Pack | None = None,
+    gamma: float = 1.0,
+    *,
+    value: Value = "kl",
+    tol: float = 1e-6,
+    max_iter: int = 2000,
+    n_jobs: int = 1,
+) -> AllPairs:
+    """Solve all pairs of X × Y, or, with Y = None, of X × X by symmetry at half the cost.
+
+    Sets are sorted by size, laid out so that a BLAS product of stacked points is eight problems a panel as it stands.
+    """
+    n_jobs = _panels.workers(n_jobs)
+    other = X if Y is None else Y
+    if other.dim != X.dim:
+        raise ShapeError(f"Y: expected {X.dim} dimensions as X has, got {other.dim}")
+    out = AllPairs.empty(len(X), len(other), tol)
+    _panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
+    finish(X, Y, out, value, gamma, tol, max_iter, n_jobs)
+    return out
+
+
+def finish(
+    X: Pack, Y: Pack | None, out: AllPairs, value: Value, gamma: float, tol: float, max_iter: int, n_jobs: int = 1
+) -> None:
+    """Solve again what has not converged, then turn kl values into the value asked for; self-terms once a set."""
+    other = X if Y is None else Y
+    missed = ~out.converged
+    i, j = np.nonzero(np.triu(missed) if Y is None else missed)
+    if len(i):
+        plain: Value = "sharp" if value == "sharp" else "kl"
+        again = solve_pairs(X, other, i, j, gamma, value=plain, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
+        _panels.place(out, i, j, again.value, again.residual, again.iterations, Y is None)
+
+    def selves() -> tuple[Array, Array]:
+        mine = _self_values(X, np.arange(len(X)), gamma, tol, max_iter, n_jobs)
+        yours = mine if Y is None else _self_values(Y, np.arange(len(Y)), gamma, tol, max_iter, n_jobs)
+        return mine[:, None], yours[None, :]
+
+    _shift(out.value, value, gamma, lambda: (_entropies(X)[:, None], _entropies(other)[None, :]), selves)
+
+
+def _shift(
+    values: Array,
+    value: Value,
+    gamma: float,
+    entropies: Callable[[], tuple[Array, Array]],
+    selves: Callable[[], tuple[Array, Array]],
+) -> None:
+    """From kl to the value asked for, in place.
+
+    paper = kl + γ (Σ a log a + Σ b log b); divergence = kl − ½ kl(P, P) − ½ kl(Q, Q).
+    """
+    if value == "paper":
+        p, q = entropies()
+        values += gamma * (p + q)
+    elif value == "divergence":
+        p, q = selves()
+        values -= 0.5 * (p + q)
+
+
+def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
+    """Exact optimal transport, min ⟨C, F⟩ over plans with marginals a, b, the limit γ → 0: (value, plan)."""
+    from scipy.optimize import linear_sum_assignment, linprog
+    from scipy.sparse import eye_array, kron, vstack
+
+    m, n = C.shape
+    if m == n and np.allclose(a, 1 / m, rtol=1e-12, atol=0) and np.allclose(b, 1 / n, rtol=1e-12, atol=0):
+        rows, columns = linear_sum_assignment(C)
+        F = np.zeros((m, n))
+        F[rows, columns] = 1 / m
+        return float((C * F).sum()), F
+    A = vstack([kron(eye_array(m), np.ones((1, n))), kron(np.ones((1, m)), eye_array(n))], format="csr")
+    scale = max(float(np.abs(C).max()), 1e-300)
+    solved = linprog(C.ravel() / scale, A_eq=A[:-1], b_eq=np.concatenate([a, b])[:-1], bounds=(0, None), method="highs")
+    if solved.x is None:
+        raise InputError(f"exact transport failed: {solved.message}")
+    F = solved.x.reshape(m, n)
+    return float((C * F).sum()), F
+
+
+@dataclass(frozen=True, eq=False)
+class Wiring:
+    """Where the plans of a list of pairs stand in one sparse matrix over all points; made once, it serves every solve.
+
+    Entry e of the matrix, row by row, is entry order[e] of the plans and stands in column columns[e]; row i is entries
+    rows[i] to rows[i + 1].
+    """
+
+    order: Index
+    columns: NDArray[np.int64]
+    rows: Index
+
+
+def wiring(X: Pack, Y: Pack, left: Index, right: Index) -> Wiring:
+    """How `scatter` lays out the plans of the pairs (X[left[k]], Y[right[k]])."""
+    m, n = X.sizes[left], Y.sizes[right]
+    pair = np.repeat(np.arange(len(left)), m * n)
+    within = np.arange(len(pair)) - offsets(m * n)[pair]
+    i = X.offsets[left][pair] + within // n[pair]
+    j = Y.offsets[right][pair] + within % n[pair]
+    order = np.argsort(i, kind="stable")
+    return Wiring(order, j[order], offsets(np.bincount(i, minlength=len(X.points))))
+
+
+def scatter(
+    X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weights: Array, wires: Wiring | None = None
+) -> Array:
+    """Σ_k weights[k] · G_k, G = Σ_ij F_ij (p_i − q_j)(p_i − q_j)ᵀ: the gradient in M of a sum of values [MLML Eq. 15].
+
+    As Zᵀ L Z with L the graph Laplacian of the weighted plans over the stacked points: never one d × d matrix a pair.
+    X and Y are packed in the coordinates in which the gradient is wanted (usually unprojected), plans from `solved`;
+    `wires` is what `wiring` gives for these pairs, kept by whoever asks again and again.
+    """
+    from scipy.sparse import csr_array
+
+    if solved.plans is None:
+        raise InputError("scatter needs plans; solve with plans=True")
+    at = wiring(X, Y, left, right) if wires is None else wires
+    mass = (solved.plans * np.repeat(weights, solved.sizes.prod(axis=1)))[at.order]
+    W = csr_array((mass, at.columns, at.rows), shape=(len(X.points), len(Y.points)))
+    cross = X.points.T @ (W @ Y.points)
+    rows, columns = W.sum(axis=1), W.sum(axis=0)
+    G = (X.points * rows[:, None]).T @ X.points + (Y.points * columns[:, None]).T @ Y.points - cross - cross.T
+    return np.asarray((G + G.T) / 2)
+
+
+def auto_gamma(X: Pack, Y: Pack | None = None, *, fraction: float = 0.05, most: int = 2000) -> float:
+    """0.05 × the median ground cost: among the points of X, or between those of X and Y. Deterministic, above 0."""
+    P = _thin(X.points, most)
+    if Y is None:
+        C = numeric.squared_distances(P, P)[np.triu_indices(len(P), 1)]
+    else:
+        C = numeric.squared_distances(P, _thin(Y.points, most)).ravel()
+    median = float(np.median(C)) if C.size else 0.0
+    if median <= 0 and C.size:
+        median = float(C.mean())
+    return fraction * median if median > 0 else 1e-12
+
+
+def _thin(points: Array, most: int) -> Array:
+    """At most `most` rows, evenly spaced."""
+    if len(points) <= most:
+        return points
+    return points[np.linspace(0, len(points) - 1, most).astype(np.int64)]

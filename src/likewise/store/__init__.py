@@ -1,0 +1,1 @@
+"""What is kept on disk: checkpoints, runs, resumable jobs, indexes. Knows no level."""

@@ -1,0 +1,328 @@
+"""The run directory: what was asked, with which versions and seed, and what was measured on the way.
+
+run/
+  config.json     the configuration, as given
+  run.json        command, seed, versions, when it began
+  metrics.jsonl   one line a `log`; appended, so a killed run keeps every line but at most the one being written
+  result.json     written by `finish`: the run came to its end
+  process.json    which process works on it, so that others can see whether it still does, and interrupt it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from likewise import media
+from likewise.errors import FileError, InputError
+
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""How numbers that JSON lacks are written in metrics.jsonl."""
+
+
+class Run:
+    """A run directory: `Run.create` makes one or goes on with one, `Run.open` reads one."""
+
+    def __init__(self, path: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
+        self.path, self.config, self.about = path, config, about
+
+    @classmethod
+    def create(
+        cls,
+        out: str | Path,
+        config: Mapping[str, Any],
+        *,
+        seed: int | None = None,
+        command: str | None = None,
+        resume: bool = False,
+    ) -> Run:
+        """Begin a run in `out`; with resume=True, go on with the one that is there if its configuration is the same."""
+        path = Path(out)
+        plain = _plain(config)
+        if (path / "config.json").exists():
+            if not resume:
+                raise InputError(
+                    f"out: {path} holds a run already; use another folder, or resume=True to go on with it"
+                )
+            run = cls.open(path)
+            difference = differing(run.config, plain)
+            if difference:
+                raise InputError(f"out: {path} is a run with another configuration ({difference}); use another folder")
+            if _first() and run.state == "running" and (pid := _worker(path)) != os.getpid():
+                raise InputError(f"out: process {pid} is at work on {path}; wait for it, or interrupt it")
+            _drop_torn_line(path / "metrics.jsonl")
+            _sign(path)
+            return run
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise InputError(f"out: {path} is a file, or below one; a run needs a folder") from None
+        about = {
+            "command": shlex.join(sys.argv) if command is None else command,
+            "seed": seed,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+        }
+        _write_json(path / "run.json", about)
+        _write_json(path / "config.json", plain)
+        _sign(path)
+        return cls(path, plain, about)
+
+    @classmethod
+    def open(cls, out: str | Path) -> Run:
+        """The run in `out`, to be read or gone on with."""
+        path = Path(out)
+        return cls(path, read_json(path / "config.json"), read_json(path / "run.json"))
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that the run was given."""
+        seed: int | None = self.about.get("seed")
+        return seed
+
+    def log(self, step: int, **figures: Any) -> None:
+        """Append one line of figures: numbers (NaN too) or short strings."""
+        line: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
+        line |= {name: _figure(name, value) for name, value in figures.items()}
+        # One write of a whole line to a file opened for appending: what is written outlives a killed process.
+        descriptor = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        finally:
+            os.close(descriptor)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line that was logged; a torn last line is left out."""
+        file = self.path / "metrics.jsonl"
+        lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
+        return [_parse(line, f"{file}, line {number}") for number, line in enumerate(lines[:-1], 1)]
+
+    def finish(self, **figures: Any) -> None:
+        """Write the final figures: the run came to its end."""
+        _write_json(self.path / "result.json", {name: _figure(name, value) for name, value in figures.items()})
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The final figures, or None while the run is not finished."""
+        file = self.path / "result.json"
+        return _words(read_json(file)) if file.exists() else None
+
+    @property
+    def state(self) -> Literal["finished", "running", "stopped"]:
+        """finished: it came to its end; running: its process is alive, on this machine; stopped: neither."""
+        if (self.path / "result.json").exists():
+            return "finished"
+        return "stopped" if _worker(self.path) is None else "running"
+
+    def interrupt(self) -> bool:
+        """Interrupt the process that works on the run, as Ctrl-C does; whether there was one on this machine.
+
+        A process that only has the number of the one that began the run is left alone.
+        """
+        return interrupt(_worker(self.path))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {'finished' if (self.path / 'result.json').exists() else 'not finished'})"
+
+
+def _sign(path: Path) -> None:
+    """Say that this process works on a run; of the processes of torchrun, the first does."""
+    if _first():
+        pid = os.getpid()
+        _write_json(path / "process.json", {"pid": pid, "host": platform.node(), "began": _began(pid)})
+
+
+def _first() -> bool:
+    """Whether this is the only process, or the first of torchrun's."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def interrupt(pid: int | None) -> bool:
+    """Interrupt another process as Ctrl-C does; whether there was one.
+
+    One that a shell has started in the background does not hear Ctrl-C: it is asked to end, and loses what came after
+    its last checkpoint.
+    """
+    if pid is None or pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, signal.SIGTERM if _deaf(pid) else signal.SIGINT)
+    except OSError:  # it has just ended, or it is somebody else's
+        return False
+    return True
+
+
+def _deaf(pid: int) -> bool:
+    """Whether a process ignores Ctrl-C, where the system tells."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return ignored is not None and bool(int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
+
+
+def _worker(path: Path) -> int | None:
+    """The number of the process that works on a run, if it is alive on this machine and still the same one."""
+    try:
+        said = read_json(path / "process.json")
+    except FileError:
+        return None
+    pid, began = said.get("pid"), said.get("began")
+    if isinstance(pid, bool) or not isinstance(pid, int) or pid <= 1 or not isinstance(began, str):
+        return None
+    return pid if said.get("host") == platform.node() and began == _began(pid) else None
+
+
+def _began(pid: int) -> str | None:
+    """When a process began, in words that no other process of that number shares; None where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        state, *fields = stat.rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return None if state == "Z" else f"{boot} {fields[18]}"
+    except (OSError, IndexError, ValueError):
+        return None if Path("/proc/self/stat").exists() else _began_by_ps(pid)
+
+
+def _began_by_ps(pid: int) -> str | None:
+    """The same where there is no /proc."""
+    try:
+        told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip() or None
+
+
+def versions() -> dict[str, str]:
+    """What decides a result besides its inputs: Python, platform and the packages that compute; imports none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    for package in ("likewise", "numpy", "scipy", "numba", "torch"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+@contextlib.contextmanager
+def progress(total: int, what: str, *, show: bool = True, done: int = 0) -> Iterator[Callable[[], None]]:
+    """A progress bar with the time left, on stderr; silent when that is no terminal. Yields what advances it by one."""
+    if not (show and sys.stderr.isatty()):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+        yield lambda: bar.advance(task)
+
+
+def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Where two JSON objects differ, for a message: "gamma 0.05 ≠ 0.1, tol 1e-06 ≠ 1e-05"; empty if nowhere."""
+    none = "nothing"
+    pairs = [
+        (k, old.get(k, none), new.get(k, none)) for k in sorted({*old, *new}) if old.get(k, none) != new.get(k, none)
+    ]
+    shown = [f"{k} {_short(a)} ≠ {_short(b)}" for k, a, b in pairs[:3]]
+    return ", ".join(shown) + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or a FileError that says what is wrong with it."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise FileError(f"{path} does not exist") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(f"{path} is damaged: {error}") from None
+    if not isinstance(value, dict):
+        raise FileError(f"{path} is damaged: expected a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    media.write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as JSON gives it back, so that a resumed run compares like with like."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(config), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"config is not JSON: {error}") from None
+    return plain
+
+
+def _figure(name: str, value: Any) -> Any:
+    """A figure as JSON takes it."""
+    if isinstance(value, (bool, str)):
+        return value
+    try:
+        number = value.item() if hasattr(value, "item") else value
+    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of more than one number
+        number = None
+    if not isinstance(number, (bool, int, float)):
+        raise InputError(f"{name}: expected a number or a string, got {type(value).__name__}")
+    if isinstance(number, float) and not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    return number
+
+
+def _words(line: dict[str, Any]) -> dict[str, Any]:
+    """The figures, with the numbers that JSON lacks put back."""
+    return {k: _WORDS.get(v, v) if isinstance(v, str) else v for k, v in line.items()}
+
+
+def _parse(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{where} is damaged: {error}") from None
+    if not isinstance(value, dict):
+        raise FileError(f"{where} is damaged: expected a JSON object")
+    return _words(value)
+
+
+def _drop_torn_line(file: Path) -> None:
+    """Cut what follows the last newline, so that the next line does not grow onto a torn one."""
+    if not file.exists():
+        return
+    data = file.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(file, whole)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else text[:12] + "…"

@@ -1,0 +1,529 @@
+"""Singular values of Jacobians: hand cases, a naive Jacobian, properties, the ways around missing derivatives."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from likewise.distributions.spectra import Composite, Spectrum, pilot, spectrum
+from likewise.distributions.spectra_values import singular_values
+from likewise.errors import InputError, ShapeError
+
+
+def matrix(values, size, seed=0):
+    """A (size, len(values)) float64 matrix with these singular values."""
+    r = np.random.default_rng(seed)
+    U, _ = np.linalg.qr(r.normal(size=(size, len(values))))
+    V, _ = np.linalg.qr(r.normal(size=(len(values), len(values))))
+    return torch.tensor(U * np.asarray(values) @ V.T)
+
+
+def linear(A):
+    return lambda z: z @ A.T.to(z.dtype)
+
+
+def network(d=12, hidden=32, D=40, seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, D))
+    return net.to(dtype).requires_grad_(False)
+
+
+def latents(n, d, seed=1, dtype=torch.float64):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def naive(f, z):
+    """All singular values by the full Jacobian of each sample on its own, row by row in reverse mode."""
+    out = []
+    for one in z:
+        J = torch.autograd.functional.jacobian(lambda x: f(x[None]).flatten(), one)
+        out.append(np.linalg.svd(J.numpy().astype(np.float64), compute_uv=False))
+    return np.stack(out)
+
+
+# ── hand cases ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+DECAY = [2.0 * 0.3**i for i in range(40)]
+
+
+@pytest.mark.parametrize("method", ["auto", "gram", "fd", "subspace", "left"])
+def test_a_linear_map_has_its_singular_values(method):
+    f, z = linear(matrix(DECAY, 60)), latents(3, 40)
+    found = spectrum(f, z, 5, method=method)
+    np.testing.assert_allclose(found.values, [DECAY[:5]] * 3, rtol=1e-6)
+    np.testing.assert_array_equal(found.rank, [5, 5, 5])
+    np.testing.assert_allclose(found.log_volume, np.log(DECAY[:5]).sum(), rtol=1e-6)
+    assert found.method == ("gram" if method == "auto" else method)
+
+
+@pytest.mark.parametrize("method", ["gram", "fd"])
+def test_squares_have_the_derivative_two_z(method):
+    z = torch.tensor([[1.0, -3.0, 2.0], [0.5, 0.25, -4.0]], dtype=torch.float64)
+    found = spectrum(lambda x: x**2, z, 3, method=method)
+    np.testing.assert_allclose(found.values, [[6, 4, 2], [8, 1, 0.5]], rtol=1e-8)
+    np.testing.assert_allclose(found.log_volume, [math.log(48), math.log(4)], rtol=1e-8)
+
+
+def test_the_paper_s_sketch_is_scaled_to_estimate_the_values():
+    f, z = linear(matrix([3.0] * 4, 4000)), latents(2, 4)
+    found = spectrum(f, z, 4, method="sketch", rows=400)
+    assert found.method == "sketch"
+    np.testing.assert_allclose(found.values, 3.0, rtol=0.2)
+    np.testing.assert_allclose(spectrum(f, z, 4, method="sketch", rows=4000).values, 3.0, rtol=1e-12)
+
+
+def test_a_result_is_one_line():
+    found = Spectrum(np.ones((2, 3)), np.array([3, 3]), "gram", 4.0)
+    assert repr(found) == "Spectrum(2 × 3 singular values, gram, 4.0 passes a sample)"
+    assert len(found) == 2
+
+
+# ── the naive Jacobian ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("d", "D"), [(12, 40), (12, 5), (12, 12), (1, 7)])
+def test_exact_is_the_naive_jacobian_whichever_side_is_smaller(d, D):
+    f, z = network(d, D=D), latents(5, d)
+    k = min(d, D)
+    found = spectrum(f, z, k, method="gram")
+    np.testing.assert_allclose(found.values, naive(f, z), rtol=1e-9)
+    assert found.cost <= min(d, D) + 1
+
+
+def test_pictures_are_flattened():
+    f, z = network(6, D=24), latents(3, 6)
+    found = spectrum(lambda x: f(x).reshape(-1, 2, 3, 4), z, 6)
+    np.testing.assert_array_equal(found.values, spectrum(f, z, 6).values)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
+def test_the_chunk_does_not_change_the_values(chunk):
+    f, z = network(D=5), latents(11, 12)
+    for method in ("gram", "fd"):
+        for function in (f, network()):
+            whole = spectrum(function, z, 5, method=method)
+            parts = spectrum(function, z, 5, method=method, chunk=chunk)
+            np.testing.assert_allclose(parts.values, whole.values, rtol=1e-6 if method == "fd" else 1e-10)
+
+
+@pytest.mark.parametrize("method", ["gram", "left", "subspace", "sketch", "fd"])
+def test_the_same_call_gives_the_same_bytes_and_leaves_the_global_seed_alone(method):
+    f, z = network(40, D=60, dtype=torch.float32), latents(9, 40, dtype=torch.float32)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    found = [spectrum(f, z, 4, method=method, chunk=4, rows=30).values.tobytes() for _ in range(2)]
+    assert found[0] == found[1]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_sample_does_not_hear_of_the_others():
+    f, z = network(30, D=90, dtype=torch.float32), latents(8, 30, dtype=torch.float32)
+    whole = spectrum(f, z, 30, chunk=30)
+    for i in range(8):
+        assert spectrum(f, z[i : i + 1], 30, chunk=30).values.tobytes() == whole.values[i : i + 1].tobytes()
+
+
+@pytest.mark.parametrize("method", ["left", "subspace", "sketch"])
+def test_another_seed_is_another_sketch(method):
+    f, z = network(40, 80, 200), latents(4, 40)
+    first, second = (spectrum(f, z, 8, method=method, rows=50, seed=s).values for s in (0, 1))
+    assert np.abs(first - second).max() > 1e-6
+
+
+# ── sketches ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_left_is_close_from_below_and_power_steps_are_closer():
+    f, z = linear(matrix([0.8**i for i in range(60)], 300)), latents(3, 60)
+    truth = 0.8 ** np.arange(10)
+    errors = []
+    for method, power in (("left", 0), ("subspace", 1), ("subspace", 3)):
+        found = spectrum(f, z, 10, method=method, power=power)
+        assert found.method == method
+        assert (found.values <= truth * (1 + 1e-9)).all()
+        errors.append(float((np.log(truth).sum() - found.log_volume).max()))
+    assert errors[0] < 0.5
+    assert errors[1] < errors[0] / 3
+    assert errors[2] < errors[1] / 3
+
+
+def test_left_by_hand_is_its_formula():
+    A = matrix([0.7**i for i in range(50)], 120)
+    z = latents(2, 50)
+    Omega = torch.randn(6 + 18, 120, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    Q = torch.linalg.svd((Omega @ A).T, full_matrices=False)[0][:, :10]
+    found = spectrum(linear(A), z, 6, method="left", seed=5)
+    np.testing.assert_allclose(found.values[0], torch.linalg.svdvals(A @ Q)[:6].numpy(), rtol=1e-9)
+    assert found.cost == 24 + 10 + 2
+
+
+def test_directions_of_a_pilot_serve_other_latents():
+    f, z = linear(matrix([0.8**i for i in range(60)], 300)), latents(3, 60)
+    basis = pilot(f, latents(4, 60, seed=9), 14)
+    assert basis.shape == (60, 14)
+    np.testing.assert_allclose((basis.T @ basis).numpy(), np.eye(14), atol=1e-10)
+    found = spectrum(f, z, 10, method="left", basis=basis)
+    np.testing.assert_allclose(found.values, [0.8 ** np.arange(10)] * 3, rtol=1e-7)
+    assert found.cost == 2 * 14 + 2
+    better = spectrum(f, z, 10, method="subspace", basis=rotation(60, 0)[:, :14])
+    worse = spectrum(f, z, 10, method="left", basis=rotation(60, 0)[:, :14])
+    assert np.abs(better.values - 0.8 ** np.arange(10)).max() < 0.3 * np.abs(worse.values - 0.8 ** np.arange(10)).max()
+
+
+def test_auto_is_exact_for_small_latents_and_left_for_large_ones():
+    assert spectrum(network(40, D=300), latents(1, 40), 10).method == "gram"
+    assert spectrum(network(200, D=300), latents(1, 200), 10).method == "left"
+    assert spectrum(network(200, D=20), latents(1, 200), 10).method == "gram"
+
+
+def test_a_sketch_that_would_cost_more_than_everything_is_exact():
+    f, z = network(20, D=50), latents(3, 20)
+    found = spectrum(f, z, 15, method="left")
+    assert found.method == "gram"
+    np.testing.assert_allclose(found.values, naive(f, z)[:, :15], rtol=1e-9, atol=1e-14)
+
+
+# ── composites ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_composite_is_measured_through_its_inner_part():
+    inner = linear(matrix([0.7**i for i in range(60)], 70))
+    f, z = Composite(inner, network(70, 80, 90)), latents(4, 60)
+    exact = spectrum(f, z, 8, method="gram")
+    found = spectrum(f, z, 8)
+    assert found.method == "through"
+    np.testing.assert_allclose(found.values, exact.values, rtol=1e-6)
+    assert found.cost < 40 < exact.cost
+    np.testing.assert_allclose(spectrum(f, z, 8, tail=0.0).values, exact.values, rtol=1e-9)
+    rough = spectrum(f, z, 8, tail=0.5)
+    assert rough.cost <= found.cost
+    assert (rough.values <= exact.values * (1 + 1e-9)).all()
+
+
+def test_a_composite_whose_inner_part_has_lost_directions():
+    f, z = Composite(linear(matrix([1.0, 0.5, 0.2, 0, 0, 0, 0, 0], 9)), network(9, D=30)), latents(3, 8)
+    found = spectrum(f, z, 6)
+    np.testing.assert_array_equal(found.rank, 3)
+    np.testing.assert_allclose(found.values[:, :3], naive(f, z)[:, :3], rtol=1e-8)
+    np.testing.assert_array_equal(found.values[:, 3:], 0)
+    assert np.isneginf(found.log_volume).all()
+
+
+def test_through_needs_a_composite():
+    with pytest.raises(InputError, match=r"f: method 'through' needs a Composite"):
+        spectrum(network(), latents(2, 12), 3, method="through")
+
+
+# ── properties ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rotation(d, seed):
+    return torch.tensor(np.linalg.qr(np.random.default_rng(seed).normal(size=(d, d)))[0])
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8))
+@settings(max_examples=25)
+def test_rotations_on_either_side_change_nothing(seed, k):
+    f, z = network(8, 16, 20, seed), latents(3, 8, seed)
+    R, S = rotation(20, seed), rotation(8, seed + 1)
+    plain = spectrum(f, z, k)
+    np.testing.assert_allclose(spectrum(lambda x: f(x) @ R.T, z, k).values, plain.values, rtol=1e-7, atol=1e-12)
+    turned = spectrum(lambda x: f(x @ S.T), z @ S, k)
+    np.testing.assert_allclose(turned.values, plain.values, rtol=1e-7, atol=1e-12)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 8), st.floats(-20, 20))
+@settings(max_examples=25)
+def test_scaling_shifts_the_log_volume_by_k_log_c(seed, k, power):
+    f, z, c = network(8, 16, 20, seed), latents(3, 8, seed), 10.0**power
+    plain, scaled = spectrum(f, z, k), spectrum(lambda x: c * f(x), z, k)
+    np.testing.assert_allclose(scaled.log_volume, plain.log_volume + k * math.log(c), atol=1e-6)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=25)
+def test_values_descend_and_fewer_are_the_first_of_more(seed):
+    f, z = network(8, 16, 20, seed), latents(3, 8, seed)
+    all_of_them = spectrum(f, z, 8)
+    assert (np.diff(all_of_them.values, axis=1) <= 0).all()
+    np.testing.assert_allclose(spectrum(f, z, 3).values, all_of_them.values[:, :3], rtol=1e-12)
+
+
+# ── rank and rounding ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("method", ["gram", "fd"])
+def test_directions_that_are_lost_are_not_counted(dtype, method):
+    f, z = linear(matrix([1, 0.5, 0.25, 0, 0], 30)), latents(4, 5, dtype=dtype)
+    found = spectrum(f, z, 5, method=method)
+    np.testing.assert_array_equal(found.rank, 3)
+    np.testing.assert_array_equal(found.values[:, 3:], 0)
+    assert np.isneginf(found.log_volume).all()
+    assert np.isfinite(spectrum(f, z, 3, method=method).log_volume).all()
+
+
+def test_a_float32_network_of_known_rank():
+    a, net = matrix([1.0] * 6 + [0.0] * 6, 12), network(12, 64, 500, dtype=torch.float32)
+    found = spectrum(lambda z: net(z @ a.to(z.dtype).T), latents(20, 12, dtype=torch.float32), 12)
+    np.testing.assert_array_equal(found.rank, 6)
+
+
+def test_small_values_of_a_wide_float32_output_are_kept():
+    values = np.array([1.0, 1e-2, 1e-3, 1e-4])
+    found = spectrum(linear(matrix(values, 20_000)), latents(2, 4, dtype=torch.float32), 4)
+    np.testing.assert_array_equal(found.rank, 4)
+    np.testing.assert_allclose(found.values, [values] * 2, rtol=1e-3)
+
+
+def test_wide_spectra_of_float64_keep_their_digits():
+    values = np.array([1.0, 1e-5, 1e-9, 1e-12])
+    found = spectrum(linear(matrix(values, 30)), latents(2, 4), 4)
+    np.testing.assert_allclose(found.values, [values] * 2, rtol=1e-3)
+
+
+def test_a_constant_has_rank_zero():
+    found = spectrum(lambda z: torch.ones(len(z), 3, dtype=z.dtype), latents(2, 4), 2)
+    assert found.method == "fd"
+    np.testing.assert_array_equal(found.values, 0)
+    np.testing.assert_array_equal(found.rank, 0)
+
+
+def test_values_over_blocks_of_columns(monkeypatch):
+    monkeypatch.setattr("likewise.distributions.spectra_values.BLOCK", 7)
+    A = torch.randn(3, 5, 40, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
+    wanted = np.linalg.svd(A.double().numpy(), compute_uv=False)[:, :4]
+    np.testing.assert_allclose(singular_values(A, 4).numpy(), wanted, rtol=1e-12)
+
+
+def test_rounding_of_a_float32_network_costs_little():
+    net = network(12, 64, 100, dtype=torch.float32)
+    z = latents(16, 12, dtype=torch.float32)
+    exact = spectrum(copy.deepcopy(net).double(), z.double(), 12).log_volume
+    assert np.abs(spectrum(net, z, 12).log_volume - exact).max() < 1e-5
+
+
+# ── ways around missing derivatives ───────────────────────────────────────────────────────────────────────────────
+
+
+class Cube(torch.autograd.Function):
+    """x³ with a backward pass and nothing else."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+
+
+class Once(Cube):
+    """x³ whose backward pass cannot be differentiated."""
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+
+
+class Forward(torch.autograd.Function):
+    """x³ with a forward mode, but none that vmap knows, and no backward pass."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_forward(x)
+        return x**3
+
+    @staticmethod
+    def jvp(ctx, t):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * t
+
+
+@pytest.mark.parametrize(
+    ("function", "method", "rtol"),
+    [
+        (lambda z: z**3, "gram", 1e-12),
+        (Cube.apply, "gram (double-VJP)", 1e-12),
+        (Once.apply, "fd", 1e-6),
+        (Forward.apply, "gram (repeated rows)", 1e-12),
+        (lambda z: np.asarray(z) ** 3, "fd", 1e-6),
+        (lambda z: torch.from_numpy(z.detach().numpy() ** 3), "fd", 1e-6),
+    ],
+    ids=["all", "no forward mode", "one backward", "no vmap", "numpy", "detached"],
+)
+def test_what_is_missing_is_noticed_and_said(function, method, rtol):
+    z = torch.tensor([[1.0, 2.0, -0.5], [0.3, -1.5, 0.8]], dtype=torch.float64)
+    found = spectrum(function, z, 3)
+    assert found.method == method
+    np.testing.assert_allclose(found.values, np.sort(3 * z.numpy() ** 2)[:, ::-1], rtol=rtol)
+
+
+def test_no_grad_inside_does_not_hide_the_jacobian():
+    net = network()
+
+    def frozen(z):
+        with torch.no_grad():
+            return net(z)
+
+    found = spectrum(frozen, latents(2, 12), 3)
+    np.testing.assert_allclose(found.values, naive(net, latents(2, 12))[:, :3], rtol=1e-6)
+
+
+def test_left_without_forward_mode():
+    A = matrix([0.5**i for i in range(60)], 90)
+    found = spectrum(lambda z: Cube.apply(z @ A.T + 1), latents(2, 60), 4, method="left")
+    assert found.method == "left (double-VJP)"
+    exact = spectrum(lambda z: (z @ A.T + 1) ** 3, latents(2, 60), 4, method="gram")
+    np.testing.assert_allclose(found.values, exact.values, rtol=1e-3)
+
+
+def test_left_without_a_backward_pass_is_exact():
+    found = spectrum(Forward.apply, latents(2, 60), 4, method="left")
+    assert found.method == "gram (repeated rows)"
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("k", "options", "message"),
+    [
+        (13, {}, r"k: expected at most the latent size 12, got 13"),
+        (0, {}, r"k: expected a whole number ≥ 1, got 0"),
+        (True, {}, r"k: expected a whole number"),
+        (2.0, {}, r"k: expected a whole number"),
+        (3, {"method": "svd"}, r"method: expected one of auto, gram, .*got 'svd'"),
+        (3, {"chunk": 0}, r"chunk: expected a whole number ≥ 1"),
+        (3, {"seed": -1}, r"seed: expected a whole number ≥ 0"),
+        (3, {"power": -1}, r"power"),
+        (3, {"tail": 1.0}, r"tail"),
+        (3, {"method": "sketch", "rows": 2}, r"rows: expected at least k = 3"),
+        (3, {"method": "left", "basis": np.ones((12, 2))}, r"basis: expected \(12, r\) with r ≥ k = 3"),
+    ],
+)
+def test_a_wrong_argument_is_named(k, options, message):
+    with pytest.raises(InputError, match=message):
+        spectrum(network(), latents(2, 12), k, **options)
+
+
+def test_more_values_than_outputs_are_refused():
+    with pytest.raises(InputError, match="k: expected at most the 5 numbers"):
+        spectrum(network(D=5), latents(2, 12), 6)
+
+
+@pytest.mark.parametrize(
+    ("z", "message"),
+    [
+        (torch.zeros(12), "shape"),
+        (torch.zeros(0, 12), "shape"),
+        (torch.zeros(2, 3, 4), "shape"),
+        (torch.zeros(2, 12, dtype=torch.int64), "float32 or float64"),
+        (torch.full((2, 12), math.nan), "NaN"),
+        ("latents", "z: expected latents"),
+    ],
+)
+def test_wrong_latents_are_refused(z, message):
+    with pytest.raises(InputError, match=message):
+        spectrum(network(), z, 2)
+
+
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        (lambda z: z.sum(), "expected \\(2, …\\), one output a latent"),
+        (lambda z: z.sum(1), "one output a latent"),
+        (lambda z: z[:1], "one output a latent"),
+        (lambda z: (z * 100).to(torch.uint8), "float32 or float64, got torch.uint8"),
+        (lambda z: z - z.mean(0), "rows must be independent"),
+        (lambda z: z + torch.rand_like(z), "deterministic"),
+    ],
+)
+def test_wrong_functions_are_refused(f, message):
+    with pytest.raises(InputError, match=message):
+        spectrum(f, latents(2, 12), 2)
+
+
+def test_wrong_shapes_are_shape_errors():
+    with pytest.raises(ShapeError):
+        spectrum(lambda z: z.sum(1), latents(2, 12), 2)
+    with pytest.raises(ShapeError):
+        spectrum(network(), torch.zeros(12), 2)
+
+
+@pytest.mark.parametrize("method", ["gram", "fd", "left", "sketch"])
+@pytest.mark.parametrize("row", [0, 1, 10])
+def test_a_row_that_is_not_finite_is_numbered(method, row):
+    z = latents(12, 60)
+    z[row, 0] = 50.0
+    f = network(60, D=80)
+    with pytest.raises(InputError, match=rf"f: output of row {row} is NaN or infinite"):
+        spectrum(lambda x: f(x) + torch.where(x[:, :1] > 40, math.nan, 0.0), z, 2, method=method, chunk=5, rows=40)
+
+
+def test_a_jacobian_that_is_not_finite_is_numbered():
+    z = torch.tensor([[1.0, 2.0], [0.0, 1.0]], dtype=torch.float64)
+    with pytest.raises(InputError, match=r"f: Jacobian of row 1 is NaN or infinite"):
+        spectrum(torch.sqrt, z, 1)
+
+
+def test_a_pilot_refuses_what_a_spectrum_refuses():
+    z = torch.tensor([[1.0, 2.0], [2.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    with pytest.raises(InputError, match=r"f: Jacobian of row 2 is NaN or infinite"):
+        pilot(torch.sqrt, z, 1, chunk=2)
+    with pytest.raises(InputError, match=r"r: expected at most the latent size 2, got 3"):
+        pilot(torch.sqrt, z, 3)
+
+
+def test_an_error_of_the_function_itself_comes_through():
+    def broken(z):
+        raise KeyError("weights")
+
+    with pytest.raises(KeyError, match="weights"):
+        spectrum(broken, latents(2, 3), 1)
+
+
+# ── a real generator ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Digits(nn.Module):
+    """The DCGAN of the data folder: z = 64, digits of 28 × 28."""
+
+    def __init__(self):
+        super().__init__()
+        shapes = ((64, 256, 3, 2), (256, 128, 4, 1), (128, 64, 3, 2))
+        blocks = [nn.Sequential(nn.ConvTranspose2d(*s), nn.BatchNorm2d(s[1]), nn.ReLU()) for s in shapes]
+        self.gen = nn.Sequential(*blocks, nn.Sequential(nn.ConvTranspose2d(64, 1, 4, 2), nn.Tanh()))
+
+    def forward(self, z):
+        return self.gen(z[:, :, None, None])
+
+
+def test_the_digits_generator_against_its_float64_jacobian(data):
+    net = Digits()
+    net.load_state_dict(torch.load(data / "generators" / "dcgan_mnist_z64.pth", weights_only=True))
+    net.eval().requires_grad_(False)
+    z = latents(12, 64, dtype=torch.float32)
+    wide = copy.deepcopy(net).double()
+    J = torch.func.vmap(torch.func.jacfwd(lambda x: wide(x[None]).flatten()))(z[:2].double())
+    truth = np.log(np.linalg.svd(J.numpy(), compute_uv=False))
+    found = spectrum(net, z[:2], 64)
+    assert found.method == "gram"
+    for k, most in ((10, 1e-5), (64, 1e-4)):
+        assert np.abs(found.log_values[:, :k].sum(1) - truth[:, :k].sum(1)).max() < most
+    exact, fast, paper = (spectrum(net, z, 10, method=m) for m in ("gram", "left", "sketch"))
+    spread = exact.log_volume.std()
+    assert (fast.log_volume - exact.log_volume).std() < 0.04 * spread
+    assert (fast.log_volume - exact.log_volume).std() < (paper.log_volume - exact.log_volume).std()
+    assert fast.cost < exact.cost < paper.cost

@@ -1,0 +1,248 @@
+"""Smoothed transport: hand cases, a plain oracle, properties, exact limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sets.transport.oracles import cost, ragged, smoothed
+
+import likewise as lw
+from likewise.sets.transport import solvers as transport
+
+PACK = [lw.Signature(*s) for s in ragged(21, seed=1)]
+
+
+def solve(sets, gamma, **options):
+    return transport.solve_all(transport.pack(sets), None, gamma, **options)
+
+
+@pytest.mark.parametrize("gamma", [5.0, 0.3, pytest.param(0.03, marks=pytest.mark.slow)])
+def test_every_pair_equals_the_textbook_iteration(gamma):
+    fast = solve(PACK, gamma, tol=1e-10)
+    assert fast.converged.all()
+    for i in range(0, 21, 9):
+        for j in range(0, 21, 5):  # a few pairs: at a small γ the textbook takes seconds for each
+            p, q = PACK[i], PACK[j]
+            value, _ = smoothed(cost(p.points, q.points), p.weights, q.weights, gamma)
+            assert fast.value[i, j] == pytest.approx(value, rel=1e-7, abs=1e-8)
+
+
+def test_pairs_and_plans_equal_the_textbook_iteration():
+    X = transport.pack(PACK)
+    left, right = np.arange(20), np.arange(20) + 1
+    found = transport.solve_pairs(X, X, left, right, 0.2, plans=True, tol=1e-10)
+    for k in range(20):
+        p, q = PACK[k], PACK[k + 1]
+        value, F = smoothed(cost(p.points, q.points), p.weights, q.weights, 0.2)
+        np.testing.assert_allclose(found.plan(k), F, atol=1e-9)
+        assert found.value[k] == pytest.approx(value, rel=1e-8)
+        f, g = (x[o[k] : o[k + 1]] for x, o in ((found.f, found.f_offsets), (found.g, found.g_offsets)))
+        again = np.exp((f[:, None] + g - cost(p.points, q.points)) / 0.2) * np.outer(p.weights, q.weights)
+        np.testing.assert_allclose(again, F, atol=1e-9)
+
+
+@given(st.integers(0, 10_000), st.floats(0.003, 30.0))
+@settings(max_examples=60, deadline=None)
+def test_marginals_hold_and_lists_agree_with_tables(seed, gamma):
+    sets = [lw.Signature(*s) for s in ragged(9, seed=seed, high=6)]
+    X = transport.pack(sets)
+    i, j = np.triu_indices(9)
+    pairs, table = transport.solve_pairs(X, X, i, j, gamma, plans=True), solve(sets, gamma)
+    assert pairs.converged.all()
+    assert table.converged.all()
+    np.testing.assert_allclose(table.value[i, j], pairs.value, rtol=1e-6, atol=1e-7)
+    for k in range(len(i)):
+        F = pairs.plan(k)
+        assert np.abs(F.sum(1) - sets[i[k]].weights).sum() <= 1.01e-6
+        np.testing.assert_allclose(F.sum(0), sets[j[k]].weights, atol=1e-12)
+        assert (F >= 0).all()
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_symmetry_permutation_and_padding(seed):
+    r = np.random.default_rng(seed)
+    P, a = ragged(1, seed=seed, low=2)[0]
+    Q, b = ragged(1, seed=seed + 1, low=2)[0]
+    order = r.permutation(len(P))
+    plain = lw.sets.compare((P, a), (Q, b), gamma=0.5, tol=1e-9)
+    swapped = lw.sets.compare((Q, b), (P, a), gamma=0.5, tol=1e-9)
+    shuffled = lw.sets.compare((P[order], a[order]), (Q, b), gamma=0.5, tol=1e-9)
+    inert = lw.sets.compare(
+        (np.vstack([P, r.normal(size=(1, 3)) * 100]), np.append(a, 0.0)), (Q, b), gamma=0.5, tol=1e-9
+    )
+    for other in (swapped, shuffled, inert):
+        assert other.distance == pytest.approx(plain.distance, rel=1e-8)
+    np.testing.assert_allclose(swapped.plan.T, plain.plan, atol=1e-8)
+    np.testing.assert_allclose(shuffled.plan, plain.plan[order], atol=1e-8)
+    assert (inert.plan[-1] == 0).all()
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("value", ["kl", "paper", "sharp"])
+def test_one_point_against_one_point_is_the_squared_mahalanobis_distance_for_every_gamma(gamma, value):
+    M = np.array([[2.0, 0.5], [0.5, 1.0]])
+    p, q = np.array([[1.0, 2.0]]), np.array([[0.0, -1.0]])
+    expected = (p - q)[0] @ M @ (p - q)[0]
+    assert lw.sets.compare(p, q, gamma=gamma, metric=M, value=value).distance == pytest.approx(expected, rel=1e-12)
+
+
+def test_gamma_to_zero_tends_to_exact_transport():
+    X = transport.pack(PACK)
+    left, right = np.arange(20), np.arange(20) + 1
+    exact = [
+        transport.exact(cost(PACK[k].points, PACK[k + 1].points), PACK[k].weights, PACK[k + 1].weights)[0]
+        for k in range(20)
+    ]
+    gaps = []
+    for gamma in (1.0, 0.1, 0.01, 1e-4):
+        found = transport.solve_pairs(X, X, left, right, gamma, value="sharp")
+        assert found.converged.all()
+        gaps.append(np.abs(found.value - exact).max())
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 1e-4
+
+
+def test_exact_by_hand_and_by_assignment():
+    value, F = transport.exact(np.array([[0.0, 2.0], [2.0, 0.0]]), np.array([0.75, 0.25]), np.array([0.5, 0.5]))
+    assert value == pytest.approx(0.5)
+    np.testing.assert_allclose(F, [[0.5, 0.25], [0.0, 0.25]], atol=1e-12)
+    C = np.random.default_rng(0).uniform(size=(6, 6))
+    same = np.full(6, 1 / 6)
+    nearly = same + np.array([1e-9, -1e-9, 0, 0, 0, 0])
+    assert transport.exact(C, same, same)[0] == pytest.approx(transport.exact(C, nearly, same)[0], abs=1e-7)
+
+
+def test_values_are_tied_by_their_definitions():
+    p, q = PACK[0], PACK[1]
+    got = {v: lw.sets.compare(p, q, gamma=0.4, value=v, tol=1e-11) for v in ("kl", "paper", "sharp", "divergence")}
+    F, C = got["kl"].plan, cost(p.points, q.points)
+    entropy = -(F * np.log(F)).sum()
+    relative = (F * np.log(F / np.outer(p.weights, q.weights))).sum()
+    assert got["sharp"].distance == pytest.approx((C * F).sum())
+    assert got["paper"].distance == pytest.approx((C * F).sum() - 0.4 * entropy)
+    assert got["kl"].distance == pytest.approx((C * F).sum() + 0.4 * relative)
+    selves = [lw.sets.compare(s, s, gamma=0.4, tol=1e-11).distance for s in (p, q)]
+    assert got["divergence"].distance == pytest.approx(got["kl"].distance - sum(selves) / 2)
+
+
+def test_divergence_is_zero_for_identical_sets_and_positive_else():
+    D = lw.sets.distances(PACK, value="divergence", gamma=0.5)
+    assert np.abs(np.diag(D)).max() < 1e-7
+    assert (D[~np.eye(21, dtype=bool)] > 1e-4).all()
+
+
+@pytest.mark.parametrize("fraction", [1e-2, 1e-4, 1e-6])
+def test_small_gammas_converge_and_say_so(fraction):
+    X = transport.pack(PACK)
+    found = transport.solve_all(X, None, transport.auto_gamma(X, fraction=fraction))
+    assert found.converged.all()
+    assert np.isfinite(found.value).all()
+
+
+def test_costs_spread_over_many_orders_of_magnitude():
+    r = np.random.default_rng(3)
+    sets = [lw.Signature(r.normal(size=(5, 2)) * 10.0 ** r.integers(-4, 5)) for _ in range(10)]
+    found = solve(sets, 0.01)
+    assert found.converged.all()
+    assert np.isfinite(found.value).all()
+
+
+def test_warm_starts_reach_the_same_answer_sooner():
+    X = transport.pack(PACK)
+    left, right = np.arange(20), np.arange(20) + 1
+    cold = transport.solve_pairs(X, X, left, right, 0.05)
+    warm = transport.solve_pairs(X, X, left, right, 0.05, start=cold)
+    np.testing.assert_allclose(warm.value, cold.value, rtol=1e-7)
+    assert warm.iterations.sum() < cold.iterations.sum()
+
+
+def test_large_sets_take_the_other_road_to_the_same_place():
+    r = np.random.default_rng(0)
+    P, Q = r.normal(size=(300, 2)), r.normal(size=(280, 2)) + 1
+    found = lw.sets.compare(P, Q, gamma=0.3, tol=1e-9)
+    value, F = smoothed(cost(P[:, :], Q), np.full(300, 1 / 300), np.full(280, 1 / 280), 0.3, tol=1e-10)
+    assert found.distance == pytest.approx(value, rel=1e-8)
+    np.testing.assert_allclose(found.plan, F, atol=1e-9)
+    table = lw.sets.distances([P, Q, P[:5]], gamma=0.3, tol=1e-9)
+    assert table[0, 1] == pytest.approx(value, rel=1e-7)
+
+
+def test_threads_do_not_change_a_byte():
+    one, two = (lw.sets.distances(PACK, gamma=0.2, n_jobs=n) for n in (1, 2))
+    assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("n_jobs", [-1, 3])
+def test_all_cores_and_more_give_the_same_list(n_jobs):
+    X = transport.pack([lw.Signature(*s) for s in ragged(40, seed=8)])
+    i, j = np.triu_indices(40)
+    one = transport.solve_pairs(X, X, i, j, 0.2, plans=True)
+    many = transport.solve_pairs(X, X, i, j, 0.2, plans=True, n_jobs=n_jobs)
+    assert one.value.tobytes() == many.value.tobytes()
+    assert one.plans.tobytes() == many.plans.tobytes()
+
+
+@pytest.mark.parametrize("n_jobs", [0, 1.5])
+def test_no_threads_are_refused(n_jobs):
+    X = transport.pack(PACK)
+    with pytest.raises(lw.InputError, match="n_jobs"):
+        transport.solve_all(X, None, 0.2, n_jobs=n_jobs)
+
+
+def test_two_collections_equal_the_corner_of_one():
+    both = lw.sets.distances(PACK, gamma=0.2)
+    np.testing.assert_allclose(lw.sets.distances(PACK[:8], PACK[8:], gamma=0.2), both[:8, 8:], rtol=1e-6)
+
+
+def test_scatter_is_the_sum_over_pairs_of_the_gradient():
+    X = transport.pack(PACK)
+    left, right, c = np.array([0, 1, 2, 5]), np.array([3, 4, 5, 0]), np.array([0.5, -1.0, 2.0, 0.3])
+    found = transport.solve_pairs(X, X, left, right, 0.3, plans=True)
+    expected = np.zeros((3, 3))
+    for k in range(4):
+        p, q, F = PACK[left[k]].points, PACK[right[k]].points, found.plan(k)
+        for i in range(len(p)):
+            for j in range(len(q)):
+                expected += c[k] * F[i, j] * np.outer(p[i] - q[j], p[i] - q[j])
+    np.testing.assert_allclose(transport.scatter(X, X, left, right, found, c), expected, atol=1e-10)
+
+
+def test_scatter_is_the_derivative_of_the_value_in_the_metric():
+    X = transport.pack(PACK)
+    left, right = np.array([0, 1, 7]), np.array([3, 4, 2])
+    r = np.random.default_rng(0)
+    M, D = np.diag([1.0, 2.0, 0.5]), r.normal(size=(3, 3))
+    D = D + D.T
+
+    def total(A):
+        L = np.linalg.cholesky(A)
+        return transport.solve_pairs(X.project(L), X.project(L), left, right, 0.3, tol=1e-11).value.sum()
+
+    L = np.linalg.cholesky(M)
+    found = transport.solve_pairs(X.project(L), X.project(L), left, right, 0.3, plans=True, tol=1e-11)
+    slope = (transport.scatter(X, X, left, right, found, np.ones(3)) * D).sum()
+    h = 1e-5
+    assert slope == pytest.approx((total(M + h * D) - total(M - h * D)) / (2 * h), rel=1e-6)
+
+
+def test_the_kernel_is_compiled_for_one_signature_only():
+    from likewise.sets.transport import kernels as _kernels
+
+    lw.sets.distances(PACK[:3])
+    lw.sets.compare(PACK[0], PACK[1])
+    lw.sets.distances(PACK[:3], PACK[:2], value="sharp", tol=1e-7)
+    for kernel in (_kernels.solve_panels, _kernels.gather_pairs, _kernels.scatter_pairs):
+        assert len(kernel.signatures) == 1
+
+
+def test_gamma_auto_is_a_twentieth_of_the_median_cost():
+    P, Q = PACK[0], PACK[1]
+    between = lw.sets.compare(P, Q)
+    assert between.gamma == pytest.approx(0.05 * np.median(cost(P.points, Q.points)))
+    points = np.vstack([s.points for s in PACK])
+    C = cost(points, points)[np.triu_indices(len(points), 1)]
+    assert transport.auto_gamma(transport.pack(PACK)) == pytest.approx(0.05 * np.median(C))
+    assert lw.sets.compare([[1.0, 1.0]], [[1.0, 1.0]]).gamma > 0

@@ -1,0 +1,352 @@
+"""lw.compare: each kind of thing is told, each pair gets its level and a reason, each refusal names its argument."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import likewise as lw
+from likewise import compare as levels
+from likewise import media
+from likewise.compare import MOST, choose
+from likewise.distributions import Bank, Generator, Normal, harvest
+from likewise.distributions.bank import About
+from likewise.images.compare import ImageComparison
+from likewise.inputs import Told, told
+from likewise.pixels.compare import PixelComparison
+from likewise.sets.compare import SetComparison
+from worlds.aligners import Shifted
+from worlds.contract import ContractOfALevel
+from worlds.scenes import moved, texture
+
+PHOTO, OTHER = texture(0, 96, 128), moved(texture(0, 96, 128), 3, -2)
+
+
+def colours(pictures: Any) -> np.ndarray:
+    """A describer that needs no network: the mean colour of each picture."""
+    arrays = [media.read_array(p) if isinstance(p, str | Path) else np.asarray(p) for p in pictures]
+    return np.stack([a.reshape(-1, 3).mean(axis=0) / 255 for a in arrays])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Photos, two albums, an empty folder, text, features: a folder with something of each kind."""
+    monkeypatch.chdir(tmp_path)
+    media.write_image("a.png", PHOTO)
+    media.write_image("b.png", OTHER)
+    for album, count in (("one", 3), ("two", 2)):
+        for i in range(count):
+            media.write_image(Path(album) / f"{i}.png", texture(10 * count + i, 24, 24))
+    Path("empty").mkdir()
+    Path("notes.txt").write_text("not a picture")
+    np.save("rows.npy", np.random.default_rng(0).normal(size=(9, 3)))
+    np.savez("sets.npz", left=np.eye(3), right=np.eye(3)[:2] + 1)
+    return tmp_path
+
+
+# ── what is it? ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("item", "kind", "count"),
+    [
+        ("a.png", "photo", 1),
+        (Path("a.png"), "photo", 1),
+        (PHOTO, "photo", 1),
+        (PHOTO[..., 0], "photo", 1),
+        (torch.rand(3, 70, 70), "photo", 1),
+        (Image.new("RGB", (70, 70)), "photo", 1),
+        ("one", "album", 3),
+        (["a.png", "b.png"], "album", 2),
+        ([PHOTO, OTHER], "album", 2),
+        (np.stack([PHOTO, OTHER]), "album", 2),
+        ("rows.npy", "features", 9),
+        ("sets.npz#left", "features", None),
+        (np.zeros((5, 3)), "features", 5),
+        ((np.zeros((5, 3)), np.ones(5)), "features", 5),
+        ([[0.0, 1.0], [2.0, 3.0]], "features", 2),
+        (lw.Signature(np.zeros((4, 2))), "features", 4),
+        ("fashion", "generator", None),
+        ("mine.py:generator", "generator", None),
+    ],
+)
+def test_a_thing_is_told(item: Any, kind: str, count: int | None) -> None:
+    found = told(item)
+    assert (found.kind, found.count) == (kind, count)
+    assert found.words
+
+
+def test_generators_and_banks_are_told() -> None:
+    generator = Generator(lambda z: z @ torch.eye(2), Normal(2))
+    assert told(generator).kind == "generator"
+    assert told(harvest(generator, 4, progress=False)).words == "a bank of a generator"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ("nowhere.jpg", r"b: nowhere.jpg: no such file or folder"),
+        ("a\0b", r"b: .*no such file"),
+        ("x" * 5000, r"b: .*no such file"),
+        ("", r"b: expected a path, got an empty one"),
+        ("empty", r"b: empty: no picture in this folder"),
+        ("notes.txt", r"b: notes.txt is neither a picture nor a video"),
+        ("sets.npz#", r"b: "),
+        (3, r"b: expected a photo, .*got int"),
+        (None, r"b: expected a photo, .*got NoneType"),
+        (b"bytes", r"b: expected a photo, .*got bytes"),
+        ([], r"b: expected at least one picture"),
+        (["a.png", 3], r"b: item 1 is no picture"),
+        (np.zeros(3), r"b: expected a picture .* got shape \(3,\)"),
+        (np.zeros((1, 1, 1, 1, 1)), r"b: expected a picture"),
+    ],
+)
+def test_what_is_nothing_is_refused_by_name(item: Any, said: str) -> None:
+    with pytest.raises(lw.LikewiseError, match=said):
+        lw.compare("a.png", item)
+
+
+# ── which level? ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def side(kind: Any, count: int | None, where: str) -> Told:
+    return Told(None, kind, f"{kind} of {count}", where, count)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "level", "why"),
+    [
+        (("photo", 1), ("photo", 1), "pixels", "both are single photos"),
+        (("album", 8), ("album", MOST), "sets", f"both hold at most {MOST} pictures (8 and {MOST})"),
+        (("album", MOST + 1), ("album", 5000), "distributions", f"both hold more than {MOST} ({MOST + 1} and 5,000)"),
+        (("album", 5000), ("album", MOST), "sets", "b is album of 200, too few for a distribution"),
+        (("photo", 1), ("album", 5000), "sets", "a is photo of 1, too few for a distribution"),
+        (("video", None), ("video", None), "sets", "both are videos"),
+        (("video", None), ("album", 5000), "sets", "a is video"),
+        (("photo", 1), ("video", None), "sets", "a is photo of 1 and b video of None"),
+        (("features", 9), ("features", 9), "sets", "both are sets of features"),
+        (("features", 900), ("features", 900), "distributions", "both hold more than"),
+        (("generator", None), ("album", 9), "distributions", "a is generator"),
+        (("features", 3), ("generator", None), "distributions", "b is generator"),
+    ],
+)
+def test_a_pair_has_its_level_and_a_reason(a: Any, b: Any, level: str, why: str) -> None:
+    found, reason = choose(side(*a, "a"), side(*b, "b"))
+    assert found == level
+    assert reason.startswith(why)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("pair", "level", "said"),
+    [
+        (("one", "a.png"), "pixels", "a: pixels compares two single photos, got a folder of 3 pictures"),
+        (("a.png", "one"), "images", "b: images compares two single photos"),
+        (("one", "fashion"), "sets", "b: a set is finite, got the generator fashion"),
+        (("a.png", "one"), "distributions", "a: a single photo has no distribution"),
+        (("a.png", "b.png"), "volumes", "level: expected auto, pixels, images, sets, distributions, got 'volumes'"),
+    ],
+)
+def test_a_level_that_does_not_fit_is_refused(pair: tuple[str, str], level: str, said: str) -> None:
+    with pytest.raises(lw.InputError, match=said):
+        lw.compare(*pair, level=level)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_option_of_another_level_is_refused() -> None:
+    with pytest.raises(lw.InputError, match="gamma: not an option of the level pixels; it is one of sets"):
+        lw.compare("a.png", "b.png", gamma=1.0)
+    with pytest.raises(lw.InputError, match="rho: only a bank"):
+        lw.compare("one", "fashion", rho=-1.0)
+    with pytest.raises(lw.InputError, match="on_error"):
+        lw.compare("one", "two", on_error="ignore")
+
+
+# ── at its level ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_two_photos_are_pixels_with_the_image_distance_beside() -> None:
+    model = Shifted(3, -2)
+    found = lw.compare(PHOTO, OTHER, model=model)
+    assert (found.level, found.why) == ("pixels", "both are single photos")
+    assert isinstance(found.own, PixelComparison)
+    assert found.distance == 0
+    assert model.calls == 2  # the matches are guided by the same flows
+    np.testing.assert_array_equal(np.asarray(found.flow)[5, 5], [3, -2])  # an attribute of the level's own
+    assert found.beside is not None
+    assert found.beside.distance == lw.images.compare(PHOTO, OTHER).distance
+    assert found.matches is not None
+    assert len(found.matches) > 10
+    near = found.matches.of_stage(1)
+    assert np.abs(near.b - near.a - [3, -2]).max() < 5.1
+    record = json.loads(found.to_json())
+    assert record["images"]["distance"] == found.beside.distance
+    assert record["matches"]["matches"] == len(found.matches)
+    assert found.verdict == record["verdict"] == "same"
+    assert "because both are single photos: same (" in repr(found)
+    assert "PixelComparison(distance=0 px" in repr(found)
+    assert lw.compare(np.eye(3), np.eye(3)[:2]).verdict is None
+
+
+def test_the_level_images_can_be_asked_for() -> None:
+    found = lw.compare(PHOTO, OTHER, level="images")
+    assert isinstance(found.own, ImageComparison)
+    assert found.why == "it was asked for"
+    assert found.beside is None
+
+
+class TestSets(ContractOfALevel):
+    def pair(self):
+        rng = np.random.default_rng(0)
+        return rng.normal(size=(6, 3)), rng.normal(size=(7, 3)) + 1
+
+    def compare(self, x, y):
+        return lw.compare(x, y, value="divergence")
+
+    def wrong(self):
+        x, y = self.pair()
+        return [(lambda: lw.compare(x, y[:, :2]), "q"), (lambda: lw.compare(x, y, gamma=-1.0), "gamma")]
+
+
+@pytest.mark.usefixtures("here")
+def test_two_folders_are_sets() -> None:
+    found = lw.compare("one", "two", describe=colours)
+    assert found.level == "sets"
+    assert isinstance(found.own, SetComparison)
+    expected = lw.sets.compare(colours(media.images("one")), colours(media.images("two")))
+    assert found.distance == pytest.approx(expected.distance)
+    assert [Path(n).name for n in found.p.names] == ["0.png", "1.png", "2.png"]
+    names, arrays = [str(p) for p in media.images("one")], [media.read_array(p) for p in media.images("two")]
+    again = lw.compare(names, arrays, describe=colours)
+    assert again.distance == pytest.approx(found.distance)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_photo_beside_a_folder_is_a_set_of_one() -> None:
+    found = lw.compare("a.png", "two", describe=colours)
+    assert (found.level, found.plan.shape) == ("sets", (1, 2))
+    assert found.why == "a is a single photo and b a folder of 2 pictures"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_large_set_has_at_most_k_points() -> None:
+    found = lw.compare(media.images("one"), media.images("two"), describe=colours, k=2)
+    assert found.plan.shape == (2, 2)
+
+
+def test_videos_are_sets_of_frames(tmp_path: Path) -> None:
+    pytest.importorskip("av", reason="needs the extra video")
+    for name, shade in (("a.mp4", 40), ("b.mp4", 200)):
+        video(tmp_path / name, shade)
+    found = lw.compare(tmp_path / "a.mp4", tmp_path / "b.mp4", describe=colours, every=2)
+    assert (found.level, found.why) == ("sets", "both are videos")
+    assert found.plan.shape == (4, 4)
+    assert [n.rpartition("#")[2] for n in found.p.names] == ["0", "2", "4", "6"]
+    mixed = lw.compare(tmp_path / "a.mp4", [PHOTO], describe=colours)
+    assert mixed.why == "a is a video and b a list of one picture"
+
+
+def video(path: Path, shade: int, frames: int = 8) -> None:
+    import av
+
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for i in range(frames):
+            picture = np.full((64, 64, 3), shade + 4 * i, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+
+
+@pytest.mark.usefixtures("here")
+def test_unreadable_pictures_are_refused_or_left_out() -> None:
+    whole = Path("one/0.png").read_bytes()
+    Path("one/torn.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(lw.FileError, match=r"torn\.png"):
+        lw.compare("one", "two")
+    found = lw.compare("one", "two", on_error="skip")
+    assert [Path(name).name for name, _ in found.skipped] == ["torn.png"]
+    assert found.plan.shape == (3, 2)
+    assert found.to_dict()["skipped"][0]["reason"]
+    Path("torn").mkdir()
+    Path("one/torn.png").rename("torn/torn.png")
+    with pytest.raises(lw.FileError, match="b: no picture of it can be read"):
+        lw.compare("one", "torn", on_error="skip")
+
+
+@pytest.mark.usefixtures("here")
+def test_files_of_features_are_sets() -> None:
+    found = lw.compare("sets.npz#left", "sets.npz#right")
+    assert found.distance == pytest.approx(lw.sets.compare(np.eye(3), np.eye(3)[:2] + 1).distance)
+    assert lw.compare("rows.npy", "sets.npz#left").plan.shape == (8, 3)
+    with pytest.raises(lw.InputError, match=r"a: sets.npz holds 2 sets; say which, as in sets.npz#left"):
+        lw.compare("sets.npz", "rows.npy")
+    with pytest.raises(lw.InputError, match=r"a: sets.npz has no set 'middle'"):
+        lw.compare("sets.npz#middle", "rows.npy")
+
+
+class TestDistributions(ContractOfALevel):
+    """Rows of features, more than MOST of them on both sides."""
+
+    def pair(self):
+        rng = np.random.default_rng(0)
+        return rng.normal(size=(MOST + 1, 3)), rng.normal(size=(MOST + 1, 3)) + 0.5
+
+    def compare(self, x, y):
+        return lw.compare(x, y)
+
+    def wrong(self):
+        x, y = self.pair()
+        return [(lambda: lw.compare(x, y[:, :2]), "fake"), (lambda: lw.compare(x, y, k=0), "k")]
+
+    def test_it_is_the_levels_own(self):
+        x, y = self.pair()
+        found, own = lw.compare(x, y), lw.distributions.compare(x, y)
+        assert found.level == "distributions"
+        assert (found.distance, found.recall) == (own.distance, own.recall)
+
+
+def test_a_generator_is_a_distribution_and_its_bank_at_rho_zero_too() -> None:
+    generator = Generator(lambda z: z @ torch.tensor([[2.0, 0.0], [0.0, 1.0]]), Normal(2))
+    real = np.random.default_rng(0).normal(size=(40, 2))
+    found = lw.compare(real, generator)
+    assert (found.level, found.why) == ("distributions", "b is a generator")
+    assert len(found.fake) == 40
+    bank = harvest(generator, 60, progress=False)
+    drawn = lw.compare(real, bank, generator=generator, n=50)
+    assert len(drawn.fake) == 50
+    with pytest.raises(lw.InputError, match=r"generator: b is a bank of .*; give the generator"):
+        lw.compare(real, bank)
+    with pytest.raises(lw.InputError, match="generator"):
+        lw.compare(real, bank, generator=Generator(lambda z: z[:, :1], Normal(2)))
+
+
+def test_a_bank_of_a_shipped_generator_knows_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    about = About(None, "likewise-fashion", "pixel", None, False, None, "gram")
+    Bank(rng.normal(size=(12, 24)).astype(np.float32), rng.normal(size=(12, 2)), about=about).save(tmp_path / "bank")
+    assert told(tmp_path / "bank").words == "a bank of a generator"
+    rows = rng.normal(size=(6, 4))
+    low, high = (lw.compare(rows, tmp_path / "bank", describe=corner, rho=rho, n=12) for rho in (-3.0, 3.0))
+    assert (low.level, len(low.fake)) == ("distributions", 12)
+    assert (low.fake.rows != high.fake.rows).any()
+
+
+def corner(pictures: torch.Tensor) -> torch.Tensor:
+    """A describer that needs no network: four pixels."""
+    return pictures[:, 0, 10:12, 10:12].flatten(1)
+
+
+def test_what_the_choice_adds_does_not_hide_what_is_missing() -> None:
+    found = lw.compare(np.eye(3), np.eye(3))
+    with pytest.raises(AttributeError):
+        found.no_such_thing  # noqa: B018
+    assert levels.Chosen.__doc__
