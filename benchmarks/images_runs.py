@@ -129,7 +129,7 @@ class Cell:
         """Train, or go on with it; what the last network is worth on new classes."""
         from likewise.images.training import Training
         from likewise.store.run import Run
-        from likewise.train.distributed import World
+        from likewise.train.distributed import ProcessGroup
 
         birds = self.birds
         config = self.variant.configs(self.config, self.seed)[0]
@@ -139,7 +139,7 @@ class Cell:
             write_text(by, commit() + "\n")
         watch = {"test": birds.test, "train": birds.training.subset(np.arange(0, len(birds.training), 3))}
         problem = Training(
-            birds.training, birds.validation, watch, config, world=World(), cache=birds.folder / "frozen"
+            birds.training, birds.validation, watch, config, processes=ProcessGroup(), cache=birds.folder / "frozen"
         )
         model = problem.fitted(run, resume=True)
         rows = {name: problem.examined[name].rows(model.network) for name in UNSEEN}

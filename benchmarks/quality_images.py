@@ -104,13 +104,15 @@ def _untrained(birds: Birds, size: int, shortest: int) -> Rows:
     from likewise.images.model import Embedder
     from likewise.images.training import Training
     from likewise.nn import EfficientNetLite0
-    from likewise.train.distributed import World
+    from likewise.train.distributed import ProcessGroup
 
     plain = EfficientNetLite0.pretrained().fold()
     config = dataclasses.replace(SHORT, frozen=0, size=size, shortest=shortest, **MARGIN.changes)
     models = {
         "frozen ImageNet feature": Embedder(plain, name="frozen", dim=plain.dim, size=size, shortest=shortest),
-        "its principal axes, before training": Training(birds.training, None, {}, config, world=World()).embedder(),
+        "its principal axes, before training": Training(
+            birds.training, None, {}, config, processes=ProcessGroup()
+        ).embedder(),
     }
     rows: Rows = []
     for name, model in models.items():

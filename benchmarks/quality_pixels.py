@@ -194,7 +194,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "SED + full cycle": {"sed": 0.5, "cycle": 0.1, "cycle_mode": "full"},
     "SED + BiT + adaptive cycle": {"sed": 0.5, "bit": 1.0, "cycle": 0.1},
 }
-KNOBS: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "all, α 1": {**ARMS["SED + BiT + adaptive cycle"], "alpha": 1.0},
     "all, β 0": {**ARMS["SED + BiT + adaptive cycle"], "beta": 0.0},
     "all, cycle × 10": {**ARMS["SED + BiT + adaptive cycle"], "cycle": 1.0},
@@ -211,9 +211,9 @@ def ablation(
 
     pictures, start = Photos.folder(photos, shortest=400), lw.load(warm).network
     rows = []
-    for name, knobs in arms.items():
+    for name, options in arms.items():
         files = [cells / f"{_slug(name)}-{seed}.json" for seed in range(seeds)]
-        runs = [_arm(pictures, start, data, file, {**knobs, "seed": seed}) for seed, file in enumerate(files)]
+        runs = [_arm(pictures, start, data, file, {**options, "seed": seed}) for seed, file in enumerate(files)]
         row: dict[str, Any] = {"losses": name, "seeds": seeds}
         for key in runs[0]:
             values = [r[key] for r in runs]
@@ -224,7 +224,7 @@ def ablation(
     return rows
 
 
-def _arm(photos: Any, start: Any, data: Path | None, cell: Path, knobs: dict[str, Any]) -> dict[str, float]:
+def _arm(photos: Any, start: Any, data: Path | None, cell: Path, options: dict[str, Any]) -> dict[str, float]:
     import copy
 
     import torch
@@ -238,10 +238,10 @@ def _arm(photos: Any, start: Any, data: Path | None, cell: Path, knobs: dict[str
         return dict(json.loads(cell.read_text()))
     torch.set_num_threads(1)
     network = copy.deepcopy(start)
-    with seeded(knobs["seed"]):
+    with seeded(options["seed"]):
         network.refine = Refine(network.dim, network.hidden)
     began = time.process_time()
-    model = train(photos, dataclasses.replace(BASE, **knobs), start=Aligner(network))
+    model = train(photos, dataclasses.replace(BASE, **options), start=Aligner(network))
     seconds = time.process_time() - began
     plain = Aligner(model.network, Manner(search="never", passes=1, polish=False, snap=2.0))  # type: ignore[union-attr]
     found = {"training CPU-s": seconds}
@@ -260,7 +260,7 @@ def _slug(name: str) -> str:
 
 
 @click.command()
-@click.option("--only", type=click.Choice(["flow", "matching", "ablation", "knobs"]), help="one experiment")
+@click.option("--only", type=click.Choice(["flow", "matching", "ablation", "options"]), help="one experiment")
 @click.option("--places", default=100, show_default=True, help="rendered pairs")
 @click.option(
     "--photos", type=click.Path(path_type=Path), help="the folder of benchmarks/training_photos.py, for ablation"
@@ -285,7 +285,7 @@ def pixels(
         columns = ["pair", "method", "matches", "MMA@1", "MMA@3", "MMA@5"]
         record("quality-pixels-matching", columns, matching(data), f"{command} --only matching")
     folder = cells or cache_folder() / "benchmarks" / "pixels"
-    for study, arms in (("ablation", ARMS), ("knobs", KNOBS)):
+    for study, arms in (("ablation", ARMS), ("options", OPTIONS)):
         if chosen(study) and photos is not None and warm is not None:
             rows = ablation(photos, warm, data, folder, seeds, arms)
             columns = ["losses", "rendered", "rendered, s.e.", *(["graf + wall", "graf + wall, s.e."] if data else [])]

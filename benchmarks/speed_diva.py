@@ -19,7 +19,7 @@ import torch
 from likewise.images.config import Config
 from likewise.images.dataset import Dataset
 from likewise.images.training import Training
-from likewise.train.distributed import World
+from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import Loop
 from record import record
 
@@ -38,8 +38,8 @@ class Timed:
 
     def __init__(self, **changes: Any) -> None:
         config = Config(start="random", validation=0.0, views=2, **changes)
-        self.problem = Training(made(), None, {}, config, world=World())
-        self.loop, self.moved = Loop(self.problem, self.problem.settings, world=World()), 0.0
+        self.problem = Training(made(), None, {}, config, processes=ProcessGroup())
+        self.loop, self.moved = Loop(self.problem, self.problem.settings, processes=ProcessGroup()), 0.0
         if self.problem.follower is not None:
             self.problem.follower.register_forward_pre_hook(lambda *_: self._mark(-1))
             self.problem.follower.register_forward_hook(lambda *_: self._mark(+1))

@@ -1,6 +1,6 @@
 """Sphinx: MyST pages, furo, and hooks that write what would otherwise go stale.
 
-`<!-- knobs:module:Class -->` becomes the table of that class's knobs (engine.config.table);
+`<!-- options:module:Class -->` becomes the table of that class's options (train.options.table);
 `<!-- commands -->` becomes the help of every command of the command line, read from click;
 {cites}`MLML 4 5` becomes the functions whose docstrings cite these equations;
 {tests}`word` becomes the tests whose file or name has that word, and is a warning (an error, then) if there is none.
@@ -53,20 +53,20 @@ pygments_style = "friendly"
 ROOT = Path(__file__).resolve().parent.parent
 CITES = re.compile(r"\{cites\}`([^`]+)`")
 TESTS = re.compile(r"\{tests\}`([^`]+)`")
-KNOBS = re.compile(r"<!-- knobs:([\w.]+):(\w+) -->")
+OPTIONS = re.compile(r"<!-- options:([\w.]+):(\w+) -->")
 
 
 def fill(app: Any, name: str, source: list[str]) -> None:
-    """Write the tables of knobs and the help of the commands into a page before it is parsed."""
-    source[0] = KNOBS.sub(lambda m: knobs(m[1], m[2]), source[0])
+    """Write the tables of options and the help of the commands into a page before it is parsed."""
+    source[0] = OPTIONS.sub(lambda m: options_table(m[1], m[2]), source[0])
     source[0] = CITES.sub(lambda m: _listed(cites(m[1]), m[0], name), source[0])
     source[0] = TESTS.sub(lambda m: _listed(tests(m[1]), m[0], name), source[0])
     if "<!-- commands -->" in source[0]:
         source[0] = source[0].replace("<!-- commands -->", commands())
 
 
-def knobs(module: str, name: str) -> str:
-    """The knobs of a class as a Markdown table."""
+def options_table(module: str, name: str) -> str:
+    """The options of a class as a Markdown table."""
     from likewise.train.options import table
 
     return table(getattr(importlib.import_module(module), name))

@@ -127,7 +127,9 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "nn.preparation.resized": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
     "images.data.whole": lambda f, png: f(photo()),
     "images.data.thumbnail": lambda f, png: f(photo(), 20),
-    "sets.transport.batched.log_sinkhorn": lambda f, png: f(batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3),
+    "sets.transport.batched.log_sinkhorn": lambda f, png: f(
+        batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3
+    ),
     "sets.transport.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
     "images.triplets.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
     "images.triplets.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),
@@ -183,7 +185,9 @@ CALLS |= {
     "pixels.geometry.homography_flow": lambda f, png: f(torch.eye(3).expand(2, 3, 3), 8, 10),
     "pixels.geometry.scaling": lambda f, png: f((4, 5), (6, 7)),
     "pixels.geometry.rescale_fundamental": lambda f, png: f(SKEW, (4, 5), (6, 7), (4, 5), (6, 7)),
-    "pixels.geometry.rescale_homography": lambda f, png: f(torch.eye(3).expand(2, 3, 3), (4, 5), (6, 7), (4, 5), (6, 7)),
+    "pixels.geometry.rescale_homography": lambda f, png: f(
+        torch.eye(3).expand(2, 3, 3), (4, 5), (6, 7), (4, 5), (6, 7)
+    ),
     "pixels.geometry.rescale_intrinsics": lambda f, png: f(torch.eye(3), (4, 5), (6, 7)),
     "pixels.resampling.grid": lambda f, png: f(4, 5),
     "pixels.resampling.sample": lambda f, png: f(torch.rand(2, 3, 4, 5), places().expand(2, -1, -1, -1)),

@@ -3,7 +3,7 @@
 LikewiseError
 ├── InputError (also a ValueError)      an argument is wrong: which, what was expected, what came
 │   ├── ShapeError                      an array has the wrong shape
-│   └── ConfigError                     a knob is unknown or out of its bounds
+│   └── ConfigError                     an option is unknown or out of its bounds
 ├── FileError (also an OSError)         a file is missing, damaged, hostile or of another kind
 ├── ShardError (engine.shards)          some shards of a job failed: which, why; the finished ones are kept
 ├── BudgetError (distributions.online)  a sampler would need more Jacobians than it was allowed
@@ -31,7 +31,7 @@ class ShapeError(InputError):
 
 
 class ConfigError(InputError):
-    """A knob is unknown, of the wrong type, or out of its bounds."""
+    """An option is unknown, of the wrong type, or out of its bounds."""
 
 
 class FileError(LikewiseError, OSError):

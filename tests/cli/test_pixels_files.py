@@ -185,16 +185,16 @@ def test_frames_are_not_searched_for_turns(monkeypatch: pytest.MonkeyPatch) -> N
 # ── sfm, localize ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_sfm_hands_every_knob_over_and_tells_the_summary(run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sfm_hands_every_option_over_and_tells_the_summary(run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     summary = {
         "registered": 4, "photos": 6, "points": 1234, "reprojection error": 0.714, "epipolar error": 0.226,
         "left out": ["photos/x.jpg", "photos/y.jpg"], "metres a unit": {"scale": 2.5, "error": 3.25, "photos": 5},
     }  # fmt: skip
 
-    def reconstruct(photos: str, out: Path, **knobs: Any) -> list[int]:
-        asked.update(knobs, photos=photos)
-        knobs["report"]("a step")
+    def reconstruct(photos: str, out: Path, **options: Any) -> list[int]:
+        asked.update(options, photos=photos)
+        options["report"]("a step")
         media.write_text(out / "summary.json", json.dumps(summary))
         return [1, 2, 3]
 
@@ -251,10 +251,10 @@ class Atlas:
     def __repr__(self) -> str:
         return "Map(3 photos, 9 points)"
 
-    def localize(self, query: str, **knobs: Any) -> Any:
+    def localize(self, query: str, **options: Any) -> Any:
         from likewise.pixels.localize import Located
 
-        self.asked.append(knobs)
+        self.asked.append(options)
         some = np.zeros((4, 2)), np.zeros((4, 3))
         if "dark" in query:
             return Located(None, None, *some, np.zeros(4, bool), (), np.eye(3), "4 features match points")

@@ -13,7 +13,7 @@ from PIL import Image
 
 import likewise as lw
 from likewise import cli, media
-from likewise.cli.pixels_train import KNOBS, curves
+from likewise.cli.pixels_train import OPTIONS, curves
 from likewise.pixels.config import Config
 from likewise.pixels.presets import preset
 from worlds.command import Ran
@@ -69,7 +69,7 @@ def test_without_flags_it_is_the_default_recipe(run, asked: dict[str, Any]) -> N
         assert im.format == "PNG"
 
 
-def test_every_knob_has_a_flag(run, asked: dict[str, Any]) -> None:
+def test_every_option_has_a_flag(run, asked: dict[str, Any]) -> None:
     words = [
         "--warm",
         "3",
@@ -87,7 +87,7 @@ def test_every_knob_has_a_flag(run, asked: dict[str, Any]) -> None:
     assert asked["config"] == Config(warm=3, network="tiny", scenes=5, one_way=True, cycle_mode="full", sed=0.25)
     from likewise.cli.pixels_train import train
 
-    assert {*KNOBS} <= {p.name for p in train.params}
+    assert {*OPTIONS} <= {p.name for p in train.params}
 
 
 def test_a_preset_gives_way_to_flags(run, asked: dict[str, Any]) -> None:

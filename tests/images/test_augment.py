@@ -156,7 +156,7 @@ def test_the_decoder_may_stop_where_the_smallest_crop_still_has_its_pixels(small
         ({"ratio": (2.0, 1.0)}, "ratio: "),
     ],
 )
-def test_wrong_knobs_are_named(wrong: dict[str, object], said: str) -> None:
+def test_wrong_options_are_named(wrong: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Augment(**wrong)  # type: ignore[arg-type]
 

@@ -320,9 +320,9 @@ def test_errors_that_are_not_the_pictures_are_raised(monkeypatch: pytest.MonkeyP
 def test_refusals_name_the_argument(tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match=r"labels: expected \(12,\), one a picture, got shape \(3,\)"):
         Loader(ARRAYS, [0, 1, 2], SMALL)
-    for knob in ("views", "seed", "workers", "keep_side"):
-        with pytest.raises(InputError, match=f"{knob}: expected a whole number"):
-            Loader(ARRAYS, LABELS, SMALL, **{knob: -1})  # type: ignore[arg-type]
+    for option in ("views", "seed", "workers", "keep_side"):
+        with pytest.raises(InputError, match=f"{option}: expected a whole number"):
+            Loader(ARRAYS, LABELS, SMALL, **{option: -1})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="keep_side: expected with keep_in"):
         Loader(ARRAYS, LABELS, SMALL, keep_in=tmp_path)
     with pytest.raises(FileError, match="cannot keep pictures here"):

@@ -10,7 +10,7 @@ import likewise as lw
 from likewise.cli.images_train import configured
 from likewise.errors import ConfigError
 from likewise.images.presets import PRESETS
-from likewise.train.options import options
+from likewise.train.options import add_options
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -42,7 +42,7 @@ def test_flags_win_over_a_preset() -> None:
     found = []
 
     @click.command()
-    @options(lw.images.Config)
+    @add_options(lw.images.Config)
     def command(**given: object) -> None:
         found.append(configured("sop-resnet50", given))
 

@@ -29,7 +29,7 @@ from likewise.images.training import MODEL, Training, train
 from likewise.nn import as_backbone
 from likewise.nn.network import seeded
 from likewise.store.run import Run
-from likewise.train.distributed import World
+from likewise.train.distributed import ProcessGroup
 from worlds.shapes import stripes
 
 SMALL: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_a_mirrored_embedder_does_not_tell_left_from_right(tmp_path: Path) -> No
 def test_what_is_watched_is_what_the_embedder_gives(frozen: int) -> None:
     """With mirror images and a frozen part or not: the same rows from kept inputs and from pictures."""
     data = stripes(6, 6)
-    problem = Training(data, data, {}, config(steps=2, frozen=frozen, norm="frozen"), world=World())
+    problem = Training(data, data, {}, config(steps=2, frozen=frozen, norm="frozen"), processes=ProcessGroup())
     model = problem.fitted(None, resume=False)
     rows = problem.examined["validation"].rows(model.network)
     assert rows == pytest.approx(model.embed(data.items), abs=3e-3 if frozen else 1e-5)  # kept as float16
@@ -249,21 +249,21 @@ RANKS = """
 import json, sys
 import torch
 torch.set_num_threads(1)
-from likewise.train.distributed import World
+from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import Loop
 from likewise.images.config import Config
 from likewise.images.training import Training
 from worlds.shapes import stripes
 
-world = World.current()
-problem = Training(stripes(8, 8), None, {}, Config(**json.loads(sys.argv[1])), world=world)
-loop = Loop(problem, problem.settings, world=world)
+processes = ProcessGroup.current()
+problem = Training(stripes(8, 8), None, {}, Config(**json.loads(sys.argv[1])), processes=processes)
+loop = Loop(problem, problem.settings, processes=processes)
 losses = []
 for step in range(problem.settings.steps):
     loss, _ = problem.loss(step)
     losses.append(loss.item())
     loop._step(step)
-if world.first:
+if processes.first:
     norm = sum(p.double().square().sum().item() for p in problem.network.parameters())
     found = {"losses": losses, "norm": norm, "queue": problem.objective.tasks[3].queue.ids.tolist()}
     json.dump(found, open(sys.argv[2], "w"))
@@ -294,18 +294,18 @@ def test_two_processes_equal_one_with_the_double_batch(tmp_path: Path) -> None:
 
 def test_part_of_a_world_that_is_too_small() -> None:
     with pytest.raises(InputError, match="evenly"):
-        World(0, 3).part(16)
+        ProcessGroup(0, 3).part(16)
 
 
 def test_turned_pictures_of_several_processes_keep_their_turns() -> None:
     """Gathered rows come process by process; the task counts on all of one turn side by side."""
 
-    class Two(World):
+    class Two(ProcessGroup):
         def gather(self, x):
             return torch.cat([x, x])
 
     problem = Training.__new__(Training)
-    problem.config, problem.world = config(frozen=0), Two(0, 2)
+    problem.config, problem.processes = config(frozen=0), Two(0, 2)
     problem.network = lambda x: x[:, :1, 0, :1]  # what is at the top left says how far a picture was turned
     corners = torch.zeros(16, 3, 2, 2)
     corners[:, 0] = torch.tensor([[0.0, 1.0], [3.0, 2.0]])
@@ -344,7 +344,7 @@ def torn(folder: Path, data: Any, *bad: int) -> Any:
 def test_what_could_not_be_read_is_known_after_a_resume(tmp_path: Path) -> None:
     data = torn(tmp_path / "files", stripes(3, 4), 0, 5)
     chosen = config(frozen=1, norm="frozen", mirror=False, tasks="disc")
-    network = Training(stripes(4, 4), None, {}, chosen, world=World()).whole.eval()
+    network = Training(stripes(4, 4), None, {}, chosen, processes=ProcessGroup()).whole.eval()
     with torch.no_grad():
         seen = [Examined(data, chosen, network.stem, "cpu", cache=tmp_path / "cache") for _ in range(2)]
         recalls = [one.recall(network) for one in seen]
@@ -366,7 +366,7 @@ def test_kept_maps_are_those_of_the_pictures_that_are_shown(tmp_path: Path) -> N
     assert data.labels[shown[1]] == 0
     assert all(np.array_equal(maps[i], maps[shown[i]]) for i in range(12))
     assert set(shown) == {0, 2, 3, 4, 5, 6, 7}
-    source = Kept(maps, shown, Schedule(BalancedBatches(data.labels, 3, 4)), views=1, seed=0, world=World())
+    source = Kept(maps, shown, Schedule(BalancedBatches(data.labels, 3, 4)), views=1, seed=0, processes=ProcessGroup())
     assert set(data.labels[source.batch(0)[0]]) == {0, 1}
 
 

@@ -168,11 +168,11 @@ def test_binary_descriptors_go_by_hamming() -> None:
 # --------------------------------------------------------------------------------------------------------- hand cases
 
 
-def hand(**knobs: object) -> Matches:
+def hand(**options: object) -> Matches:
     """Two features of a at x = 10 and 50; in b their look-alikes are swapped, the places are not."""
     pa, pb = [[10.0, 10.0], [50.0, 10.0]], [[11.0, 10.0], [51.0, 10.0]]
     da, db = [[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]
-    return match(BLANK, BLANK, features=(pa, da, pb, db), model=STILL, **knobs)  # type: ignore[arg-type]
+    return match(BLANK, BLANK, features=(pa, da, pb, db), model=STILL, **options)  # type: ignore[arg-type]
 
 
 def test_the_flow_outweighs_the_look_inside_the_radius() -> None:
@@ -348,7 +348,7 @@ def test_different_sizes_and_depths_match() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "words"),
+    ("options", "words"),
     [
         ({"radius": 0}, "radius: expected"),
         ({"search": "some"}, "search: expected 'all' or 'left'"),
@@ -359,10 +359,10 @@ def test_different_sizes_and_depths_match() -> None:
         ({"flows": (np.zeros((4, 4, 3)), np.zeros((4, 4, 2)))}, "flow a→b: expected"),
     ],
 )
-def test_wrong_arguments_are_named(knobs: dict, words: str) -> None:
+def test_wrong_arguments_are_named(options: dict, words: str) -> None:
     shown = texture(size=(90, 120))
     with pytest.raises(InputError, match=words):
-        match(shown, shown, **({"model": STILL} | knobs))
+        match(shown, shown, **({"model": STILL} | options))
 
 
 def test_features_that_cannot_be_compared_are_refused() -> None:

@@ -7,12 +7,12 @@ import pytest
 from likewise.errors import ConfigError
 from likewise.pixels.config import Config
 from likewise.pixels.presets import PRESETS, preset, settings
-from likewise.train.options import knobs
+from likewise.train.options import list_options
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_valid_and_name_knobs_that_exist(name: str) -> None:
-    assert set(settings(name)) <= {k.name for k in knobs(Config)}
+def test_presets_are_valid_and_name_options_that_exist(name: str) -> None:
+    assert set(settings(name)) <= {k.name for k in list_options(Config)}
     made = preset(name)
     assert {k: getattr(made, k) for k in settings(name)} == settings(name)
 

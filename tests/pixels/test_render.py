@@ -300,7 +300,7 @@ def test_a_lamp_falls_off_and_its_cone_has_an_edge() -> None:
     assert seen[15, 0].max() == 0  # 3 m to the side: outside the cone
 
 
-# ---------------------------------------------------------------------------------------------------- seeds and knobs
+# ---------------------------------------------------------------------------------------------------- seeds and options
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:

@@ -14,7 +14,7 @@ from likewise.pixels.photos import Photos
 from likewise.pixels.raft import RAFT
 from likewise.pixels.sources import rendered, scenes_of
 from likewise.pixels.training import Training, train
-from likewise.train.distributed import World
+from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import Loop
 
 SMALL = Config(
@@ -66,7 +66,7 @@ def test_a_run_goes_on_to_the_same_bits(photos, tmp_path):
     problem = Training(photos, scenes_of("rendered", photos), SMALL)
     from likewise.pixels.training import _run
 
-    run = _run(tmp_path / "part", photos, SMALL, False, World())
+    run = _run(tmp_path / "part", photos, SMALL, False, ProcessGroup())
     loop = Loop(problem, dataclasses.replace(problem.settings), run=run)
     for _ in range(3):
         loop._step(loop.fitted.step)
@@ -83,7 +83,7 @@ def test_two_processes_add_up_to_one(photos):
     c = dataclasses.replace(SMALL, warm=1, refine=0, joint=0)
     whole = Training(photos, None, c)
     whole.loss(0)[0].backward()
-    parts = [Training(photos, None, c, world=World(rank, 2)) for rank in (0, 1)]
+    parts = [Training(photos, None, c, processes=ProcessGroup(rank, 2)) for rank in (0, 1)]
     for part in parts:
         part.network.load_state_dict(whole.network.state_dict())
         part.loss(0)[0].backward()

@@ -22,7 +22,7 @@ from likewise.store import checkpoint
 from likewise.store import run as runs
 from likewise.types import Signature
 
-KNOBS = {"max_iter": 4, "rounds": 2, "rule": "auto", "multilevel": False}
+OPTIONS = {"max_iter": 4, "rounds": 2, "rule": "auto", "multilevel": False}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def world():
 @pytest.fixture(scope="module")
 def whole(world):
     records = []
-    return WassersteinLMNN(**KNOBS).fit(*world, watch=records.append), records
+    return WassersteinLMNN(**OPTIONS).fit(*world, watch=records.append), records
 
 
 class Stopped(Exception):
@@ -75,9 +75,9 @@ def test_a_stopped_fit_goes_on_to_the_same_bytes(world, whole, tmp_path, after):
     expected, records = whole
     parts = Parts(tmp_path, "key")
     with pytest.raises(Stopped):
-        WassersteinLMNN(**KNOBS).fit(*world, watch=stop_after(after), remember=parts)
+        WassersteinLMNN(**OPTIONS).fit(*world, watch=stop_after(after), remember=parts)
     again, rest = Parts(tmp_path, "key"), []
-    model = WassersteinLMNN(**KNOBS).fit(*world, watch=rest.append, remember=again)
+    model = WassersteinLMNN(**OPTIONS).fit(*world, watch=rest.append, remember=again)
     assert len(again.found) == min(after // 4 - (after % 4 == 0), 6)
     assert len(rest) == len(records) - 4 * len(again.found)
     assert model.M0_.tobytes() == expected.M0_.tobytes()
@@ -87,8 +87,8 @@ def test_a_stopped_fit_goes_on_to_the_same_bytes(world, whole, tmp_path, after):
 
 def test_a_finished_fit_is_only_read(world, whole, tmp_path):
     parts = Parts(tmp_path, "key")
-    WassersteinLMNN(**KNOBS).fit(*world, remember=parts)
-    model = WassersteinLMNN(**KNOBS).fit(*world, watch=stop_after(1), remember=Parts(tmp_path, "key"))
+    WassersteinLMNN(**OPTIONS).fit(*world, remember=parts)
+    model = WassersteinLMNN(**OPTIONS).fit(*world, watch=stop_after(1), remember=Parts(tmp_path, "key"))
     assert model.M0_.tobytes() == whole[0].M0_.tobytes()
 
 
@@ -113,13 +113,13 @@ def test_a_damaged_part_is_made_again(tmp_path):
 
 def test_the_key_is_of_all_that_decides(world):
     X, y = world
-    knobs = WassersteinLMNN().get_params()
-    key = fit_key(X, y, knobs)
-    assert fit_key(X, y, {**knobs, "n_jobs": 7, "verbose": True}) == key
+    options = WassersteinLMNN().get_params()
+    key = fit_key(X, y, options)
+    assert fit_key(X, y, {**options, "n_jobs": 7, "verbose": True}) == key
     moved = [Signature(X[0].points + 1e-12, X[0].weights), *X[1:]]
     levels = [Signature(s.points, s.weights, level="t") for s in X]
-    others = [fit_key(moved, y, knobs), fit_key(X, y[::-1], knobs), fit_key(X, y, {**knobs, "mu": 0.4})]
-    others.append(fit_key(levels, y, knobs))
+    others = [fit_key(moved, y, options), fit_key(X, y[::-1], options), fit_key(X, y, {**options, "mu": 0.4})]
+    others.append(fit_key(levels, y, options))
     assert len({key, *others}) == 5
 
 

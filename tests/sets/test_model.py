@@ -20,7 +20,7 @@ from likewise.sets import folds, learning, rules, selection
 from likewise.sets import multilevel as ml
 from likewise.sets.model import WassersteinLMNN
 from likewise.sets.transport import solvers as transport
-from likewise.train.options import knobs
+from likewise.train.options import list_options
 from likewise.types import Signature
 
 FIXED = {"rho0": 0.3, "rhot": 0.3, "start": "identity"}
@@ -82,12 +82,12 @@ def world_with_relations():
 def test_learned_beats_unlearned_and_levels_beat_global_where_classes_differ(train, test):
     """The planted world: each class agrees in coordinates of its own, which one shared metric cannot express."""
     scores = {}
-    for name, knobs_ in {
+    for name, options_ in {
         "none": {"max_iter": 0, "multilevel": False, "start": "identity"},
         "global": {"multilevel": False},
         "levels": {},
     }.items():
-        scores[name] = WassersteinLMNN(**knobs_).fit(*train).score(*test)
+        scores[name] = WassersteinLMNN(**options_).fit(*train).score(*test)
     assert scores["levels"] >= scores["none"] + 0.1
     assert scores["levels"] >= scores["global"] + 0.05
 
@@ -460,7 +460,7 @@ def test_bad_input_is_refused_with_a_reason(case):
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
+    ("option", "value"),
     [
         ("gamma", 0),
         ("gamma", -1.0),
@@ -477,9 +477,9 @@ def test_bad_input_is_refused_with_a_reason(case):
         ("init", "zero"),
     ],
 )
-def test_bad_knobs_are_refused(train, knob, value):
-    with pytest.raises(ConfigError, match=knob):
-        WassersteinLMNN(**{knob: value}).fit(*train)
+def test_bad_options_are_refused(train, option, value):
+    with pytest.raises(ConfigError, match=option):
+        WassersteinLMNN(**{option: value}).fit(*train)
 
 
 def test_bad_levels_are_refused(train):
@@ -515,7 +515,7 @@ def test_bad_questions_are_refused(fitted, train):
 
 def test_params_and_clone():
     model = WassersteinLMNN(gamma=0.2, k_targets=2)
-    assert set(model.get_params()) == {k.name for k in knobs(ml.LMNNKnobs)}
+    assert set(model.get_params()) == {k.name for k in list_options(ml.LMNNOptions)}
     copy = clone(model.set_params(rule="mean"))
     assert copy.get_params() == model.get_params()
     assert copy is not model
@@ -638,7 +638,7 @@ def spoil_header(key, value):
         spoil_header("gamma", 0),
         spoil_header("scale", float("nan")),
         spoil_header("rule", "auto"),
-        spoil_header("knobs", {"surprise": 1}),
+        spoil_header("options", {"surprise": 1}),
         spoil_header("classes", {"dtype": "V8", "values": []}),
     ],
 )

@@ -195,8 +195,8 @@ def test_the_usual_stays_unless_another_is_clearly_better():
 
 
 def test_only_what_is_auto_is_chosen():
-    def cells(**knobs):
-        return selection.candidates(WassersteinLMNN(**knobs))
+    def cells(**options):
+        return selection.candidates(WassersteinLMNN(**options))
 
     assert cells(start="auto") == CELLS
     assert cells() == [("whitened", rho) for rho in selection.RHOS]

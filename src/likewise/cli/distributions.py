@@ -12,7 +12,7 @@ import click
 from likewise.cli import LazyGroup
 from likewise.cli.terminal import check_writable, remark, result, write_json
 from likewise.errors import InputError
-from likewise.train.options import knob, options
+from likewise.train.options import add_options, option
 
 if TYPE_CHECKING:
     from likewise.distributions.bank import Bank
@@ -38,9 +38,9 @@ def distributions() -> None:
 class Volumes:
     """How volumes are measured."""
 
-    k: int | None = knob(None, "singular values kept of each Jacobian; by default the largest 30", low=1)
-    space: str = knob("pixel", "where volumes are measured: pixel, preactivation, style, or module:attribute")
-    method: Literal["auto", "gram", "left", "subspace", "sketch", "fd"] = knob(
+    k: int | None = option(None, "singular values kept of each Jacobian; by default the largest 30", low=1)
+    space: str = option("pixel", "where volumes are measured: pixel, preactivation, style, or module:attribute")
+    method: Literal["auto", "gram", "left", "subspace", "sketch", "fd"] = option(
         "auto", "how singular values are computed; auto: exact where it is cheap"
     )
 
@@ -49,14 +49,14 @@ class Volumes:
 class Dial:
     """How latents are drawn from a bank."""
 
-    top: int | None = knob(None, "singular values in a volume; by default all that the bank keeps", low=1)
-    target: Literal["latent", "uniform"] = knob(
+    top: int | None = option(None, "singular values in a volume; by default all that the bank keeps", low=1)
+    target: Literal["latent", "uniform"] = option(
         "latent", "keep the density of the latents, or make it uniform on its bounded domain"
     )
-    scheme: Literal["multinomial", "systematic", "without"] = knob(
+    scheme: Literal["multinomial", "systematic", "without"] = option(
         "multinomial", "drawing with replacement, systematically, or without replacement"
     )
-    seed: int = knob(0, "seed of the draw", low=0)
+    seed: int = option(0, "seed of the draw", low=0)
 
 
 def family(function: F) -> F:
@@ -107,7 +107,7 @@ def bank_at(path: str, name: str, family: str | None, space: str | None) -> tupl
 @click.argument("generator")
 @click.option("--n", default=10_000, show_default=True, type=click.IntRange(1), help="latents")
 @click.option("--out", default="bank", show_default=True, type=click.Path(), help="the folder of the bank")
-@options(Volumes)
+@add_options(Volumes)
 @family
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="seed of the latents")
 @click.option("--n-jobs", default=1, show_default=True, help="processes; -1 is all cores")
@@ -164,7 +164,7 @@ def harvest(
 @click.option("--n", default=64, show_default=True, type=click.IntRange(1), help="pictures")
 @click.option("--psi", default=1.0, show_default=True, type=click.FloatRange(0), help="truncation; 1 is none")
 @click.option("--label", type=click.IntRange(0), help="only of this class")
-@options(Dial)
+@add_options(Dial)
 @click.option("--out", default="samples", show_default=True, type=click.Path(), help="folder for pictures and JSON")
 @click.option("--json", "as_json", is_flag=True, help="print sample.json")
 def sample(

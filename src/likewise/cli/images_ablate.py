@@ -12,7 +12,7 @@ from likewise.cli.images_train import LAYOUTS
 from likewise.cli.terminal import check_writable, remark, result, write_json
 from likewise.errors import FileError
 from likewise.images.config import Config
-from likewise.train.options import build, knobs, options
+from likewise.train.options import add_options, build, list_options
 
 STUDIES = ("tasks", "structure", "rivals")
 
@@ -32,7 +32,7 @@ STUDIES = ("tasks", "structure", "rivals")
 @click.option("--layout", default="auto", show_default=True, type=click.Choice(LAYOUTS), help="how DATA is laid out")
 @click.option("--out", default="ablation", show_default=True, type=click.Path(), help="the folder of runs and pictures")
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1), help="seeds, paired over variants")
-@options(Config, *(k.name for k in knobs(Config) if k.name not in ("seed", "keep")))
+@add_options(Config, *(k.name for k in list_options(Config) if k.name not in ("seed", "keep")))
 @click.option("--json", "as_json", is_flag=True, help="print the table as JSON")
 def ablate(
     data: str, study: str, test_data: str | None, layout: str, out: str, seeds: int, as_json: bool, **given: Any

@@ -13,7 +13,7 @@ from likewise.cli.terminal import check_writable, remark, result
 from likewise.errors import InputError
 from likewise.images.config import Config
 from likewise.images.presets import PRESETS, settings
-from likewise.train.options import build, knobs, options
+from likewise.train.options import add_options, build, list_options
 
 LAYOUTS = ("auto", "folder", "cub200", "cars196", "sop", "omniglot")
 
@@ -25,7 +25,7 @@ LAYOUTS = ("auto", "folder", "cub200", "cars196", "sop", "omniglot")
 @click.option("--resume/--no-resume", default=True, show_default=True, help="go on with a run that was stopped")
 @click.option("--preset", type=click.Choice(list(PRESETS)), help="the settings of one of the paper's runs; flags win")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1 …")
-@options(Config)
+@add_options(Config)
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
 def train(
     data: str, out: str, layout: str, resume: bool, preset: str | None, device: str, as_json: bool, **given: Any
@@ -38,7 +38,7 @@ def train(
     """
     from likewise.images import layouts
     from likewise.images.training import train as trained
-    from likewise.train.distributed import World
+    from likewise.train.distributed import ProcessGroup
 
     folder = Path(out)
     if (folder / "result.json").exists():
@@ -46,7 +46,7 @@ def train(
     check_writable(folder.parent)
     config = configured(preset, given)
     dataset = layouts.read(data, layout=layout, split="train")
-    first = World.current().first
+    first = ProcessGroup.current().first
     if first:
         remark(f"{dataset}")
     model = trained(dataset, config, out=folder, resume=resume, device=device)
@@ -63,7 +63,7 @@ def train(
 
 def configured(preset: str | None, given: Mapping[str, Any]) -> Config:
     """The configuration of the flags; with a preset, its settings where no flag was given."""
-    values = {k.name: given[k.name] for k in knobs(Config)}
+    values = {k.name: given[k.name] for k in list_options(Config)}
     if preset is not None:
         source = click.get_current_context().get_parameter_source
         silent = {name for name in values if source(name) is ParameterSource.DEFAULT}

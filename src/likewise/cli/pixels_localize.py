@@ -57,13 +57,13 @@ def localize(
         raise InputError("query: expected a photo at least, or --build PHOTOS to make a map")
     survey = _map(place, build)
     remark(f"{survey}")
-    knobs: dict[str, Any] = {"guided": guided, "retrieve": retrieve, "features": features, "px": px, "seed": seed}
-    knobs |= {"model": model_at(model) if guided and query else None, "describe": _describer(shortlist)}
+    options: dict[str, Any] = {"guided": guided, "retrieve": retrieve, "features": features, "px": px, "seed": seed}
+    options |= {"model": model_at(model) if guided and query else None, "describe": _describer(shortlist)}
     found = []
     with working("placing") as say:
         for name in query:
             say(name)
-            found.append(survey.localize(name, **knobs))
+            found.append(survey.localize(name, **options))
     result("\n".join(_lines(survey, query, found)), _record(survey, query, found), as_json)
 
 

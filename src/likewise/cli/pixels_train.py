@@ -14,9 +14,9 @@ from likewise.cli.terminal import check_writable, remark, result
 from likewise.errors import InputError
 from likewise.pixels.config import Config
 from likewise.pixels.presets import PRESETS, settings
-from likewise.train.options import build, knobs, options
+from likewise.train.options import add_options, build, list_options
 
-KNOBS = {k.name: k for k in knobs(Config)}
+OPTIONS = {k.name: k for k in list_options(Config)}
 WATCHED = {"bent": "after the last step", "bent_start": "at the start"}
 """The errors that an evaluation notes, as the curves name them."""
 
@@ -38,12 +38,12 @@ WATCHED = {"bent": "after the last step", "bent_start": "at the start"}
 @click.option(
     "--scene-pairs",
     "scenes",
-    default=KNOBS["scenes"].default,
+    default=OPTIONS["scenes"].default,
     show_default=True,
     type=click.IntRange(0),
-    help=KNOBS["scenes"].help,
+    help=OPTIONS["scenes"].help,
 )
-@options(Config, *(name for name in KNOBS if name != "scenes"))
+@add_options(Config, *(name for name in OPTIONS if name != "scenes"))
 @click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
 def train(
     photos: str,
@@ -74,7 +74,7 @@ def train(
 
 def configured(preset: str | None, given: Mapping[str, Any], source: str = "rendered") -> Config:
     """The configuration of the flags; with a preset, its settings where no flag was given; without scenes, none."""
-    values = {name: given[name] for name in KNOBS}
+    values = {name: given[name] for name in OPTIONS}
     if preset is not None:
         asked = click.get_current_context().get_parameter_source
         silent = {name for name in values if asked(name) is ParameterSource.DEFAULT}
@@ -90,9 +90,9 @@ def _trained(
     """The network, and whether this process is the one that speaks."""
     from likewise.pixels.photos import Photos
     from likewise.pixels.training import train as trained
-    from likewise.train.distributed import World
+    from likewise.train.distributed import ProcessGroup
 
-    first = World.current().first
+    first = ProcessGroup.current().first
     pictures = Photos.folder(photos)
     if first:
         remark(f"{len(pictures)} photos, {config.steps or config.total} steps")

@@ -15,7 +15,7 @@ from likewise.cli import LazyGroup
 from likewise.cli.sources import FEATURES, NamedSets, Reader, thumbnails
 from likewise.cli.terminal import check_writable, labels_of, remark, result, write_json
 from likewise.errors import InputError
-from likewise.train.options import knob, options
+from likewise.train.options import add_options, option
 
 if TYPE_CHECKING:
     from likewise.sets.compare import SetComparison
@@ -39,31 +39,31 @@ def sets() -> None:
 class Reading:
     """How paths become sets."""
 
-    features: Literal["auto", "embed", "pixels", "lbp"] = knob(
+    features: Literal["auto", "embed", "pixels", "lbp"] = option(
         "auto",
         "embed: 1280 numbers of a network; pixels: grey, 20 × 20; lbp: local patterns; auto: embed or the model's",
     )
-    k: int | str = knob(
+    k: int | str = option(
         "auto",
         "points of a set: every picture, or as many k-means centres; auto: 8 or the model's",
         low=1,
         choices=("auto",),
     )
-    every: int | str = knob("auto", "take each n-th frame of a video; auto: 1 or the model's", low=1, choices=("auto",))
-    seed: int = knob(0, "seed of k-means", low=0)
+    every: int | str = option("auto", "every n-th frame of a video; auto: 1 or the model's", low=1, choices=("auto",))
+    seed: int = option(0, "seed of k-means", low=0)
 
 
 @dataclass(frozen=True)
 class Plan:
     """How two sets are compared."""
 
-    gamma: float | str = knob(
+    gamma: float | str = option(
         "auto", "smoothing of the plan; auto: 0.05 × the median ground cost, or the model's", above=0, choices=("auto",)
     )
-    value: Literal["auto", "kl", "paper", "divergence", "sharp"] = knob(
+    value: Literal["auto", "kl", "paper", "divergence", "sharp"] = option(
         "auto", "which number of the plan is the distance; auto: kl or the model's"
     )
-    tol: float = knob(1e-6, "marginal error at which a solve stops", above=0, high=0.1)
+    tol: float = option(1e-6, "marginal error at which a solve stops", above=0, high=0.1)
 
 
 def reader_of(given: dict[str, Any], model: Pipeline | None = None) -> Reader:
@@ -110,8 +110,8 @@ def check_level(model: Pipeline | None, level: str | None) -> Any:
 )
 @click.option("--metric", type=click.Path(), help="compare under this learned metric (a file of `likewise sets fit`)")
 @click.option("--level", help="with --metric: under the metric of this level (a class, unless trained otherwise)")
-@options(Plan)
-@options(Reading)
+@add_options(Plan)
+@add_options(Reading)
 @click.option("--json", "as_json", is_flag=True, help="print the whole comparison as JSON")
 def compare(a: str, b: str, out: str, metric: str | None, level: str | None, as_json: bool, **given: Any) -> None:
     """Compare two sets: their distance, and which part of one answers to which part of the other.
@@ -158,8 +158,8 @@ def _value(given: dict[str, Any], auto: str) -> Any:
 )
 @click.option("--metric", type=click.Path(), help="under this learned metric (a file of `likewise sets fit`)")
 @click.option("--level", help="with --metric: under the metric of this level")
-@options(Plan)
-@options(Reading)
+@add_options(Plan)
+@add_options(Reading)
 @click.option("--block", default=512, show_default=True, type=click.IntRange(1), help="rows and columns of a block")
 @click.option("--n-jobs", default=1, show_default=True, help="processes that solve blocks; -1 is all cores")
 @click.option("--executor", help="dask (a cluster on this machine), or the address of a Dask scheduler (tcp://…)")

@@ -16,8 +16,8 @@ from likewise.cli.sets import Reading, model_at, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, write_json
 from likewise.errors import FileError, InputError
-from likewise.sets.multilevel import LMNNKnobs
-from likewise.train.options import knobs, options
+from likewise.sets.multilevel import LMNNOptions
+from likewise.train.options import add_options, list_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PROTOCOLS = ("auto", "image-sets", "classify", "kinship", "reid", "traffic")
 METHODS = ("euclid", "sinkhorn", "emd", "kissme", "global", "multilevel")
 USUAL = "euclid,sinkhorn,global,multilevel"
-LEARNING = tuple(k.name for k in knobs(LMNNKnobs) if k.name not in ("multilevel", "seed", "verbose"))
+LEARNING = tuple(k.name for k in list_options(LMNNOptions) if k.name not in ("multilevel", "seed", "verbose"))
 FACE_GRID = 4
 """Kinship: a face is a set of 4 × 4 parts, one point each (the whole face with --features pixels)."""
 
@@ -81,8 +81,8 @@ class Job:
 @click.option(
     "--out", default=".", show_default=True, type=click.Path(), help="folder for evaluate.json and evaluate.png"
 )
-@options(Reading)
-@options(LMNNKnobs, *LEARNING)
+@add_options(Reading)
+@add_options(LMNNOptions, *LEARNING)
 @click.option("--json", "as_json", is_flag=True, help="print what stands in evaluate.json")
 def evaluate(
     path: str,
@@ -402,7 +402,7 @@ def _record(job: Job, model: str | None, given: dict[str, Any]) -> dict[str, Any
         "methods": {n: {**r.to_dict(), "seconds": job.seconds[n]} for n, r in job.results.items()},
         "cmc": {n: r.cmc.tolist() for n, r in job.results.items() if r.cmc is not None},
         "confusion": {"classes": job.classes, **{n: c.tolist() for n, c in job.confusions.items()}},
-        "knobs": {name: given[name] for name in (*LEARNING, "seed")},
+        "options": {name: given[name] for name in (*LEARNING, "seed")},
         "left_out": job.reader.left_out(),
     }
 

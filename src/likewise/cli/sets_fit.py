@@ -17,8 +17,8 @@ from likewise.cli.sets import Reading, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, result, write_json
 from likewise.errors import InputError, LikewiseError
-from likewise.sets.multilevel import LMNNKnobs
-from likewise.train.options import knobs, options
+from likewise.sets.multilevel import LMNNOptions
+from likewise.train.options import add_options, list_options
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from likewise.store.run import Run
     from likewise.types import Signature
 
-LEARNING = tuple(k.name for k in knobs(LMNNKnobs) if k.name not in ("seed", "verbose"))
-"""The knobs of WassersteinLMNN that are flags here; --seed is shared with k-means, progress is always told."""
+LEARNING = tuple(k.name for k in list_options(LMNNOptions) if k.name not in ("seed", "verbose"))
+"""The options of WassersteinLMNN that are flags here; --seed is shared with k-means, progress is always told."""
 
 PARTS = "parts"
 """The folder in a run directory where finished folds and rounds are kept until the end."""
@@ -47,8 +47,8 @@ MOST_QUERIES = 1000
 @click.option("--run", "run_folder", type=click.Path(), help="the run directory  [default: OUT without suffix, .run]")
 @click.option("--overwrite", is_flag=True, help="replace an earlier model and its run directory")
 @click.option("--resume/--no-resume", default=True, show_default=True, help="go on with what a stopped fit left")
-@options(Reading)
-@options(LMNNKnobs, *LEARNING)
+@add_options(Reading)
+@add_options(LMNNOptions, *LEARNING)
 @click.option("--json", "as_json", is_flag=True, help="print what stands in fit.json")
 def fit(
     path: str, out: str, pca: int, run_folder: str | None, overwrite: bool, resume: bool, as_json: bool, **given: Any
@@ -184,7 +184,7 @@ def _record(
             "of": "the training sets, which the learned metric has seen; `likewise sets evaluate` holds sets out",
         },
         "seconds": round(seconds, 3),
-        "knobs": {k: v for k, v in dataclasses.asdict(model).items() if k != "verbose"},
+        "options": {k: v for k, v in dataclasses.asdict(model).items() if k != "verbose"},
         "left_out": reader.left_out(),
     }
 

@@ -1,4 +1,4 @@
-"""What can be set of a training of an embedder: one declaration a knob; imports no torch."""
+"""What can be set of a training of an embedder: one declaration an option; imports no torch."""
 
 from __future__ import annotations
 
@@ -6,61 +6,60 @@ from dataclasses import dataclass
 from typing import Literal
 
 from likewise.errors import ConfigError
-from likewise.train.options import knob
-from likewise.train.schedule import Fitting
+from likewise.train.options import LoopOptions, option
 
 
 @dataclass(frozen=True)
-class Config(Fitting):
+class Config(LoopOptions):
     """The recipe of `likewise.images.train`; its defaults are for one CPU and photos."""
 
-    backbone: str = knob("efficientnet-lite0", "efficientnet-lite0, resnet50, inception-bn or convnet")
-    weights: str = knob(
+    backbone: str = option("efficientnet-lite0", "efficientnet-lite0, resnet50, inception-bn or convnet")
+    weights: str = option(
         "", "file with the backbone's state dict; none: efficientnet-lite0 has its own, others random ones"
     )
-    size: int = knob(128, "side of the pictures in pixels", low=16)
-    shortest: int = knob(144, "shortest side of a whole picture of which `size` is the centre", low=16)
-    dim: int = knob(512, "dimensions of an embedding, shared evenly by the heads", low=2)
-    tasks: str = knob(
+    size: int = option(128, "side of the pictures in pixels", low=16)
+    shortest: int = option(144, "shortest side of a whole picture of which `size` is the centre", low=16)
+    dim: int = option(512, "dimensions of an embedding, shared evenly by the heads", low=2)
+    tasks: str = option(
         "disc,shared,intra,dance", "a task for each head; these are DiVA's, disc alone is the margin baseline"
     )
-    alpha_shared: float = knob(0.03, "weight of the task shared", low=0)
-    alpha_intra: float = knob(0.03, "weight of the task intra", low=0)
-    alpha_sample: float = knob(0.03, "weight of the sample-specific task (dance and its rivals)", low=0)
-    shared: Literal["full", "random"] = knob("full", "triplets of `shared`: by distance, or by dealing labels anew")
-    rho: float = knob(0.0, "weight of decorrelation, in units of D² c", low=0)
-    decorrelate: Literal["disc", "all"] = knob("disc", "which heads: the first with all others, or all pairs")
-    tau: float = knob(0.1, "temperature of the sample-specific task", above=0)
-    learn_tau: bool = knob(False, "learn the temperature")
-    scale: Literal["one", "count"] = knob("one", "what the weights of negatives sum to: 1, or their number")
-    queue: int = knob(2048, "rows in the queue of the sample-specific task", low=1)
-    momentum: float = knob(0.99, "how slowly the momentum network follows", low=0, high=1)
-    beta: float = knob(1.2, "start of the boundary of the margin loss", above=0)
-    gamma: float = knob(0.2, "margin", above=0)
-    start: Literal["pca", "random"] = knob(
+    alpha_shared: float = option(0.03, "weight of the task shared", low=0)
+    alpha_intra: float = option(0.03, "weight of the task intra", low=0)
+    alpha_sample: float = option(0.03, "weight of the sample-specific task (dance and its rivals)", low=0)
+    shared: Literal["full", "random"] = option("full", "triplets of `shared`: by distance, or by dealing labels anew")
+    rho: float = option(0.0, "weight of decorrelation, in units of D² c", low=0)
+    decorrelate: Literal["disc", "all"] = option("disc", "which heads: the first with all others, or all pairs")
+    tau: float = option(0.1, "temperature of the sample-specific task", above=0)
+    learn_tau: bool = option(False, "learn the temperature")
+    scale: Literal["one", "count"] = option("one", "what the weights of negatives sum to: 1, or their number")
+    queue: int = option(2048, "rows in the queue of the sample-specific task", low=1)
+    momentum: float = option(0.99, "how slowly the momentum network follows", low=0, high=1)
+    beta: float = option(1.2, "start of the boundary of the margin loss", above=0)
+    gamma: float = option(0.2, "margin", above=0)
+    start: Literal["pca", "random"] = option(
         "pca", "heads from the principal axes of the backbone's features, or at random"
     )
-    frozen: int = knob(0, "first parts of the backbone that stay as they are", low=0)
-    views: int = knob(5, "crops of a picture whose frozen part is kept; 0: computed anew each time", low=0)
-    norm: Literal["folded", "frozen", "trained"] = knob(
+    frozen: int = option(0, "first parts of the backbone that stay as they are", low=0)
+    views: int = option(5, "crops of a picture whose frozen part is kept; 0: computed anew each time", low=0)
+    norm: Literal["folded", "frozen", "trained"] = option(
         "folded", "normalisations: frozen and inside the convolutions, frozen, or trained"
     )
-    chunk: int = knob(20, "pictures in one pass of the network; no effect on the result", low=1)
-    classes: int = knob(20, "classes in a batch", low=2)
-    per_class: int = knob(4, "pictures of each class in a batch", low=2)
-    crops: Literal["random-resized", "crop"] = knob("random-resized", "how training pictures are cut")
-    smallest: float = knob(0.25, "smallest share of a picture's area that a random crop takes", above=0, high=1)
-    flip: bool = knob(True, "mirror half of the training pictures")
-    epochs: float = knob(20.0, "passes through the pictures, where steps is 0", above=0)
-    lr: float = knob(1e-4, "learning rate of the backbone", low=0)
-    head_lr: float = knob(2e-4, "learning rate of the heads", low=0)
-    beta_lr: float = knob(5e-4, "learning rate of the boundaries β", low=0)
-    psi_lr: float = knob(1e-3, "learning rate of the decorrelating networks and of classifiers", low=0)
-    validation: float = knob(0.2, "share of the classes kept for validation; 0: none", low=0, high=0.9)
-    keep: Literal["best", "last"] = knob("best", "weights that are given back: best on validation, or the last")
-    mirror: bool = knob(True, "embed a picture and its mirror image, if flip: twice the time, more is found")
-    workers: int = knob(2, "threads that decode pictures", low=0)
-    seed: int = knob(0, "seed of every draw", low=0)
+    chunk: int = option(20, "pictures in one pass of the network; no effect on the result", low=1)
+    classes: int = option(20, "classes in a batch", low=2)
+    per_class: int = option(4, "pictures of each class in a batch", low=2)
+    crops: Literal["random-resized", "crop"] = option("random-resized", "how training pictures are cut")
+    smallest: float = option(0.25, "smallest share of a picture's area that a random crop takes", above=0, high=1)
+    flip: bool = option(True, "mirror half of the training pictures")
+    epochs: float = option(20.0, "passes through the pictures, where steps is 0", above=0)
+    lr: float = option(1e-4, "learning rate of the backbone", low=0)
+    head_lr: float = option(2e-4, "learning rate of the heads", low=0)
+    beta_lr: float = option(5e-4, "learning rate of the boundaries β", low=0)
+    psi_lr: float = option(1e-3, "learning rate of the decorrelating networks and of classifiers", low=0)
+    validation: float = option(0.2, "share of the classes kept for validation; 0: none", low=0, high=0.9)
+    keep: Literal["best", "last"] = option("best", "weights that are given back: best on validation, or the last")
+    mirror: bool = option(True, "embed a picture and its mirror image, if flip: twice the time, more is found")
+    workers: int = option(2, "threads that decode pictures", low=0)
+    seed: int = option(0, "seed of every draw", low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

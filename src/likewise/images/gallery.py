@@ -76,7 +76,7 @@ class Gallery:
         beside its row (5.5 kB a picture, no extra time), where the model has it; a server keeps none. A build that was
         interrupted is gone on with.
         """
-        _check_knobs(kind, recall)
+        _check_options(kind, recall)
         root = Path(folder).absolute()
         if not root.is_dir():
             raise FileError(f"{root}: not a folder; give the folder that holds the pictures")
@@ -178,7 +178,7 @@ class Gallery:
 
     def reindex(self, kind: str, recall: float = 0.99) -> None:
         """Search in another way from now on: exactly, or with an index of a kind that is tuned to a recall."""
-        _check_knobs(kind, recall)
+        _check_options(kind, recall)
         with self.store.writing():
             self.store.choose(kind, recall)
             self.store.settle()
@@ -363,7 +363,7 @@ class Gallery:
         self.close()
 
 
-def _check_knobs(kind: object, recall: object) -> None:
+def _check_options(kind: object, recall: object) -> None:
     if kind not in KINDS:
         raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
     if not isinstance(recall, float) or not 0 < recall <= 1:

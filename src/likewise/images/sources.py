@@ -19,7 +19,7 @@ from likewise.images.batches import BalancedBatches
 from likewise.images.loading import Loader
 from likewise.images.model import Skipped
 from likewise.store.run import progress, read_json
-from likewise.train.distributed import World
+from likewise.train.distributed import ProcessGroup
 
 Index = NDArray[np.int64]
 CHUNK = 16
@@ -69,23 +69,29 @@ class Pictures:
     """Crops made anew in every step, decoded in threads ahead of time, then through the frozen stem, if any."""
 
     def __init__(
-        self, loader: Loader, schedule: Schedule, stem: nn.Module, *, world: World, device: str | torch.device = "cpu"
+        self,
+        loader: Loader,
+        schedule: Schedule,
+        stem: nn.Module,
+        *,
+        processes: ProcessGroup,
+        device: str | torch.device = "cpu",
     ) -> None:
-        self.loader, self.schedule, self.stem, self.world, self.device = loader, schedule, stem, world, device
+        self.loader, self.schedule, self.stem, self.processes, self.device = loader, schedule, stem, processes, device
         self._ahead: Iterator[Any] | None = None
         self._next = -1
 
     def batch(self, step: int) -> tuple[Index, Tensor]:
         """The batch of a step; steps that follow each other are prepared ahead."""
         if self._ahead is None or step != self._next:
-            parts = (indices[self.world.part(len(indices))] for indices in self.schedule.following(step))
+            parts = (indices[self.processes.part(len(indices))] for indices in self.schedule.following(step))
             self._ahead = iter(self.loader.ahead(parts, start=step))
         _, own, arrays = next(self._ahead)
         self._next = step + 1
         x = as_tensor(arrays, self.device)
         if len(self.stem):  # type: ignore[arg-type]
             x = torch.stack([through(self.stem, view) for view in x])
-        return self.world.gather(torch.from_numpy(own)).numpy(), x
+        return self.processes.gather(torch.from_numpy(own)).numpy(), x
 
 
 class Kept:
@@ -103,18 +109,18 @@ class Kept:
         *,
         views: int,
         seed: int,
-        world: World,
+        processes: ProcessGroup,
         device: str | torch.device = "cpu",
     ) -> None:
         self.maps, self.shown, self.schedule, self.views = maps, shown, schedule, views
-        self.seed, self.world, self.device = seed, world, device
+        self.seed, self.processes, self.device = seed, processes, device
 
     def batch(self, step: int) -> tuple[Index, Tensor]:
         """The batch of a step, each picture in different crops for different views."""
         indices = self.schedule(step)
         rng = np.random.default_rng([self.seed, 7, step])
         order = rng.random((len(indices), self.maps.shape[1])).argsort(axis=1)[:, : self.views]
-        own = self.world.part(len(indices))
+        own = self.processes.part(len(indices))
         drawn = self.maps[indices[own, None], order[own]].swapaxes(0, 1)
         return self.shown[indices], torch.from_numpy(drawn.astype(np.float32)).to(self.device)
 

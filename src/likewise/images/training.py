@@ -28,7 +28,7 @@ from likewise.images.tasks import RANKED
 from likewise.nn.network import seeded
 from likewise.store import checkpoint
 from likewise.store.run import Run
-from likewise.train.distributed import World
+from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import Fitted, Loop
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ def train(
     """
     chosen = config or Config()
     training, held = divided(dataset, validation, chosen)
-    world = World.current()
-    run = _run(out, training, held, chosen, resume, world)
+    processes = ProcessGroup.current()
+    run = _run(out, training, held, chosen, resume, processes)
     folder = Path(cache) if cache else Path(out) if out else None
     problem = Training(
-        training, held, dict(watch or {}), chosen, world=world, backbone=backbone, cache=folder, device=device
+        training, held, dict(watch or {}), chosen, processes=processes, backbone=backbone, cache=folder, device=device
     )
     return problem.fitted(run, resume=resume)
 
@@ -98,7 +98,7 @@ def _run(
     held: Dataset | None,
     config: Config,
     resume: bool,
-    world: World,
+    processes: ProcessGroup,
 ) -> Run | None:
     if out is None:
         return None
@@ -107,11 +107,11 @@ def _run(
         "pictures": len(training),
         "classes_of_data": len(training.classes),
         "validation_pictures": 0 if held is None else len(held),
-        "processes": world.size,
+        "processes": processes.size,
     }
-    if world.first:
+    if processes.first:
         Run.create(Path(out), said, seed=config.seed, resume=resume)
-    world.wait()
+    processes.barrier()
     return Run.create(Path(out), said, seed=config.seed, resume=True)
 
 
@@ -125,13 +125,13 @@ class Training:
         watch: Mapping[str, Dataset],
         config: Config,
         *,
-        world: World,
+        processes: ProcessGroup,
         backbone: nn.Module | None = None,
         cache: Path | None = None,
         device: str = "cpu",
     ) -> None:
         self.cache = cache
-        self.config, self.world, self.device, self.data = config, world, device, dataset
+        self.config, self.processes, self.device, self.data = config, processes, device, dataset
         self.custom = backbone is not None
         self.batches = BalancedBatches(dataset.labels, config.classes, config.per_class, seed=config.seed)
         with seeded(config.seed):
@@ -170,15 +170,17 @@ class Training:
                 self._keep(run)
 
         choosing = self.config.keep == "best" and "validation" in self.examined
-        loop = Loop(self, self.settings, run=run, resume=resume, world=self.world, keep_best=note if choosing else None)
+        loop = Loop(
+            self, self.settings, run=run, resume=resume, processes=self.processes, keep_best=note if choosing else None
+        )
         fitted = loop.run()
         with loop.weights():
-            self._put_best(choosing, best, run, loop.world)
+            self._put_best(choosing, best, run, loop.processes)
             made = self.embedder(fitted)
-            if run is not None and self.world.first:
+            if run is not None and self.processes.first:
                 self._keep(run, fitted)
         self._tell_left_out()
-        if run is not None and self.world.first:
+        if run is not None and self.processes.first:
             left_out = len(self.loader.skipped)
             run.finish(steps=fitted.step, best_step=fitted.best_step, **_last(fitted), left_out=left_out)
         return made
@@ -191,15 +193,15 @@ class Training:
         if len(skipped) > NAMED:
             log.warning("left out: %d more of the training pictures", len(skipped) - NAMED)
 
-    def _put_best(self, choosing: bool, best: dict[str, Tensor], run: Run | None, world: World) -> None:
+    def _put_best(self, choosing: bool, best: dict[str, Tensor], run: Run | None, processes: ProcessGroup) -> None:
         if not choosing:
             return
         if not best and run is not None:  # the best came before a resume
             best = self._kept(run)
-        if best and world.first:
+        if best and processes.first:
             self.network.load_state_dict(best)
         for value in self.network.state_dict().values():
-            world.same(value)
+            processes.broadcast(value)
 
     def _keep(self, run: Run, fitted: Fitted | None = None) -> None:
         """Write the embedder as it stands; of a network that a file cannot describe, the trained weights alone."""
@@ -236,11 +238,11 @@ class Training:
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Any]]:
         """The joint loss of a step."""
         indices, x = self.source.batch(step)
-        z = self.world.gather(self.network(x[0]))
+        z = self.processes.gather(self.network(x[0]))
         moved = None
         if self.follower is not None:
             with torch.no_grad():
-                moved = self.world.gather(self.follower(x[1]))
+                moved = self.processes.gather(self.follower(x[1]))
         self._batch = diva.Batch(
             z,
             torch.from_numpy(self.data.labels[indices]).to(self.device),
@@ -256,9 +258,9 @@ class Training:
     def _turned(self, x: Tensor) -> Tensor:
         if self.config.frozen:
             raise InputError("frozen: the task rotation needs whole pictures; use frozen=0")
-        few = x[: max(1, TURNED // self.world.size)]
-        rows = self.world.gather(self.network(torch.cat([few.rot90(k, (-2, -1)) for k in range(4)])))
-        by_process = rows.reshape(self.world.size, 4, len(few), *rows.shape[1:])
+        few = x[: max(1, TURNED // self.processes.size)]
+        rows = self.processes.gather(self.network(torch.cat([few.rot90(k, (-2, -1)) for k in range(4)])))
+        by_process = rows.reshape(self.processes.size, 4, len(few), *rows.shape[1:])
         return by_process.transpose(0, 1).flatten(0, 2)  # all that are turned alike side by side
 
     def after(self, step: int) -> None:
@@ -303,11 +305,11 @@ class Training:
             if c.views < self.views:
                 raise InputError(f"views: these tasks need {self.views} crops of a picture, got {c.views}")
             self.loader = self._loader(views=1)
-            stem, show, where = self.whole.stem, self.world.first, self.device
+            stem, show, where = self.whole.stem, self.processes.first, self.device
             maps, shown = keep(stem, self.loader, len(self.data), c.views, device=where, folder=self.cache, show=show)
-            return Kept(maps, shown, schedule, views=self.views, seed=c.seed, world=self.world, device=where)
+            return Kept(maps, shown, schedule, views=self.views, seed=c.seed, processes=self.processes, device=where)
         self.loader = self._loader(views=self.views)
-        return Pictures(self.loader, schedule, self.whole.stem, world=self.world, device=self.device)
+        return Pictures(self.loader, schedule, self.whole.stem, processes=self.processes, device=self.device)
 
     def _loader(self, *, views: int) -> Loader:
         c = self.config

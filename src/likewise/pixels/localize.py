@@ -97,9 +97,9 @@ class Map:
         self._features: dict[tuple[str, Any, int], Features] = {}
 
     @classmethod
-    def build(cls, photos: str | os.PathLike[str], out: str | os.PathLike[str], **knobs: Any) -> Map:
-        """A map of the photos in a folder, by `sfm.reconstruct` with its knobs; one that is finished is opened."""
-        sfm.reconstruct(photos, out, **knobs)
+    def build(cls, photos: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any) -> Map:
+        """A map of the photos in a folder, by `sfm.reconstruct` with its options; one that is finished is opened."""
+        sfm.reconstruct(photos, out, **options)
         return cls.open(out)
 
     @classmethod

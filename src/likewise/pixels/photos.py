@@ -92,7 +92,7 @@ class Photos:
         h, w = size
         border = (round(MARGIN * h), round(MARGIN * w))
         pieces = self.pieces(n, (h + 2 * border[0], w + 2 * border[1]), rng)
-        warp = random_warp(n, h, w, generator=generator, **_knobs(strength))
+        warp = random_warp(n, h, w, generator=generator, **_options(strength))
         frame = pieces[:, :, border[0] : border[0] + h, border[1] : border[1] + w]
         points = warp.backward(grid(h, w)[None]) + torch.tensor([border[1], border[0]])
         bent = sample(pieces, points, padding="border")
@@ -100,7 +100,7 @@ class Photos:
         return Bent(lit[0], lit[1], warp.part(part))
 
 
-def _knobs(strength: float) -> dict[str, Any]:
+def _options(strength: float) -> dict[str, Any]:
     return {
         "rotation": 30.0 * strength,
         "scale": 1.4**strength,

@@ -117,8 +117,8 @@ class Renderer:
 
     def __repr__(self) -> str:
         h, w = self.size
-        knobs = f"motion={self.motion:g}, lighting={self.lighting:g}, sensor={self.sensor:g}"
-        return f"Renderer({len(self.textures)} textures, {h} × {w}, {knobs})"
+        options = f"motion={self.motion:g}, lighting={self.lighting:g}, sensor={self.sensor:g}"
+        return f"Renderer({len(self.textures)} textures, {h} × {w}, {options})"
 
     def pair(self, seed: int) -> Pair:
         """The pair of a seed."""

@@ -331,14 +331,14 @@ def _search(px: float, seed: int) -> Any:
     """OpenCV's MAGSAC++ with a seed of its own, so that no global state counts."""
     import cv2
 
-    knobs = cv2.UsacParams()
-    knobs.threshold, knobs.maxIterations, knobs.confidence = px, ROUNDS, CONFIDENCE
-    knobs.score, knobs.loMethod = cv2.SCORE_METHOD_MAGSAC, cv2.LOCAL_OPTIM_SIGMA
-    knobs.loIterations, knobs.loSampleSize = 10, 50
-    knobs.final_polisher, knobs.final_polisher_iterations = cv2.MAGSAC, 10
-    knobs.sampler, knobs.neighborsSearch = cv2.SAMPLING_UNIFORM, cv2.NEIGH_GRID
-    knobs.isParallel, knobs.randomGeneratorState = False, seed
-    return knobs
+    options = cv2.UsacParams()
+    options.threshold, options.maxIterations, options.confidence = px, ROUNDS, CONFIDENCE
+    options.score, options.loMethod = cv2.SCORE_METHOD_MAGSAC, cv2.LOCAL_OPTIM_SIGMA
+    options.loIterations, options.loSampleSize = 10, 50
+    options.final_polisher, options.final_polisher_iterations = cv2.MAGSAC, 10
+    options.sampler, options.neighborsSearch = cv2.SAMPLING_UNIFORM, cv2.NEIGH_GRID
+    options.isParallel, options.randomGeneratorState = False, seed
+    return options
 
 
 def _tried(search: Any, *arguments: Any) -> Floats | None:

@@ -168,12 +168,12 @@ class _Job:
         reader.camera_model = "SIMPLE_RADIAL"
         if focal is not None:
             reader.camera_params = f"{focal * max(size)},{size[1] / 2},{size[0] / 2},0"
-        knobs = self.pycolmap.FeatureExtractionOptions()
-        knobs.num_threads, knobs.max_image_size = self.threads, self.settings.size
-        knobs.sift.max_num_features = self.settings.features
+        options = self.pycolmap.FeatureExtractionOptions()
+        options.num_threads, options.max_image_size = self.threads, self.settings.size
+        options.sift.max_num_features = self.settings.features
         mode = self.pycolmap.CameraMode.SINGLE
         self.pycolmap.extract_features(
-            self.database, self.work / "photos", names, mode, reader, knobs, self.pycolmap.Device.cpu
+            self.database, self.work / "photos", names, mode, reader, options, self.pycolmap.Device.cpu
         )
 
     def _counted(self) -> list[int]:
@@ -185,10 +185,10 @@ class _Job:
         with opened(self.pycolmap, self.database) as db:
             db.clear_matches()
             db.clear_two_view_geometries()
-        knobs, checks = self.pycolmap.FeatureMatchingOptions(), self.pycolmap.TwoViewGeometryOptions()
-        knobs.num_threads, checks.ransac.random_seed = self.threads, self.settings.seed
+        options, checks = self.pycolmap.FeatureMatchingOptions(), self.pycolmap.TwoViewGeometryOptions()
+        options.num_threads, checks.ransac.random_seed = self.threads, self.settings.seed
         run = getattr(self.pycolmap, f"match_{self.settings.matcher}")
-        run(self.database, matching_options=knobs, verification_options=checks, device=self.pycolmap.Device.cpu)
+        run(self.database, matching_options=options, verification_options=checks, device=self.pycolmap.Device.cpu)
         with opened(self.pycolmap, self.database) as db:
             _, inliers = db.read_two_view_geometry_num_inliers()
         verified = sum(int(n) >= int(checks.min_num_inliers) for n in inliers)
@@ -234,18 +234,18 @@ class _Job:
     def _mapped(self, way: str) -> Any:
         """The model with most photos that COLMAP makes in one way, or None."""
         self.pycolmap.set_random_seed(self.settings.seed)
-        knobs = self.pycolmap.IncrementalPipelineOptions()
-        knobs.num_threads, knobs.random_seed, knobs.min_model_size = self.threads, self.settings.seed, LEAST
+        options = self.pycolmap.IncrementalPipelineOptions()
+        options.num_threads, options.random_seed, options.min_model_size = self.threads, self.settings.seed, LEAST
         if way != "sideways":
-            knobs.mapper.init_max_forward_motion, knobs.mapper.init_min_tri_angle = 1.0, 4.0
+            options.mapper.init_max_forward_motion, options.mapper.init_min_tri_angle = 1.0, 4.0
         if "points of two photos" in way:
-            knobs.triangulation.ignore_two_view_tracks = False
-            knobs.mapper.init_min_tri_angle, knobs.mapper.abs_pose_min_num_inliers = 2.0, 15
+            options.triangulation.ignore_two_view_tracks = False
+            options.mapper.init_min_tri_angle, options.mapper.abs_pose_min_num_inliers = 2.0, 15
         if "cameras fixed" in way:
-            knobs.ba_refine_focal_length = knobs.ba_refine_extra_params = False
-            knobs.mapper.abs_pose_refine_focal_length = knobs.mapper.abs_pose_refine_extra_params = False
+            options.ba_refine_focal_length = options.ba_refine_extra_params = False
+            options.mapper.abs_pose_refine_focal_length = options.mapper.abs_pose_refine_extra_params = False
         sparse = fresh(self.work / "sparse")
-        models = self.pycolmap.incremental_mapping(self.database, self.work / "photos", sparse, knobs)
+        models = self.pycolmap.incremental_mapping(self.database, self.work / "photos", sparse, options)
         return max(models.values(), key=lambda m: m.num_reg_images(), default=None)
 
     def _why_little(self, count: int, total: int) -> str:

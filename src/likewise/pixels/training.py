@@ -28,7 +28,7 @@ from likewise.pixels.raft import RAFT
 from likewise.pixels.sources import Scenes, scenes_of
 from likewise.store import checkpoint
 from likewise.store.run import Run
-from likewise.train.distributed import World
+from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import Fitted, Loop
 
 MODEL = "model.safetensors"
@@ -64,21 +64,23 @@ def train(
     """
     chosen = config or Config()
     pictures = photos if isinstance(photos, Photos) else Photos.folder(photos)
-    world = World.current()
-    run = _run(out, pictures, chosen, resume, world)
+    processes = ProcessGroup.current()
+    run = _run(out, pictures, chosen, resume, processes)
     problem = Training(
-        pictures, scenes_of(scenes, pictures), chosen, world=world, start=start, check=check, device=device
+        pictures, scenes_of(scenes, pictures), chosen, processes=processes, start=start, check=check, device=device
     )
     return problem.fitted(run, resume=resume)
 
 
-def _run(out: str | os.PathLike[str] | None, photos: Photos, config: Config, resume: bool, world: World) -> Run | None:
+def _run(
+    out: str | os.PathLike[str] | None, photos: Photos, config: Config, resume: bool, processes: ProcessGroup
+) -> Run | None:
     if out is None:
         return None
-    said = dataclasses.asdict(config) | {"photos": len(photos), "processes": world.size}
-    if world.first:
+    said = dataclasses.asdict(config) | {"photos": len(photos), "processes": processes.size}
+    if processes.first:
         Run.create(Path(out), said, seed=config.seed, resume=resume)
-    world.wait()
+    processes.barrier()
     return Run.create(Path(out), said, seed=config.seed, resume=True)
 
 
@@ -91,14 +93,14 @@ class Training:
         scenes: Scenes | None,
         config: Config,
         *,
-        world: World | None = None,
+        processes: ProcessGroup | None = None,
         start: Aligner | RAFT | None = None,
         check: Check | None = None,
         device: str = "cpu",
     ) -> None:
         if config.joint and (config.sed or config.cycle) and config.scenes and scenes is None:
             raise InputError("scenes: the joint stage needs pairs with a fundamental matrix; give some, or scenes=0")
-        self.config, self.world, self.device = config, world or World.current(), device
+        self.config, self.processes, self.device = config, processes or ProcessGroup.current(), device
         self.photos, self.aside = photos.split(config.validation, config.seed)
         self.scenes, self.check = scenes, check
         self.learner = _learner(config, self.photos, start, device)
@@ -113,15 +115,15 @@ class Training:
         def note() -> None:
             best.update({k: v.detach().clone() for k, v in self.network.state_dict().items()})
 
-        loop = Loop(self, self.settings, run=run, resume=resume, world=self.world, keep_best=note)
+        loop = Loop(self, self.settings, run=run, resume=resume, processes=self.processes, keep_best=note)
         fitted = loop.run()
         with loop.weights():
             if self.config.keep == "best" and best:
                 self.network.load_state_dict(best)
             for value in self.network.state_dict().values():
-                self.world.same(value)
+                self.processes.broadcast(value)
             made = self.model(fitted)
-        if run is not None and self.world.first:
+        if run is not None and self.processes.first:
             checkpoint.save(made, run.path / MODEL)
             run.finish(steps=fitted.step, best_step=fitted.best_step, **_last(fitted))
         return made
@@ -148,7 +150,7 @@ class Training:
         bent = self._bent(step, stage)
         missed = self.learner.contrast(bent) if stage == "warm" else None
         parts = self._parts(step, bent, stage) if missed is None else {"contrast": missed}
-        total = torch.stack([*parts.values()]).sum() / self.world.size
+        total = torch.stack([*parts.values()]).sum() / self.processes.size
         return total, {name: value.detach() for name, value in parts.items()}
 
     def after(self, step: int) -> None:
@@ -181,7 +183,7 @@ class Training:
         """This process's share of the step's photos; a photo's draw depends on its number in the batch alone."""
         c = self.config
         h, w = (max(64, 4 * round(c.small * n / 4)) for n in c.size) if stage == "warm" else c.size
-        part = self.world.part(c.pairs)
+        part = self.processes.part(c.pairs)
         return self._on_device(self.photos.bent(c.pairs, (h, w), (c.seed, 1, step), part=part, **self._manner()))
 
     def _on_device(self, bent: Bent) -> Bent:
@@ -207,7 +209,7 @@ class Training:
         """SED and cycle on pairs of views, the means of both directions [LIFE Eq. 1, 2]."""
         c, s = self.config, self.learner.stride
         views = scenes(c.scenes, c.size, (c.seed, 3, step))
-        part = self.world.part(c.scenes)
+        part = self.processes.part(c.scenes)
         a, b = (x[part].to(self.device) for x in (views.a, views.b))
         F = self.learner.epipolar(views.F[part].to(self.device)).to(a.dtype)
         ways = self.learner.views(a, b, c.iters)
@@ -218,8 +220,8 @@ class Training:
             losses = [life.sed_loss(f, F, scale=scale) + life.sed_loss(g, F.mT, scale=scale) for f, g in pairs]
             found["sed"] = 0.5 * s * c.sed * life.sequence(losses, c.gamma)
         if c.cycle:
-            knobs: dict[str, Any] = {"mode": c.cycle_mode, "alpha": c.alpha / s, "beta": c.beta}
-            losses = [life.cycle_loss(f, g, **knobs) + life.cycle_loss(g, f, **knobs) for f, g in pairs]
+            options: dict[str, Any] = {"mode": c.cycle_mode, "alpha": c.alpha / s, "beta": c.beta}
+            losses = [life.cycle_loss(f, g, **options) + life.cycle_loss(g, f, **options) for f, g in pairs]
             found["cycle"] = 0.5 * s * c.cycle * life.sequence(losses, c.gamma)
         return found
 

@@ -242,7 +242,7 @@ def random_affine(
     shift: float = 0.1,
     like: Tensor | None = None,
 ) -> Affine:
-    """b affine maps about the centre of an (h, w) frame, every knob drawn evenly between its bounds.
+    """b affine maps about the centre of an (h, w) frame, every option drawn evenly between its bounds.
 
     Turned by ±`rotation` degrees, sized by 1/`scale` … `scale` (evenly in the logarithm), sheared by ±`shear`, shifted
     by ±`shift` of width and height. Drawn on the CPU; `like` gives dtype and device.
@@ -300,7 +300,7 @@ def random_warp(
     cells: int = 3,
     like: Tensor | None = None,
 ) -> Chain:
-    """b random affine maps, each followed by a random thin plate; the knobs are those of both."""
+    """b random affine maps, each followed by a random thin plate; the options are those of both."""
     affine = random_affine(
         b, h, w, generator=generator, rotation=rotation, scale=scale, shear=shear, shift=shift, like=like
     )

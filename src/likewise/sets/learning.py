@@ -36,7 +36,7 @@ def forgetful(name: str, make: Callable[[], Kept]) -> Kept:
 class Task:
     """What is learned from: sets in coordinates whose identity is the start, classes, levels (0: the global model)."""
 
-    knobs: ml.LMNNKnobs
+    options: ml.LMNNOptions
     sets: Pack
     y: Index
     level: Index
@@ -55,11 +55,11 @@ class Learned:
 
 def learn(task: Task, rho: Rho, watch: Watch = unwatched, remember: Remember = forgetful) -> Learned:
     """Rounds of: find the impostors under the metric so far, then minimise J with the chosen solver."""
-    blocks = ml.start(task.sets.dim, task.levels, task.knobs.init)
+    blocks = ml.start(task.sets.dim, task.levels, task.options.init)
     S = near_ones(task)
     history: list[ml.Record] = []
     before = np.empty((0, 3), dtype=np.int64)
-    for turn in range(task.knobs.rounds):
+    for turn in range(task.options.rounds):
 
         def one(turn: int = turn, at: Array = blocks, before: Index = before, count: int = len(history)) -> Kept:
             return _round(task, rho, at, S, before, turn, count, watch)
@@ -74,7 +74,7 @@ def learn(task: Task, rho: Rho, watch: Watch = unwatched, remember: Remember = f
 
 def _round(task: Task, rho: Rho, blocks: Array, S: Index, before: Index, turn: int, count: int, watch: Watch) -> Kept:
     """One round; settled, with nothing learned, if its triplets are those of the round before."""
-    k = task.knobs
+    k = task.options
     solver = k.solver if k.solver != "auto" else ("fista" if task.levels else "lbfgs")
     J, R = problem(task, blocks, rho, S, width=0.0 if solver == "paper" else ml.HUBER)
     if turn and np.array_equal(R, before):
@@ -96,14 +96,14 @@ def _round(task: Task, rho: Rho, blocks: Array, S: Index, before: Index, turn: i
 
 def near_ones(task: Task) -> Index:
     """S (s, 2): the k_targets nearest of the same class at the start."""
-    return ml.targets(task.y, task.knobs.k_targets, distance_in(task, task.sets))
+    return ml.targets(task.y, task.options.k_targets, distance_in(task, task.sets))
 
 
 def problem(
     task: Task, blocks: Array, rho: Rho, S: Index | None = None, width: float = 0.0
 ) -> tuple[ml.Objective, Index]:
     """J with the targets S (default: those at the start) and the triplets R of the blocks given; R itself."""
-    k, level = task.knobs, task.level if len(blocks) > 1 else np.zeros_like(task.level)
+    k, level = task.options, task.level if len(blocks) > 1 else np.zeros_like(task.level)
     S = near_ones(task) if S is None else S
     R = ml.triplets(S, _impostors(task, blocks, level))
     c = ml.Coefficients.of(*rho, k.mu, len(S), len(R), task.sets.dim, k.normalize)
@@ -121,13 +121,13 @@ def _impostors(task: Task, blocks: Array, level: Index) -> Index:
         root = numeric.factor(ml.metric(blocks, int(t)))
         distance = distance_in(task, task.sets.project(root))
         rows = np.flatnonzero(level == t)
-        found.append(ml.impostors(task.y, task.knobs.k_impostors, centres @ root, distance, rows))
+        found.append(ml.impostors(task.y, task.options.k_impostors, centres @ root, distance, rows))
     return np.concatenate(found)
 
 
 def distance_in(task: Task, Z: Pack) -> Callable[[Index, Index], Array]:
-    """The distance of pairs of Z, as the knobs want it."""
-    k = task.knobs
+    """The distance of pairs of Z, as the options want it."""
+    k = task.options
     return lambda i, j: ml.distances(Z, Z, i, j, task.gamma, k.value, tol=k.tol, n_jobs=k.n_jobs)
 
 

@@ -16,11 +16,11 @@ from likewise.store import checkpoint
 from likewise.types import Signature
 
 NO_MATTER = ("n_jobs", "verbose", "n_neighbors")
-"""Knobs that leave what is learned as it is."""
+"""Options that leave what is learned as it is."""
 
 
-def fit_key(sets: Sequence[Signature], labels: Any, knobs: dict[str, Any]) -> str:
-    """A digest of all that decides what a fit learns: points, weights, labels, levels, knobs and this version."""
+def fit_key(sets: Sequence[Signature], labels: Any, options: dict[str, Any]) -> str:
+    """A digest of all that decides what a fit learns: points, weights, labels, levels, options and this version."""
     from likewise import __version__
 
     packed = pack(sets)
@@ -28,7 +28,7 @@ def fit_key(sets: Sequence[Signature], labels: Any, knobs: dict[str, Any]) -> st
     header = {
         "labels": [str(label) for label in np.asarray(labels).tolist()],
         "levels": [str(s.level) for s in sets],
-        "knobs": {k: v for k, v in knobs.items() if k not in NO_MATTER},
+        "options": {k: v for k, v in options.items() if k not in NO_MATTER},
         "likewise": __version__,
     }
     return hashlib.sha256(checkpoint.encode(arrays, header)).hexdigest()

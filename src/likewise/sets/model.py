@@ -39,7 +39,7 @@ class NotFitted(NotFittedError, sklearn.exceptions.NotFittedError):  # type: ign
 
 
 @dataclass(eq=False, repr=False)
-class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ignore[misc]
+class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: ignore[misc]
     """Nearest-neighbour classification of sets under a learned smoothed Wasserstein distance [MLML Eq. 9–16].
 
     C = (p − q)ᵀ (M0 + Mt) (p − q): one shared metric M0 and one Mt a level, learned so that the `k_targets` nearest
@@ -69,7 +69,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         """Learn M0 and every Mt from sets X with labels y; `levels` says under which metric each set is compared.
 
         `watch` is called with a record after every trial and every iteration. `remember(name, make)` may give back what
-        a stopped fit of the same sets and knobs left under a name; else it calls make(): arrays and JSON, to be kept.
+        a stopped fit of the same sets and options left under a name; else it calls make(): arrays and JSON, to be kept.
         """
         check(self)
         if self.value == "sharp":
@@ -211,7 +211,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
         }
         classes = [stored.written(reading.plain(c), "y") for c in self.classes_]
         header = {
-            "knobs": self.get_params(),
+            "options": self.get_params(),
             "classes": {"dtype": self.classes_.dtype.str, "values": classes},
             "levels": [stored.written(t, "levels") for t in self.levels_],
             "scale": self.scale_,
@@ -226,7 +226,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNKnobs):  # type: ig
     @classmethod
     def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> WassersteinLMNN:
         """The model that `state` described; what does not fit together is an InputError."""
-        model = build(cls, header["knobs"])
+        model = build(cls, header["options"])
         model.classes_ = stored.read_classes(header["classes"])
         model.levels_ = [stored.unwritten(t) for t in header["levels"]]
         model.scale_, model.gamma_ = (stored.positive(header[k], k) for k in ("scale", "gamma"))

@@ -1,4 +1,4 @@
-"""Multi-level metric learning, equation by equation: knobs, neighbours, objective, gradient, projection, solvers.
+"""Multi-level metric learning, equation by equation: options, neighbours, objective, gradient, projection, solvers.
 
 The unknowns are one array of blocks (1 + T, d, d): blocks[0] is M0, shared by all; blocks[1 + t] is Mt, the part of
 level t. Signature i is compared under M0 + M_ℓ(i) [MLML Eq. 10]. The global model [MLML Eq. 9] has T = 0.
@@ -18,7 +18,7 @@ from likewise import numeric
 from likewise.errors import InputError
 from likewise.sets.transport import solvers as transport
 from likewise.sets.transport.solvers import Index, Pack, Solutions
-from likewise.train.options import knob
+from likewise.train.options import option
 from likewise.types import Array
 
 MARGIN = 1.0
@@ -37,31 +37,33 @@ Record = dict[str, Any]
 
 
 @dataclass(eq=False, repr=False)
-class LMNNKnobs:
-    """The knobs of WassersteinLMNN, declared apart so that the command line reads them without scikit-learn."""
+class LMNNOptions:
+    """The options of WassersteinLMNN, declared apart so that the command line reads them without scikit-learn."""
 
-    multilevel: bool = knob(True, "one metric a level on top of the shared one; False learns the shared one alone")
-    gamma: float | str = knob("auto", "smoothing of the plan, in units of the learned cost", above=0, choices=("auto",))
-    value: Literal["kl", "paper", "divergence", "sharp"] = knob("kl", "which number of the plan is the distance")
-    k_targets: int = knob(5, "nearest sets of the same class that are pulled closer", low=1)
-    k_impostors: int = knob(40, "nearest sets of other classes that are pushed away", low=1)
-    mu: float = knob(0.5, "weight of pushing against pulling", low=0, high=1)
-    rho0: float | str = knob("auto", "how strongly M0 is held to the start", low=0, choices=("auto",))
-    rhot: float | str = knob("auto", "how strongly each Mt is held to zero", low=0, choices=("auto",))
-    normalize: bool = knob(True, "means instead of the paper's sums, points scaled to median squared distance 1")
-    start: Literal["whitened", "identity", "auto"] = knob(
+    multilevel: bool = option(True, "one metric a level on top of the shared one; False learns the shared one alone")
+    gamma: float | str = option("auto", "smoothing of the plan, in units of its cost", above=0, choices=("auto",))
+    value: Literal["kl", "paper", "divergence", "sharp"] = option("kl", "which number of the plan is the distance")
+    k_targets: int = option(5, "nearest sets of the same class that are pulled closer", low=1)
+    k_impostors: int = option(40, "nearest sets of other classes that are pushed away", low=1)
+    mu: float = option(0.5, "weight of pushing against pulling", low=0, high=1)
+    rho0: float | str = option("auto", "how strongly M0 is held to the start", low=0, choices=("auto",))
+    rhot: float | str = option("auto", "how strongly each Mt is held to zero", low=0, choices=("auto",))
+    normalize: bool = option(True, "means instead of the paper's sums, points scaled to median squared distance 1")
+    start: Literal["whitened", "identity", "auto"] = option(
         "whitened", "the metric that learning starts from and is held to: of matched points of one class, or I"
     )
-    init: Literal["identity", "paper"] = knob("identity", "start at Mt = 0.01 I, or at I as printed")
-    solver: Literal["auto", "lbfgs", "fista", "paper"] = knob("auto", "auto: lbfgs for the global model, else fista")
-    rule: Literal["gallery", "energy", "global", "mean", "auto"] = knob("gallery", "which metric decides at test time")
-    max_iter: int = knob(20, "iterations a round", low=0)
-    rounds: int = knob(3, "rounds; each finds the impostors again under the metric so far", low=1)
-    tol: float = knob(1e-6, "marginal error at which a transport problem is solved", above=0, high=0.1)
-    n_neighbors: int = knob(1, "neighbours that vote", low=1)
-    n_jobs: int = knob(1, "threads that solve transport problems; -1 is all cores", low=-1)
-    seed: int = knob(0, "seed of the inner folds that choose what is auto", low=0)
-    verbose: bool = knob(False, "print a line a round")
+    init: Literal["identity", "paper"] = option("identity", "start at Mt = 0.01 I, or at I as printed")
+    solver: Literal["auto", "lbfgs", "fista", "paper"] = option("auto", "auto: lbfgs for the global model, else fista")
+    rule: Literal["gallery", "energy", "global", "mean", "auto"] = option(
+        "gallery", "whose metric decides at test time"
+    )
+    max_iter: int = option(20, "iterations a round", low=0)
+    rounds: int = option(3, "rounds; each finds the impostors again under the metric so far", low=1)
+    tol: float = option(1e-6, "marginal error at which a transport problem is solved", above=0, high=0.1)
+    n_neighbors: int = option(1, "neighbours that vote", low=1)
+    n_jobs: int = option(1, "threads that solve transport problems; -1 is all cores", low=-1)
+    seed: int = option(0, "seed of the inner folds that choose what is auto", low=0)
+    verbose: bool = option(False, "print a line a round")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Gallery:
     A level's code is its place among the T metrics; −1 stands for no level.
     """
 
-    knobs: ml.LMNNKnobs
+    options: ml.LMNNOptions
     sets: Pack
     y: Index
     level: Index
@@ -45,7 +45,7 @@ class Gallery:
         """The distance of each pair (X[left], Y[right]) under the metric of its code."""
         if len(self.blocks) == 1 or rule in ("global", "mean"):
             codes = np.full(len(left), -1)
-        k, out = self.knobs, np.empty(len(left))
+        k, out = self.options, np.empty(len(left))
         for code in np.unique(codes):
             at, root = np.flatnonzero(codes == code), numeric.factor(self.metric(int(code), rule))
             P, Q = X.project(root), Y.project(root)
@@ -61,7 +61,7 @@ class Gallery:
         """The class of each set of X; `own` is the code of its level where that is known."""
         if rule == "energy":
             return np.asarray(np.argmin(self.energies(X, own), axis=1), dtype=np.int64)
-        return vote(self.matrix(X, self.sets, self.level, rule), self.y, self.knobs.n_neighbors, self.classes)
+        return vote(self.matrix(X, self.sets, self.level, rule), self.y, self.options.n_neighbors, self.classes)
 
     def energies(self, X: Pack, own: Index) -> Array:
         """E (n, classes): by how much the objective grows when set x joins the training sets with label c.
@@ -74,7 +74,7 @@ class Gallery:
         many = len(self.blocks) > 1
         used = np.unique(np.concatenate([self.level, own[own >= 0]])) if many else [0]
         D = {int(t): self.matrix(X, self.sets, np.full(len(self.sets), t), "energy") for t in used}
-        push = self.knobs.mu / self.knobs.k_impostors
+        push = self.options.mu / self.options.k_impostors
         between = self._between(D) * push
         E = np.empty((len(X), self.classes))
         home = [int(np.bincount(self.level[self.y == c]).argmax()) if many else 0 for c in range(self.classes)]
@@ -85,7 +85,7 @@ class Gallery:
         return E
 
     def _own_energy(self, W: Array, same: Any, push: float) -> float:
-        k = self.knobs
+        k = self.options
         near, far = np.sort(W[same])[: k.k_targets], np.sort(W[~same])[: k.k_impostors]
         invaded = np.maximum(ml.MARGIN + near[:, None] - far[None, :], 0).sum()
         return float(((1 - k.mu) * near.sum() + push * invaded) * k.k_targets / len(near))

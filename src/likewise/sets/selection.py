@@ -53,7 +53,7 @@ def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remembe
     the most held-out sets right (the greatest area) under the trial models of that choice; the first on a tie.
     Without learning (max_iter=0), or for the paper's own sums, "auto" means the whitened start, and ρ = 1 and 1/C.
     """
-    k, cells = task.knobs, candidates(task.knobs)
+    k, cells = task.options, candidates(task.options)
     if len(cells) == 1 and k.rule != "auto":
         return Choice(cells[0][0], _rho(k, cells[0], task.levels), k.rule)
     folds = [Fold(task, classes, held, whole) for held, whole in held_out(task.y, task.level, k.seed)]
@@ -64,7 +64,7 @@ def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remembe
     return Choice(cells[best][0], _rho(k, cells[best], task.levels), rule)
 
 
-def candidates(k: ml.LMNNKnobs) -> list[Cell]:
+def candidates(k: ml.LMNNOptions) -> list[Cell]:
     """(start, ρ) to choose from, each start from its strongest ρ down."""
     learns = k.normalize and k.max_iter > 0
     starts = STARTS[: None if learns else 1] if k.start == "auto" else (k.start,)
@@ -91,7 +91,7 @@ def best_rule(tallies: list[dict[str, float]]) -> str:
     return max(rules, key=lambda rule: sum(tally[rule] for tally in tallies))
 
 
-def _rho(k: ml.LMNNKnobs, cell: Cell, levels: int) -> Rho:
+def _rho(k: ml.LMNNOptions, cell: Cell, levels: int) -> Rho:
     auto = (1.0, 1.0 / max(levels, 1)) if cell[1] is None else (cell[1], cell[1])
     return (auto[0] if k.rho0 == "auto" else float(k.rho0)), (auto[1] if k.rhot == "auto" else float(k.rhot))
 
@@ -106,7 +106,7 @@ def held_out(y: Index, level: Index, seed: int) -> Iterator[tuple[Index, bool]]:
 
 def placed(task: Task, start: str) -> tuple[Array, Task]:
     """(A, task): the map A to coordinates whose identity is the start, and the task in them; γ "auto" follows."""
-    k = task.knobs
+    k = task.options
     if start == "identity":
         return np.eye(task.sets.dim), task
     A = whitening(task.sets, near_ones(task), task.y, task.gamma, tol=k.tol, n_jobs=k.n_jobs)
@@ -151,10 +151,10 @@ class Fold:
         scores, found = [], []
         for start in dict.fromkeys(start for start, _ in cells):
             task = self.place(start)[1]
-            S, blocks = near_ones(task), ml.start(task.sets.dim, task.levels, task.knobs.init)
+            S, blocks = near_ones(task), ml.start(task.sets.dim, task.levels, task.options.init)
             for cell in (c for c in cells if c[0] == start):
-                J, _ = problem(task, blocks, _rho(task.knobs, cell, task.levels), S, width=ml.HUBER)
-                for moved, _ in ml.lbfgs(J, blocks, TRIAL if task.knobs.max_iter else 0):
+                J, _ = problem(task, blocks, _rho(task.options, cell, task.levels), S, width=ml.HUBER)
+                for moved, _ in ml.lbfgs(J, blocks, TRIAL if task.options.max_iter else 0):
                     blocks = moved
                 found.append(blocks)
                 scores.append(self.score(start, blocks))
@@ -165,7 +165,7 @@ class Fold:
     def _gallery(self, start: str, blocks: Array) -> tuple[Gallery, Pack]:
         """What was learned, and the held-out sets, in the coordinates of the start."""
         A, t = self.place(start)
-        learned = Gallery(t.knobs, t.sets, t.y, t.level, self.classes, blocks, t.gamma, near_ones(t))
+        learned = Gallery(t.options, t.sets, t.y, t.level, self.classes, blocks, t.gamma, near_ones(t))
         return learned, ml.subset(self.all.sets, self.held).project(A)
 
     def score(self, start: str, blocks: Array) -> Array:

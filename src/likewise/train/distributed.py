@@ -19,14 +19,14 @@ from likewise.errors import InputError
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """This process's number and how many there are."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
-    def current(cls) -> World:
+    def current(cls) -> ProcessGroup:
         """The processes that torchrun has started, joined on the first call; otherwise this one alone."""
         if not dist.is_available():
             return cls()
@@ -44,7 +44,7 @@ class World:
     def part(self, n: int) -> slice:
         """The rows of a batch of n that are this process's."""
         if n % self.size:
-            raise InputError(f"batch: {n} pictures cannot be dealt evenly to {self.size} processes")
+            raise InputError(f"batch: {n} images cannot be dealt evenly to {self.size} processes")
         share = n // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
 
@@ -69,13 +69,13 @@ class World:
         for p, g in zip(every, torch.split(flat, [p.numel() for p in every]), strict=True):
             p.grad = g.reshape(p.shape).clone()
 
-    def same(self, x: Tensor) -> Tensor:
+    def broadcast(self, x: Tensor) -> Tensor:
         """The first process's value in every process."""
         if self.size > 1:
             dist.broadcast(x, 0)
         return x
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all processes are here."""
         if self.size > 1:
             dist.barrier()

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from likewise.errors import FileError, LikewiseError
 from likewise.store import checkpoint
 from likewise.store.run import Run, differing, progress
-from likewise.train.distributed import World
-from likewise.train.schedule import Fitting
+from likewise.train.distributed import ProcessGroup
+from likewise.train.options import LoopOptions
 
 STATE = "state.safetensors"
 """The file of a run directory from which training goes on."""
@@ -87,15 +87,15 @@ class Loop:
     def __init__(
         self,
         problem: Problem,
-        settings: Fitting,
+        settings: LoopOptions,
         *,
         run: Run | None = None,
         resume: bool = False,
-        world: World | None = None,
+        processes: ProcessGroup | None = None,
         keep_best: Callable[[], None] | None = None,
     ) -> None:
         self.problem, self.settings, self.out = problem, settings, run
-        self.world = world or World.current()
+        self.processes = processes or ProcessGroup.current()
         self.keep_best = keep_best
         groups = [{**g, "rate": g["lr"], "weight_decay": g.get("weight_decay", 0.0)} for g in problem.groups()]
         self.optimiser = torch.optim.AdamW(groups, lr=0.0, foreach=True)
@@ -108,7 +108,7 @@ class Loop:
     def run(self) -> Fitted:
         """Step until the end, or until the score has not risen for `patience` evaluations."""
         s, fitted = self.settings, self.fitted
-        show = self.world.first
+        show = self.processes.first
         with progress(s.steps, "training", show=show, done=fitted.step) as advance:
             while fitted.step < s.steps and not self.stopped:
                 self._step(fitted.step)
@@ -138,7 +138,7 @@ class Loop:
             )
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
-        self.world.sum_gradients(problem.network.parameters())
+        self.processes.sum_gradients(problem.network.parameters())
         if s.clip:
             nn.utils.clip_grad_norm_(problem.network.parameters(), s.clip)
         self.optimiser.step()
@@ -148,7 +148,7 @@ class Loop:
         self._log(step, loss=loss.item(), seconds=time.perf_counter() - began, **_plain(figures))
 
     def _log(self, step: int, **figures: Any) -> None:
-        if self.out is not None and self.world.first:
+        if self.out is not None and self.processes.first:
             self.out.log(step, **figures)
 
     def _evaluate(self) -> None:
@@ -157,7 +157,7 @@ class Loop:
             self.problem.network.eval()
             figures = dict(self.problem.evaluate())
             better = self.fitted.see(self.fitted.step, figures)
-            if better and self.keep_best is not None and self.world.first:
+            if better and self.keep_best is not None and self.processes.first:
                 self.keep_best()
         self._log(self.fitted.step, evaluation_seconds=time.perf_counter() - began, **figures)
 
@@ -183,7 +183,7 @@ class Loop:
     def save(self) -> None:
         """Write all that the next step depends on, in one file that is whole or absent."""
         self._saved = time.monotonic()
-        if self.out is None or not self.world.first:
+        if self.out is None or not self.processes.first:
             return
         arrays = {key: value.detach().cpu().numpy() for key, value in self._tensors().items()}
         f = self.fitted

@@ -1,18 +1,24 @@
-"""One declaration of a knob is its Python default, its command-line flag, its row in the docs and its bound check.
+"""Options: one declaration is the Python default, the command-line flag, the row in the docs and the check.
 
+>>> from dataclasses import dataclass
+>>> from likewise.train.options import check, option
 >>> @dataclass(frozen=True)
 ... class Settings:
-...     gamma: float | str = knob("auto", "smoothing of the plan", above=0, choices=("auto",))
-...     tol: float = knob(1e-6, "marginal error at which a solve stops", above=0, high=1)
+...     gamma: float | str = option("auto", "smoothing of the plan", above=0, choices=("auto",))
+...     tol: float = option(1e-6, "marginal error at which a solve stops", above=0, high=1)
 ...     def __post_init__(self) -> None:
 ...         check(self)
+>>> Settings(tol=2)
+Traceback (most recent call last):
+    ...
+likewise.errors.ConfigError: tol: expected number > 0 and ≤ 1, got 2
 
 A scikit-learn estimator is the same: a dataclass (`eq=False, repr=False`, so that scikit-learn's own apply) whose
-fields are knobs; the `__init__` that the dataclass makes has the explicit signature that `clone` and `get_params`
-need, and `check(self)` is called in `fit`. Where the command line needs the knobs of an estimator, declare them in a
+fields are options; the `__init__` that the dataclass makes has the explicit signature that `clone` and `get_params`
+need, and `check(self)` is called in `fit`. Where the command line needs the options of an estimator, declare them in a
 plain dataclass beside it and inherit: the flags then cost no import of scikit-learn.
 
-Nothing heavy is imported here.
+No torch, NumPy or scikit-learn is imported here: `likewise --help` reads options without them.
 """
 
 from __future__ import annotations
@@ -25,7 +31,10 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
 
 from likewise.errors import ConfigError
 
@@ -34,8 +43,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Knob:
-    """What is known of one knob: `low ≤ x`, `above < x`, `x ≤ high` bind its numbers, `choices` its strings."""
+class Option:
+    """What is known of one option: `low ≤ x`, `above < x`, `x ≤ high` bind its numbers, `choices` its strings."""
 
     name: str
     default: Any
@@ -45,6 +54,7 @@ class Knob:
     above: float | None = None
     high: float | None = None
     choices: tuple[Any, ...] | None = None
+    group: str | None = None
 
     @property
     def flag(self) -> str:
@@ -93,7 +103,7 @@ class Knob:
         )
 
     def check(self, value: Any) -> None:
-        """Raise a ConfigError that names the knob, what it accepts and what came."""
+        """Raise a ConfigError that names the option, what it accepts and what came."""
         if self.accepts(value):
             return
         near = difflib.get_close_matches(str(value), [str(c) for c in self.choices or ()], n=1)
@@ -128,7 +138,7 @@ def _same(value: Any, choice: Any) -> bool:
     return isinstance(value, type(choice)) and isinstance(value, bool) == isinstance(choice, bool) and value == choice
 
 
-def knob(
+def option(
     default: Any,
     help: str,
     *,
@@ -136,32 +146,42 @@ def knob(
     above: float | None = None,
     high: float | None = None,
     choices: tuple[Any, ...] | None = None,
+    group: str | None = None,
 ) -> Any:
-    """Declare a knob as a field of a dataclass; the field's annotation gives its type.
+    """Declare an option as a field of a dataclass; the field's annotation gives its type.
 
-    Numbers must be ≥ low, > above, ≤ high; strings must be among choices (a `float | str` knob has both).
-    A `Literal` annotation gives the choices by itself.
+    Parameters
+    ----------
+    default : object
+        Its value in Python and on the command line.
+    help : str
+        What it means, in one line.
+    low, above, high : float, optional
+        A number must be ≥ low, > above, ≤ high.
+    choices : tuple, optional
+        A string must be one of these (a `float | str` option has bounds and choices). A `Literal` annotation gives
+        the choices by itself.
+    group : str, optional
+        The heading under which `--help` lists it.
     """
-    bounds = {"low": low, "above": above, "high": high, "choices": choices}
-    return dataclasses.field(default=default, metadata={"knob": {"help": help, **bounds}})
+    said = {"help": help, "low": low, "above": above, "high": high, "choices": choices, "group": group}
+    return dataclasses.field(default=default, metadata={"option": said})
 
 
-def knobs(cls: type) -> tuple[Knob, ...]:
-    """The knobs of a dataclass, in the order of their declaration."""
+def list_options(cls: type) -> tuple[Option, ...]:
+    """The options of a dataclass, in the order of their declaration."""
     hints = typing.get_type_hints(cls)
     return tuple(
-        _read(field.name, field.default, hints[field.name], field.metadata["knob"])
+        _read(field.name, field.default, hints[field.name], field.metadata["option"])
         for field in dataclasses.fields(cls)
-        if "knob" in field.metadata
+        if "option" in field.metadata
     )
 
 
-def _read(name: str, default: Any, hint: Any, said: Mapping[str, Any]) -> Knob:
-    """The knob that a field declares; a default that breaks its own bounds is refused here."""
+def _read(name: str, default: Any, hint: Any, said: Mapping[str, Any]) -> Option:
+    """The option that a field declares; a default that breaks its own bounds is refused here."""
     kinds, literals = _kinds(hint)
-    choices = tuple(said["choices"]) if said["choices"] is not None else (literals or None)
-    bounds = {key: said[key] for key in ("low", "above", "high")}
-    made = Knob(name, default, said["help"], kinds, choices=choices, **bounds)
+    made = Option(name, default, kinds=kinds, **{**said, "choices": said["choices"] or literals or None})
     made.check(default)
     return made
 
@@ -178,85 +198,125 @@ def _kinds(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def check(obj: Any) -> None:
-    """Check every knob of a dataclass instance; ConfigError names the knob, what it accepts and the value."""
-    for k in knobs(type(obj)):
+    """Check every option of a dataclass instance; ConfigError names the option, what it accepts and the value."""
+    for k in list_options(type(obj)):
         k.check(getattr(obj, k.name))
 
 
 def build(cls: type[T], values: Mapping[str, Any]) -> T:
     """An instance from named values (a run directory's JSON, say), checked; an unknown name is a ConfigError."""
-    known = [k.name for k in knobs(cls)]
+    known = [k.name for k in list_options(cls)]
     for name in values:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"{name}: {cls.__name__} has no such knob; {hint}")
+            raise ConfigError(f"{name}: {cls.__name__} has no such option; {hint}")
     made = cls(**values)
     check(made)
     return made
 
 
-def options(cls: type, *names: str) -> Callable[[F], F]:
-    """A click decorator: one --flag a knob of cls (or of those named), with the same default, words and check."""
-    import click
+class GroupedOption(click.Option):
+    """A click option that knows under which heading `--help` lists it."""
 
-    class KnobType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-        def __init__(self, knob: Knob) -> None:
-            self.knob = knob
-            self.name = knob.name
+    def __init__(self, *args: Any, group: str | None = None, **attrs: Any) -> None:
+        super().__init__(*args, **attrs)
+        self.group = group
 
-        def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-            return _metavar(self.knob)
 
-        def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-            try:
-                return self.knob.parse(value) if isinstance(value, str) else value
-            except (ConfigError, ValueError) as error:
-                self.fail(str(error), param, ctx)
+class _OptionType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """Parses and checks a flag's text as the option it stands for."""
 
-        def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-            from click.shell_completion import CompletionItem
+    def __init__(self, declared: Option) -> None:
+        self.declared, self.name = declared, declared.name
 
-            return [CompletionItem(c) for c in map(str, self.knob.choices or ()) if c.startswith(incomplete)]
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        return _metavar(self.declared)
 
-    def one(k: Knob) -> Callable[[F], F]:
-        if k.kinds == (bool,):
-            flags = f"{k.flag}/--no-{k.flag[2:]}"
-            return click.option(flags, k.name, default=k.default, help=k.help, show_default=True)
-        return click.option(k.flag, k.name, type=KnobType(k), default=k.default, help=_help(k))
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self.declared.parse(value) if isinstance(value, str) else value
+        except (ConfigError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(c) for c in map(str, self.declared.choices or ()) if c.startswith(incomplete)]
+
+
+def add_options(cls: type, *names: str, group: str | None = None) -> Callable[[F], F]:
+    """A click decorator: one --flag an option of cls (or of those named), with the same default, words and check.
+
+    `group` is the heading of those that name none themselves.
+    """
 
     def decorate(function: F) -> F:
-        for k in reversed(_named(cls, names)):
-            function = one(k)(function)
+        for o in reversed(_named(cls, names)):
+            said: dict[str, Any] = {"cls": GroupedOption, "group": o.group or group, "default": o.default}
+            if o.kinds == (bool,):
+                flags = click.option(f"{o.flag}/--no-{o.flag[2:]}", o.name, help=o.help, show_default=True, **said)
+            else:
+                flags = click.option(o.flag, o.name, type=_OptionType(o), help=_help(o), **said)
+            function = flags(function)
         return function
 
     return decorate
 
 
-def _help(k: Knob) -> str:
-    """What a knob means, what it accepts unless the choices before it say that already, and its default."""
+def _help(k: Option) -> str:
+    """What an option means, what it accepts unless the choices before it say that already, and its default."""
     accepts = f"; {k.domain}" if set(k.kinds) - {str} else ""
     return f"{k.help}{accepts}" + (f"  [default: {k.default}]" if k.default is not None else "")
 
 
-def _metavar(k: Knob) -> str:
+def _metavar(k: Option) -> str:
     words = [{int: "INT", float: "NUMBER", str: "TEXT"}.get(kind, "") for kind in k.kinds]
     words = [w for w in words if w and not (w == "TEXT" and k.choices)] + [str(c) for c in k.choices or ()]
     return "|".join(words) or "VALUE"
 
 
-def _named(cls: type, names: tuple[str, ...]) -> list[Knob]:
-    every = {k.name: k for k in knobs(cls)}
+def _named(cls: type, names: tuple[str, ...]) -> list[Option]:
+    every = {k.name: k for k in list_options(cls)}
     for name in names:
         if name not in every:
-            raise ConfigError(f"{name}: {cls.__name__} has no such knob; known: {', '.join(every)}")
+            raise ConfigError(f"{name}: {cls.__name__} has no such option; known: {', '.join(every)}")
     return [every[name] for name in names or every]
 
 
 def table(cls: type, *names: str) -> str:
-    """The knobs as a Markdown table: name, default, what it accepts, meaning."""
-    rows = ["| knob | default | accepts | meaning |", "|---|---|---|---|"]
+    """The options as a Markdown table: name, default, what it accepts, meaning."""
+    rows = ["| option | default | accepts | meaning |", "|---|---|---|---|"]
     for k in _named(cls, names):
         cells = (f"`{k.name}`", f"`{k.default!r}`", k.domain, k.help)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """The options of a training loop."""
+
+    steps: int = option(0, "optimiser steps; 0: as many as the epochs make", low=0)
+    schedule: Literal["cosine", "linear", "constant", "drop"] = option(
+        "cosine", "how learning rates fall over the steps; drop: once, as drop_at and drop say"
+    )
+    drop_at: float = option(0.5, "share of the steps after which rates drop", low=0, high=1)
+    drop: float = option(0.3, "what rates are multiplied by then", above=0, high=1)
+    warmup: int = option(0, "steps over which rates rise from 0", low=0)
+    weight_decay: float = option(1e-4, "AdamW's weight decay of the network", low=0)
+    clip: float = option(0.0, "largest norm of the network's gradient; 0: no limit", low=0)
+    ema: float = option(0.0, "decay of averaged weights to evaluate with; 0: none", low=0, high=0.99999)
+    evaluate_every: int = option(0, "steps between two evaluations; 0: an epoch", low=0)
+    save_every: float = option(60.0, "seconds between two saved states", low=0)
+    patience: int = option(0, "evaluations without a better score before it stops; 0: never", low=0)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def rate(self, step: int) -> float:
+        """The share of the full learning rates at a step."""
+        rising = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        done = step / max(self.steps, 1)
+        dropped = self.drop if done >= self.drop_at else 1.0
+        cosine = 0.5 * (1 + math.cos(math.pi * done))
+        falling = {"cosine": cosine, "linear": 1 - done, "constant": 1.0, "drop": dropped}
+        return rising * falling[self.schedule]
