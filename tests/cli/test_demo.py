@@ -18,9 +18,9 @@ from likewise.cli import demo_images as images
 from likewise.cli import demo_pixels as pixels
 from likewise.cli import demo_search as search
 from likewise.cli import demo_sets as sets
-from likewise.cli import report
 from likewise.cli.demo import beside, demo
 from likewise.cli.demo_sets import pages, same_scene
+from likewise.plot import report
 from likewise.types import Hit
 
 

@@ -22,7 +22,7 @@ import click
 from likewise.cli.terminal import check_writable, write_json
 
 if TYPE_CHECKING:
-    from likewise.cli.report import Section
+    from likewise.plot.report import Section
 
 
 ROWS = (("alignment", "search"), ("plan", "polarity"), ("verified",))
@@ -151,8 +151,7 @@ def _font(size: int) -> Any:
 
 def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> Path:
     from likewise import __version__
-    from likewise.cli.report import Page, Section
-    from likewise.media import write_text
+    from likewise.plot.report import Page, Section
     from likewise.store.run import versions
 
     albums = folder / "albums"
@@ -188,4 +187,4 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
         [*(p.section for p in panels), own],
         end,
     )
-    return write_text(folder / "report.html", page.html())
+    return page.write(folder / "report.html")

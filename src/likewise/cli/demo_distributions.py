@@ -15,10 +15,10 @@ LATENTS, TOP, ACROSS = 240, 3, 12
 
 def coverage_panel(folder: Path, seed: int) -> Panel:
     """Two collections of photographs; the second lacks two of the scenes of the first."""
-    from likewise.cli.report import Section
     from likewise.distributions import compare
     from likewise.distributions.metrics import SmallSampleWarning
     from likewise.images import default
+    from likewise.plot.report import Section
 
     with step("what one collection covers of another") as said:
         here, there = samples.collections(folder / "collections", seed)
@@ -58,10 +58,10 @@ def coverage_panel(folder: Path, seed: int) -> Panel:
 def polarity_panel(folder: Path, seed: int) -> Panel:
     """Clothes by a small generator, a row for each ρ."""
     from likewise import plot
-    from likewise.cli.report import Section
     from likewise.distributions import harvest, shipped
     from likewise.distributions.pictures import as_pictures
     from likewise.distributions.shipped import describer
+    from likewise.plot.report import Section
 
     with step("a generator, dialled from its modes to its anti-modes") as said:
         generator = shipped("fashion").in_space(describer("fashion"))

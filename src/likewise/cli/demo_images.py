@@ -14,7 +14,7 @@ from likewise.samples import CHANGES, Query
 if TYPE_CHECKING:
     import numpy as np
 
-    from likewise.cli.report import Section
+    from likewise.plot.report import Section
     from likewise.types import Hit
 
 ROWS, HITS = 6, 7
@@ -109,7 +109,7 @@ def _chosen(queries: Sequence[Query], draw: np.random.Generator) -> list[int]:
 
 
 def _section(picture: Path, figures: dict[str, Any], model: str) -> Section:
-    from likewise.cli.report import Section, Table
+    from likewise.plot.report import Section, Table
 
     n, first, alike = figures["queries"], figures["first"], figures["first_is_of_the_photograph"]
     text = (

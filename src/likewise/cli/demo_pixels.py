@@ -9,8 +9,8 @@ from likewise import samples
 from likewise.cli.demo import Panel, step
 
 if TYPE_CHECKING:
-    from likewise.cli.report import Section
     from likewise.pixels.compare import PixelComparison
+    from likewise.plot.report import Section
     from likewise.samples import Views
 
 WITHIN = 3.0
@@ -67,7 +67,7 @@ def _errors(truth: Views, flow: Any) -> dict[str, float]:
 
 
 def _section(picture: Path, found: PixelComparison, figures: dict[str, Any]) -> Section:
-    from likewise.cli.report import Section, Table
+    from likewise.plot.report import Section, Table
 
     ours = figures["likewise"]
     text = (

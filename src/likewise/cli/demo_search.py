@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from likewise.cli.demo import Panel, beside, step
 
 if TYPE_CHECKING:
-    from likewise.cli.report import Section
+    from likewise.plot.report import Section
     from likewise.samples import Query
     from likewise.search import Collection, Result
 
@@ -107,7 +107,7 @@ def _caption(hit: Any) -> str:
 
 
 def _section(folder: Path, figures: dict[str, Any], night: Result) -> Section:
-    from likewise.cli.report import Section
+    from likewise.plot.report import Section
 
     took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in figures["seconds"].items())
     text = (

@@ -32,7 +32,7 @@ def embedded(files: Sequence[Path], name: str | None = None) -> Signature:
 
 def albums_panel(folder: Path, seed: int) -> Panel:
     """Two albums that share three of their scenes, and the plan between them."""
-    from likewise.cli.report import Section
+    from likewise.plot.report import Section
     from likewise.sets import compare
 
     with step("two albums, compared") as said:
@@ -84,7 +84,7 @@ def matrix_panel(folder: Path, seed: int) -> Panel:
     import numpy as np
 
     from likewise import plot
-    from likewise.cli.report import Section
+    from likewise.plot.report import Section
     from likewise.sets import distances
     from likewise.sets.metrics import accuracy, one_nn
 
@@ -206,7 +206,7 @@ def light_panel(folder: Path, seed: int) -> Panel:
     import numpy as np
     from sklearn.datasets import load_digits
 
-    from likewise.cli.report import Section, Table
+    from likewise.plot.report import Section, Table
     from likewise.sets.metrics import mean_se
 
     bunch = load_digits()
