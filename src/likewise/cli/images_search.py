@@ -215,7 +215,7 @@ def _draw(queries: Sequence[str], found: Sequence[Sequence[Hit]], path: Path) ->
 def _shown(path: str) -> Any:
     """The picture at a path, small, or None where it cannot be read any more."""
     from likewise.errors import LikewiseError
-    from likewise.plot.pictures import thumbnail
+    from likewise.plot.images import thumbnail
 
     try:
         return thumbnail(path)

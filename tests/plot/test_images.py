@@ -1,4 +1,4 @@
-"""Rankings: frames and marks say which hits are right."""
+"""Images in figures: frames and marks say which hits are right, pairs and grids stand in their rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from PIL import Image
 
 from likewise import plot
 from likewise.errors import InputError, ShapeError
-from likewise.plot.rankings import RIGHT, WRONG
+from likewise.plot.images import RIGHT, WRONG
 
 
 def noise(n: int, seed: int = 0) -> list[np.ndarray]:
     return list(np.random.default_rng(seed).uniform(size=(n, 8, 8)))
+
+
+def texts(ax) -> list[str]:
+    return [t.get_text() for t in ax.texts]
 
 
 def frames(ax) -> list[str]:
@@ -35,10 +39,6 @@ def test_right_ones_are_green_and_wrong_ones_red_in_their_places() -> None:
     assert ax.images[4].get_extent()[3] < ax.images[0].get_extent()[2]
     assert min(im.get_extent()[2] for im in ax.images) > 0
     assert max(im.get_extent()[1] for im in ax.images) < ax.get_xlim()[1]
-
-
-def test_green_and_red_are_those_of_the_palette() -> None:
-    assert (RIGHT, WRONG) == ("#009E73", "#D55E00")
 
 
 def test_where_nothing_is_judged_nothing_is_marked() -> None:
@@ -80,3 +80,35 @@ def test_files_missing_pictures_names_and_captions(tmp_path: Path) -> None:
 def test_errors(options, error, message) -> None:
     with pytest.raises(error, match=message):
         plot.ranking(**{"queries": noise(1), "hits": [noise(2)], **options})
+
+
+def test_coverage_draws_each_pair_and_says_how_many_there_are() -> None:
+    a, b = noise(11), noise(11, 1)
+    pairs = [(x, y, float(i)) for i, (x, y) in enumerate(zip(a, b, strict=True))]
+    fig = plot.coverage(pairs[:9], pairs[9:], counts=(40, 60), labels=("summer", "winter"), figures={"recall": "0.6"})
+    ax = fig.axes[0]
+    assert len(ax.images) == 22
+    said = texts(ax)
+    assert "in summer, but not covered by winter: 40 of 100" in said
+    assert "in summer, and covered by winter: 60 of 100" in said
+    assert said.count("nearest in\nwinter") == 3
+    assert {"recall", "0.6", "0", "8"} <= set(said)
+    bottom = min(im.get_extent()[2] for im in ax.images)
+    assert 0 < bottom < ax.get_ylim()[1]
+    with pytest.raises(InputError, match="columns"):
+        plot.coverage([], [], columns=0)
+    assert texts(plot.coverage([], []).axes[0]).count("none") == 2
+
+
+def test_a_grid_has_rows_with_labels(tmp_path: Path) -> None:
+    fig = plot.grid([noise(3), noise(2)], ["ρ = −1", "ρ = 1"], title="t", captions=[["a", "b", "c"], ["d"]])
+    ax = fig.axes[0]
+    assert len(ax.images) == 5
+    tops = [im.get_extent()[3] for im in ax.images]
+    assert tops[0] == tops[2] > tops[3]
+    assert {"ρ = −1", "ρ = 1", "t", "a", "d"} <= set(texts(ax))
+    plot.save(plot.grid([noise(1)]), tmp_path / "one.png")
+    with pytest.raises(ShapeError, match="labels: expected 2"):
+        plot.grid([noise(1), noise(1)], ["a"])
+    with pytest.raises(InputError, match="at least one image"):
+        plot.grid([[]])

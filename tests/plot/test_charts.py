@@ -1,4 +1,4 @@
-"""Pictures of the distributions level: coverage, frontiers, grids, spectra."""
+"""Charts: curves, matrices, bars, spectra, frontiers, maps of points."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from likewise import plot
 from likewise.errors import InputError, ShapeError
 
 
-def noise(n: int, seed: int = 0) -> list[np.ndarray]:
-    return list(np.random.default_rng(seed).uniform(size=(n, 8, 8)))
-
-
 def cells() -> list[dict[str, float]]:
     return [
         {"rho": rho, "psi": psi, "precision": 0.6 - 0.1 * rho, "recall": 0.5 + 0.1 * rho * psi, "frechet": 40 + rho**2}
@@ -25,24 +21,6 @@ def cells() -> list[dict[str, float]]:
 
 def texts(ax) -> list[str]:
     return [t.get_text() for t in ax.texts]
-
-
-def test_coverage_draws_each_pair_and_says_how_many_there_are() -> None:
-    a, b = noise(11), noise(11, 1)
-    pairs = [(x, y, float(i)) for i, (x, y) in enumerate(zip(a, b, strict=True))]
-    fig = plot.coverage(pairs[:9], pairs[9:], counts=(40, 60), labels=("summer", "winter"), figures={"recall": "0.6"})
-    ax = fig.axes[0]
-    assert len(ax.images) == 22
-    said = texts(ax)
-    assert "in summer, but not covered by winter: 40 of 100" in said
-    assert "in summer, and covered by winter: 60 of 100" in said
-    assert said.count("nearest in\nwinter") == 3
-    assert {"recall", "0.6", "0", "8"} <= set(said)
-    bottom = min(im.get_extent()[2] for im in ax.images)
-    assert 0 < bottom < ax.get_ylim()[1]
-    with pytest.raises(InputError, match="columns"):
-        plot.coverage([], [], columns=0)
-    assert texts(plot.coverage([], []).axes[0]).count("none") == 2
 
 
 def test_names_with_dollars_are_not_read_as_formulas(tmp_path: Path) -> None:
@@ -93,37 +71,6 @@ def test_errors_are_drawn_where_cells_have_them_and_bad_cells_are_refused() -> N
         plot.frontier([{"rho": 0.0, "psi": 1.0, "precision": 0.5, "frechet": 1.0}])
 
 
-def test_a_grid_has_rows_with_labels(tmp_path: Path) -> None:
-    fig = plot.grid([noise(3), noise(2)], ["ρ = −1", "ρ = 1"], title="t", captions=[["a", "b", "c"], ["d"]])
-    ax = fig.axes[0]
-    assert len(ax.images) == 5
-    tops = [im.get_extent()[3] for im in ax.images]
-    assert tops[0] == tops[2] > tops[3]
-    assert {"ρ = −1", "ρ = 1", "t", "a", "d"} <= set(texts(ax))
-    plot.save(plot.grid([noise(1)]), tmp_path / "one.png")
-    with pytest.raises(ShapeError, match="labels: expected 2"):
-        plot.grid([noise(1), noise(1)], ["a"])
-    with pytest.raises(InputError, match="at least one picture"):
-        plot.grid([[]])
-
-
-def test_a_histogram_has_mass_one_weighted_or_not() -> None:
-    values = np.random.default_rng(0).normal(size=500)
-    w = np.where(values > 0, 3.0, 1.0)
-    fig = plot.histogram({"a": values, "b": values}, weights={"b": w}, curve=([-1, 0, 1], [0, 1, 0]), bins=20)
-    steps = [patch.get_data() for patch in fig.axes[0].patches[::2]]
-    for heights, edges, _ in steps:
-        assert (heights * np.diff(edges)).sum() == pytest.approx(1.0)
-    np.testing.assert_allclose(steps[1][0], np.histogram(values, steps[1][1], weights=w, density=True)[0])
-    assert not np.allclose(steps[0][0], steps[1][0])
-    with pytest.raises(ShapeError, match="weights of 'a'"):
-        plot.histogram({"a": values}, weights={"a": w[:3]})
-    with pytest.raises(InputError, match="finite"):
-        plot.histogram({"a": [-np.inf]})
-    with pytest.raises(InputError, match="at least one"):
-        plot.histogram({})
-
-
 def test_a_spectrum_is_drawn_by_its_median_and_dead_values_are_left_out() -> None:
     rows = np.log(np.array([[3.0, 2.0, 1.0], [5.0, 2.0, 1.0], [4.0, 2.0, 0.5]]))
     rows = np.vstack([rows, [np.log(4.0), np.log(2.0), -np.inf]])
@@ -135,3 +82,45 @@ def test_a_spectrum_is_drawn_by_its_median_and_dead_values_are_left_out() -> Non
         plot.spectrum({"a": [[np.nan]]})
     with pytest.raises(InputError, match="at least one"):
         plot.spectrum({})
+
+
+def test_curves_have_one_line_each() -> None:
+    x = np.arange(1, 11)
+    fig = plot.curves({"a": (x, x / 10), "b": (x, x / 20)}, kind="cmc", title="t")
+    ax = fig.axes[0]
+    assert [line.get_label() for line in ax.lines] == ["a", "b"]
+    assert ax.get_xlim() == (1, 10)
+    assert ax.get_xticks()[0] == 1
+    assert np.array_equal(ax.lines[0].get_ydata(), x / 10)
+    roc = plot.curves({"a": ([0, 0.5, 1], [0, 0.9, 1])}, kind="roc")
+    assert roc.axes[0].get_xlabel() == "false accept rate"
+    plain = plot.curves({str(i): ([0, 1], [0, i]) for i in range(10)}, xlabel="x", ylabel="y")
+    assert len({(line.get_color(), line.get_linestyle()) for line in plain.axes[0].lines}) == 10
+    plot.curves({"one": ([1], [0.5])}, kind="cmc")
+    with pytest.raises(ShapeError, match="curve 'a'"):
+        plot.curves({"a": ([0, 1], [0])})
+    with pytest.raises(InputError, match="at least one curve"):
+        plot.curves({})
+
+
+def test_a_heatmap_brings_equal_labels_together() -> None:
+    D = np.array([[0, 5, 1], [5, 0, 6], [1, 6, 0]])
+    fig = plot.heatmap(D, ["cow", "cup", "cow"])
+    assert np.array_equal(fig.axes[0].images[0].get_array(), [[0, 1, 5], [1, 0, 6], [5, 6, 0]])
+    assert [t.get_text() for t in fig.axes[0].get_yticklabels()] == ["cow", "cup"]
+    plot.heatmap(np.zeros((2, 3)))
+    with pytest.raises(ShapeError, match="labels"):
+        plot.heatmap(D, ["a"])
+    with pytest.raises(ShapeError, match="D:"):
+        plot.heatmap([1, 2])
+
+
+def test_bars_say_their_values() -> None:
+    fig = plot.bars({"Euclid": 0.695, "learned": 0.9}, errors={"learned": 0.01}, highlight="learned", title="t")
+    ax = fig.axes[0]
+    assert [round(b.get_width(), 3) for b in ax.patches] == [0.695, 0.9]
+    assert [t.get_text() for t in ax.texts] == ["0.695", "0.9 ± 0.01"]
+    with pytest.raises(InputError, match="highlight"):
+        plot.bars({"a": 1}, highlight="b")
+    with pytest.raises(InputError, match="values"):
+        plot.bars({})

@@ -1,4 +1,4 @@
-"""Pictures: their lines carry the masses, their orders untangle, their files are whole and repeatable."""
+"""Plans: their lines carry the masses, their orders untangle, their files are whole and repeatable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 
 from likewise import plot
 from likewise.errors import InputError, ShapeError
-from likewise.plot import orders, plans
+from likewise.plot import plans
 from likewise.types import Signature
 
 
@@ -50,7 +50,7 @@ def crossings_by_loops(F: np.ndarray) -> float:
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 50))
 def test_crossings_are_those_of_the_loops(m: int, n: int, seed: int) -> None:
     F = random_plan(m, n, seed)
-    assert plot.crossings(F) == pytest.approx(crossings_by_loops(F), abs=1e-12)
+    assert plans.crossings(F) == pytest.approx(crossings_by_loops(F), abs=1e-12)
 
 
 @given(st.integers(2, 9), st.integers(0, 50))
@@ -59,17 +59,9 @@ def test_a_shuffled_matching_is_untangled(m: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     band = np.eye(m) + 0.3 * np.eye(m, k=1)
     F = band[np.ix_(draw.permutation(m), draw.permutation(m))]
-    rows, columns = plot.untangle(F)
+    rows, columns = plans.untangle(F)
     assert sorted(rows) == sorted(columns) == list(range(m))
-    assert plot.crossings(F[np.ix_(rows, columns)]) <= plot.crossings(band) + 1e-12
-
-
-@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 30))
-def test_untangling_never_makes_it_worse_than_the_spectral_start(m: int, n: int, seed: int) -> None:
-    F = random_plan(m, n, seed)
-    rows, columns = plot.untangle(F)
-    start = plot.crossings(F[np.ix_(*orders._spectral_orders(F))])
-    assert plot.crossings(F[np.ix_(rows, columns)]) <= start + 1e-12
+    assert plans.crossings(F[np.ix_(rows, columns)]) <= plans.crossings(band) + 1e-12
 
 
 def test_width_is_in_proportion_to_mass_and_opacity_rises_with_it() -> None:
@@ -80,14 +72,6 @@ def test_width_is_in_proportion_to_mass_and_opacity_rises_with_it() -> None:
     assert widths / widths.sum() == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert alphas == sorted(alphas)
     assert alphas[0] < alphas[-1]
-
-
-def test_lines_stack_without_overlap_at_a_point() -> None:
-    F = np.array([[0.5, 0.3, 0.2]])
-    ports = plans._ports(F, [(0, 0), (0, 1), (0, 2)], 2.0, 0)
-    assert ports[0, 0] == pytest.approx(0.5)
-    assert ports[0, 1] == pytest.approx(-0.3)
-    assert ports[0, 2] == pytest.approx(-0.8)
 
 
 def test_only_masses_that_can_be_seen_are_drawn() -> None:
@@ -132,7 +116,7 @@ def test_thumbnails_come_from_names_from_arrays_and_from_files(tmp_path: Path) -
     assert grey.axes[0].images[0].get_array().shape == (160, 160)
     with pytest.raises(ShapeError, match="thumbnails of P: expected 2"):
         plot.plan(bag(2), bag(1), random_plan(2, 1), thumbnails=([red], None))
-    with pytest.raises(ShapeError, match="expected pictures"):
+    with pytest.raises(ShapeError, match="expected images"):
         plot.plan(bag(1), bag(1), np.ones((1, 1)), thumbnails=([np.zeros(3)], None))
 
 
@@ -149,52 +133,6 @@ def test_a_wrong_plan_is_refused(F: np.ndarray, error: type[Exception], message:
         plot.plan(bag(2), bag(2, 1), F)
     with pytest.raises(InputError, match="most"):
         plot.plan(bag(2), bag(2, 1), np.ones((2, 2)), most=0)
-
-
-def test_a_plan_without_mass_is_drawn_without_lines() -> None:
-    assert lines(plot.plan(bag(2), bag(2, 1), np.zeros((2, 2)))) == []
-
-
-def test_curves_have_one_line_each() -> None:
-    x = np.arange(1, 11)
-    fig = plot.curves({"a": (x, x / 10), "b": (x, x / 20)}, kind="cmc", title="t")
-    ax = fig.axes[0]
-    assert [line.get_label() for line in ax.lines] == ["a", "b"]
-    assert ax.get_xlim() == (1, 10)
-    assert ax.get_xticks()[0] == 1
-    assert np.array_equal(ax.lines[0].get_ydata(), x / 10)
-    roc = plot.curves({"a": ([0, 0.5, 1], [0, 0.9, 1])}, kind="roc")
-    assert roc.axes[0].get_xlabel() == "false accept rate"
-    plain = plot.curves({str(i): ([0, 1], [0, i]) for i in range(10)}, xlabel="x", ylabel="y")
-    assert len({(line.get_color(), line.get_linestyle()) for line in plain.axes[0].lines}) == 10
-    plot.curves({"one": ([1], [0.5])}, kind="cmc")
-    with pytest.raises(ShapeError, match="curve 'a'"):
-        plot.curves({"a": ([0, 1], [0])})
-    with pytest.raises(InputError, match="at least one curve"):
-        plot.curves({})
-
-
-def test_a_heatmap_brings_equal_labels_together() -> None:
-    D = np.array([[0, 5, 1], [5, 0, 6], [1, 6, 0]])
-    fig = plot.heatmap(D, ["cow", "cup", "cow"])
-    assert np.array_equal(fig.axes[0].images[0].get_array(), [[0, 1, 5], [1, 0, 6], [5, 6, 0]])
-    assert [t.get_text() for t in fig.axes[0].get_yticklabels()] == ["cow", "cup"]
-    plot.heatmap(np.zeros((2, 3)))
-    with pytest.raises(ShapeError, match="labels"):
-        plot.heatmap(D, ["a"])
-    with pytest.raises(ShapeError, match="D:"):
-        plot.heatmap([1, 2])
-
-
-def test_bars_say_their_values() -> None:
-    fig = plot.bars({"Euclid": 0.695, "learned": 0.9}, errors={"learned": 0.01}, highlight="learned", title="t")
-    ax = fig.axes[0]
-    assert [round(b.get_width(), 3) for b in ax.patches] == [0.695, 0.9]
-    assert [t.get_text() for t in ax.texts] == ["0.695", "0.9 ± 0.01"]
-    with pytest.raises(InputError, match="highlight"):
-        plot.bars({"a": 1}, highlight="b")
-    with pytest.raises(InputError, match="values"):
-        plot.bars({})
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".jpg"])
