@@ -103,10 +103,10 @@ def untrained(birds: Birds, size: int = 128, shortest: int = 144) -> Rows:
 def _untrained(birds: Birds, size: int, shortest: int) -> Rows:
     from likewise.images.model import Embedder
     from likewise.images.training import Training
-    from likewise.nn import EfficientNetLite0
+    from likewise.nn import named
     from likewise.train.distributed import ProcessGroup
 
-    plain = EfficientNetLite0.pretrained().fold()
+    plain = named("efficientnet-lite0").fold()
     config = dataclasses.replace(SHORT, frozen=0, size=size, shortest=shortest, **MARGIN.changes)
     models = {
         "frozen ImageNet feature": Embedder(plain, name="frozen", dim=plain.dim, size=size, shortest=shortest),

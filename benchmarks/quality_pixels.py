@@ -229,7 +229,7 @@ def _arm(photos: Any, start: Any, data: Path | None, cell: Path, options: dict[s
 
     import torch
 
-    from likewise.nn.network import seeded
+    from likewise.nn.backbone import seeded
     from likewise.pixels.model import Aligner, Manner
     from likewise.pixels.refine import Refine
     from likewise.pixels.training import train

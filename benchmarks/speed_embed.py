@@ -24,7 +24,7 @@ from PIL import Image
 
 from likewise import media
 from likewise.images import default
-from likewise.nn.preparation import crop
+from likewise.nn.backbone import crop
 from record import record
 
 

@@ -32,11 +32,9 @@ MODULES = (
     "likewise.images.augment",
     "likewise.images.diva",
     "likewise.images.network",
-    "likewise.nn.convnet",
+    "likewise.nn.backbone",
     "likewise.nn.efficientnet",
     "likewise.nn.inception",
-    "likewise.nn.network",
-    "likewise.nn.preparation",
     "likewise.nn.resnet",
     "likewise.pixels.encoder",
     "likewise.pixels.life",
@@ -123,8 +121,8 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "media.from_pillow": lambda f, png: f(Image.open(BytesIO(png.read_bytes()))),
     "media.frames": None,
     "images.data.picture": lambda f, png: f(photo()),
-    "nn.preparation.crop": lambda f, png: f(photo()),
-    "nn.preparation.resized": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
+    "nn.backbone.crop": lambda f, png: f(photo()),
+    "nn.backbone.resize": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
     "images.data.whole": lambda f, png: f(photo()),
     "images.data.thumbnail": lambda f, png: f(photo(), 20),
     "sets.transport.batched.log_sinkhorn": lambda f, png: f(
@@ -145,9 +143,9 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
         tail().tail, batch(2, tail().tail.projection.in_features).float()
     ),
     "images.network.Network.finished": lambda f, png: f(tail(), batch(2, tail().tail.projection.in_features).float()),
-    "nn.convnet.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
+    "nn.backbone.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
     "nn.inception.InceptionBN.forward": lambda f, png: f(named("inception-bn"), batch(2, 3, 32, 32).float()),
-    "nn.network.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
+    "nn.backbone.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
     "nn.resnet.ResNet50.forward": lambda f, png: f(named("resnet50"), batch(2, 3, 32, 32).float()),
     "nn.efficientnet.EfficientNetLite0.forward": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
     "nn.efficientnet.EfficientNetLite0.features": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
@@ -258,7 +256,7 @@ def test_frames_come_one_by_one_in_their_shape(tmp_path: Path) -> None:
 
 def test_a_wrong_shape_is_found() -> None:
     """The check itself can fail: in the argument, in the result, and between the two."""
-    crop = typed(shaped()["nn.preparation.crop"])
+    crop = typed(shaped()["nn.backbone.crop"])
     with pytest.raises(TypeCheckError):
         crop(photo()[:, :, 0])
 

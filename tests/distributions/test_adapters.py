@@ -233,7 +233,7 @@ def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path, kind: str) -> N
     assert "\n" not in words
     if kind != "gzip":
         assert "unpickling would run its code" in words
-        assert "torch.save(G.state_dict()" in words
+        assert ".state_dict(), " in words
     assert not (tmp_path / "ran").exists()
 
 

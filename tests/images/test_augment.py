@@ -12,7 +12,7 @@ from PIL import Image
 
 from likewise.errors import ConfigError, ShapeError
 from likewise.images.augment import Augment, centre, sampled
-from likewise.nn import preparation
+from likewise.nn import backbone as preparation
 
 SIDES = st.integers(1, 90)
 

@@ -43,7 +43,7 @@ def noise(n: int, size: int) -> np.ndarray:
 
 def agree(model: Embedder, path: Path, n: int) -> None:
     """onnxruntime on the prepared pixels is `embed` on the pictures, to 1e-4."""
-    from likewise.nn.preparation import crop
+    from likewise.nn.backbone import crop
 
     pictures = noise(n, model.shortest)
     pixels = np.stack([crop(p, model.size, model.shortest) for p in pictures]).transpose(0, 3, 1, 2)

@@ -48,7 +48,7 @@ def test_parts_are_the_directions_of_the_grid_means_of_block_10(photos: Path) ->
     import torch
 
     from likewise.media import read_array
-    from likewise.nn.preparation import crop
+    from likewise.nn.backbone import crop
 
     model = default()
     x = torch.tensor(crop(read_array(files(photos)[0]))).permute(2, 0, 1)[None].float() / 255

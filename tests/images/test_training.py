@@ -27,7 +27,7 @@ from likewise.images.network import principal
 from likewise.images.sources import Kept, Schedule, keep
 from likewise.images.training import MODEL, Training, train
 from likewise.nn import as_backbone
-from likewise.nn.network import seeded
+from likewise.nn.backbone import seeded
 from likewise.store.run import Run
 from likewise.train.distributed import ProcessGroup
 from worlds.shapes import stripes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional
+
+from likewise.errors import InputError, ShapeError
 
 State = dict[str, torch.Tensor]
 
@@ -92,12 +95,10 @@ class Contract:
 
     def test_every_gradient_is_that_of_plain_layers(self) -> None:
         """Against bn(conv(x)) by torch's own layers, in float64 and training mode."""
-        from likewise.nn import convnet, convolution, resnet
+        from likewise.nn import backbone, convolution, resnet
 
         def plain(x: torch.Tensor, conv: torch.nn.Conv2d, bn: torch.nn.Module) -> torch.Tensor:
             return bn(conv(x))
-
-        import pytest
 
         model, x = self.make(frozen_bn=True), self.pictures()
         randomised(model)
@@ -105,7 +106,7 @@ class Contract:
         weights = list(model.parameters())
         got = torch.autograd.grad(model(x).square().sum(), weights)
         with pytest.MonkeyPatch.context() as patch:
-            for module in (convolution, convnet, resnet):
+            for module in (convolution, backbone, resnet):
                 patch.setattr(module, "convolve", plain)
             want = torch.autograd.grad(model(x).square().sum(), weights)
         for mine, theirs in zip(got, want, strict=True):
@@ -121,10 +122,6 @@ class Contract:
         assert not any(torch.equal(a, c) for _, a, _, c in pairs)
 
     def test_wrong_input_is_named(self) -> None:
-        import pytest
-
-        from likewise.errors import InputError, ShapeError
-
         with pytest.raises(ShapeError, match=r"x: expected \(b, 3, h, w\)"):
             self.make().features(torch.rand(3, 32, 32))
         with pytest.raises(InputError, match="divide by 255"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from likewise.nn import EfficientNetLite0, convolution
+from likewise.nn import convolution, efficientnet, named
 from likewise.nn.convolution import convolve, folded
 
 TIGHT = {"atol": 1e-10, "rtol": 1e-9}
@@ -120,9 +120,7 @@ def test_a_training_step_of_the_network_is_that_of_plain_layers() -> None:
     def plain(x: torch.Tensor, conv: nn.Conv2d, bn: nn.Module, padding: tuple[int, int]) -> torch.Tensor:
         return bn(functional.conv2d(x, conv.weight, conv.bias, conv.stride, padding, 1, conv.groups))
 
-    from likewise.nn import efficientnet
-
-    model = EfficientNetLite0.pretrained().double().train()
+    model = named("efficientnet-lite0").double().train()
     x = torch.rand(2, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     weights = [p for n, p in model.named_parameters() if not n.startswith("classifier")]
     got = gradients(model.features(x), *weights)
@@ -135,7 +133,7 @@ def test_a_training_step_of_the_network_is_that_of_plain_layers() -> None:
 
 def test_jacobian_vector_products_pass_through() -> None:
     """The spectrum of a generator seen through features asks a network for them, forward mode."""
-    model = EfficientNetLite0.pretrained().double()
+    model = named("efficientnet-lite0").double()
     x = torch.rand(1, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     v = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     forward = torch.func.jvp(model.features, (x,), (v,))[1]

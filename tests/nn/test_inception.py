@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from likewise.errors import FileError, ShapeError
+from likewise.errors import ShapeError
 from likewise.nn import InceptionBN
 from nn.layers import Contract, State, convolution, normalisation, randomised
 
@@ -104,10 +104,3 @@ class TestInceptionBN(Contract):
     def test_a_side_that_cannot_be_halved_is_named(self) -> None:
         with pytest.raises(ShapeError, match="multiples of 32"):
             self.make().features(torch.rand(1, 3, 72, 72))
-
-    def test_weights_come_by_key_or_not_at_all(self) -> None:
-        state = dict(self.make(seed=3).state_dict())
-        model = InceptionBN.from_state(state)
-        assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
-        with pytest.raises(FileError, match="do not fit Inception-BN"):
-            InceptionBN.from_state({k: v for k, v in state.items() if k != "inception_4c_3x3.bias"})

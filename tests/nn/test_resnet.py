@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn import functional
 
-from likewise.errors import FileError, InputError
 from likewise.nn import ResNet50
 from nn.layers import Contract, State, convolution, normalisation, randomised
 
@@ -81,33 +78,3 @@ class TestResNet50(Contract):
             torch.testing.assert_close(model(x), want @ w["fc.weight"].T + w["fc.bias"], atol=1e-6, rtol=1e-6)
             older = oracle(w, x, stride_in="conv1")
         assert (older - want).abs().max() > 0.01, "the comparison can tell v1.5 from v1"
-
-    def test_weights_come_from_a_state_dict_and_from_files(self, tmp_path: Path) -> None:
-        from safetensors.torch import save_file
-
-        state = {k: v.contiguous() for k, v in self.make(seed=9).state_dict().items()}
-        torch.save(state, tmp_path / "w.pth")
-        save_file(state, tmp_path / "w.safetensors")
-        old = {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}
-        for source in (tmp_path / "w.pth", str(tmp_path / "w.safetensors"), old):
-            model = ResNet50.from_state(source)
-            assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
-            assert model.fc.out_features == 5
-
-    def test_weights_that_do_not_fit_are_refused(self, tmp_path: Path) -> None:
-        state = dict(self.make().state_dict())
-        for odd in (
-            {k: v for k, v in state.items() if k != "layer3.2.conv1.weight"},
-            state | {"layer5.0.conv1.weight": torch.zeros(1)},
-            state | {"conv1.weight": torch.zeros(64, 3, 3, 3)},
-            {k: v for k, v in state.items() if not k.startswith("fc")},
-        ):
-            with pytest.raises(FileError, match="do not fit ResNet-50"):
-                ResNet50.from_state(odd)
-        with pytest.raises(FileError, match="no such file"):
-            ResNet50.from_state(tmp_path / "none.pth")
-        (tmp_path / "bad.safetensors").write_bytes(b"no")
-        with pytest.raises(FileError, match="safe to read"):
-            ResNet50.from_state(tmp_path / "bad.safetensors")
-        with pytest.raises(InputError, match="state: expected"):
-            ResNet50.from_state(7)

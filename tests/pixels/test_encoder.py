@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from likewise.errors import ShapeError
-from likewise.nn import EfficientNetLite0
+from likewise.nn import named
 from likewise.pixels.encoder import AROUND, CENTRE, STRIDE, TAPS, Encoder, cells, place, unit
 
 
@@ -18,7 +18,7 @@ def encoder():
 
 def test_maps_are_those_of_the_backbone(encoder):
     x = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(1))
-    base = EfficientNetLite0.pretrained().fold()
+    base = named("efficientnet-lite0").fold()
     padded = torch.nn.functional.pad(x, (AROUND, AROUND + 12, AROUND, AROUND + 12), mode="replicate")  # to 144
     for found, (block, channels, stride) in zip(encoder.maps(x), TAPS, strict=True):
         before = base.features(padded, block - 1)

@@ -363,13 +363,13 @@ def broken(change) -> State:
             broken(lambda s: s.update({"module.cnet.conv2.bias": torch.zeros(7)})),
             r"cnet\.conv2\.bias \(7,\) instead of \(160,\)",
         ),
-        (broken(lambda s: s.update({"module.cnet.conv2.bias": "x"})), r"cnet\.conv2\.bias str instead of \(160,\)"),
+        (broken(lambda s: s.update({"module.cnet.conv2.bias": "x"})), r"a str at module\.cnet\.conv2\.bias"),
         ({"fc.weight": torch.zeros(3, 3)}, r"not RAFT's: .* got fc\.weight"),
-        ({}, "not RAFT's: .* got nothing"),
+        ({}, "got nothing"),
     ],
 )
 def test_weights_that_do_not_fit_are_named(state: State, message: str) -> None:
-    with pytest.raises(FileError, match=message):
+    with pytest.raises((FileError, InputError), match=message):
         RAFT.from_official(state)
 
 

@@ -190,15 +190,9 @@ def _generator(net: Any, options: Options) -> Generator:
 
 def _state(source: Any) -> dict[str, Tensor]:
     """The state dict of a file, of a module, or as given."""
-    from torch import nn
+    from likewise.nn.pretrained import as_state
 
-    from likewise.distributions.networks import states
-
-    if isinstance(source, str | Path):
-        return states.read_state(source)
-    if isinstance(source, nn.Module):
-        return states.as_state(dict(source.state_dict()))
-    return states.as_state(source)
+    return as_state(source)
 
 
 def _at(source: Any, error: InputError) -> LikewiseError:

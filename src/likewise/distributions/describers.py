@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise.errors import InputError, ShapeError
-from likewise.nn.preparation import CROP, SHORTEST, crop
+from likewise.nn.backbone import CROP, SHORTEST, crop
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -212,9 +212,10 @@ class PhotoFeatures:
 
 @functools.cache
 def _network() -> EfficientNetLite0:
-    from likewise.nn import EfficientNetLite0
+    from likewise.nn import named
 
-    return EfficientNetLite0.pretrained().fold()
+    network: EfficientNetLite0 = named("efficientnet-lite0").fold()
+    return network
 
 
 def _three(array: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from likewise.errors import ConfigError, ShapeError
-from likewise.nn.preparation import CROP, SHORTEST, resized
+from likewise.nn.backbone import CROP, SHORTEST, resize
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -95,7 +95,7 @@ def centre(array: UInt8[np.ndarray, "h w 3"], size: int = CROP, shortest: int = 
     _sizes(size, shortest)
     height, width = array.shape[:2]
     half = min(height, width) * size / shortest / 2
-    return resized(array, (size, size), (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half))
+    return resize(array, (size, size), (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half))
 
 
 def sampled(part: UInt8[np.ndarray, "h w 3"], size: int) -> UInt8[np.ndarray, "s s 3"]:

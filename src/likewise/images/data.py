@@ -12,7 +12,7 @@ import numpy as np
 
 from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
-from likewise.nn.preparation import CROP, SHORTEST, resized
+from likewise.nn.backbone import CROP, SHORTEST, resize
 
 if TYPE_CHECKING:
     from jaxtyping import UInt8
@@ -94,7 +94,7 @@ def whole(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
     longer = round(CROP * max(height, width) / min(height, width) / CELL) * CELL
     longer = min(longer, LONGEST * CROP)
     size = (longer, CROP) if width >= height else (CROP, longer)
-    return resized(array, size, (0.0, 0.0, float(width), float(height)))
+    return resize(array, size, (0.0, 0.0, float(width), float(height)))
 
 
 def thumbnail(array: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarray, "H W 3"]:
@@ -102,7 +102,7 @@ def thumbnail(array: UInt8[np.ndarray, "h w 3"], side: int) -> UInt8[np.ndarray,
     height, width = array.shape[:2]
     scale = min(1.0, side / max(height, width))
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return resized(array, size, (0.0, 0.0, float(width), float(height)))
+    return resize(array, size, (0.0, 0.0, float(width), float(height)))
 
 
 def _is_tensor(item: object) -> TypeGuard[Tensor]:

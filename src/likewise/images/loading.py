@@ -23,7 +23,7 @@ from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import data
 from likewise.images.dataset import whole, within
 from likewise.images.model import Skipped
-from likewise.nn.preparation import resized
+from likewise.nn.backbone import resize
 
 if TYPE_CHECKING:
     from likewise.images.augment import Augment
@@ -189,7 +189,7 @@ def _at_most(array: Pixels, side: int) -> Pixels:
     if scale >= 1:
         return array
     size = (max(side, round(width * scale)), max(side, round(height * scale)))
-    return resized(array, size, (0.0, 0.0, float(width), float(height)))
+    return resize(array, size, (0.0, 0.0, float(width), float(height)))
 
 
 # ------------------------------------------------------------------------------------------------------ what is kept

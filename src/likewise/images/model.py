@@ -17,7 +17,7 @@ import numpy as np
 from likewise.errors import InputError, LikewiseError
 from likewise.images import data
 from likewise.images.parts import pooled, walked
-from likewise.nn.preparation import CROP, SHORTEST, crop
+from likewise.nn.backbone import CROP, SHORTEST, crop
 
 if TYPE_CHECKING:
     import torch
@@ -270,9 +270,10 @@ def _arrays(network: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 @functools.cache
 def _network(device: str) -> EfficientNetLite0:
-    from likewise.nn import EfficientNetLite0
+    from likewise.nn import named
 
-    return EfficientNetLite0.pretrained().fold().to(device)
+    network: EfficientNetLite0 = named("efficientnet-lite0").fold().to(device)
+    return network
 
 
 @functools.cache

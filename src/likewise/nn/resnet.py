@@ -7,16 +7,13 @@ first bottleneck, not in the 1 × 1 before it. ImageNet mean and standard deviat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from likewise.nn.backbone import Backbone, Pixels, Pool, seeded
 from likewise.nn.convolution import Step, convolve
-from likewise.nn.network import Backbone, Pixels, Pool, seeded
-from likewise.nn.states import State, classes_of, load_state, state_of
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Of ImageNet's pixels in 0 … 255: 255 × (0.485, 0.456, 0.406) and 255 × (0.229, 0.224, 0.225)."""
@@ -31,12 +28,12 @@ class Bottleneck(nn.Module):
     def __init__(self, into: int, width: int, stride: int) -> None:
         super().__init__()
         out = EXPANSION * width
-        self.conv1, self.bn1 = nn.Conv2d(into, width, 1, bias=False), _norm(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), _norm(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), _norm(out)
+        self.conv1, self.bn1 = nn.Conv2d(into, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or into != out:
-            self.downsample = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), _norm(out))
+            self.downsample = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
     def forward(self, x: Tensor) -> Tensor:
         """The formula of the class."""
@@ -49,39 +46,40 @@ class Bottleneck(nn.Module):
         return (y + x).relu_()
 
 
-def _norm(width: int) -> nn.Module:
-    return nn.BatchNorm2d(width)
-
-
 class ResNet50(Backbone):
-    """ResNet-50: pictures (b, 3, h, w) in [0, 1] to logits, or to the 2048-vector before them.
+    """ResNet-50: images (b, 3, h, w) in [0, 1] to logits, or to the 2048-vector before them.
 
-    Made from random weights it is in evaluation mode, as with `from_state`; `frozen_bn` is for weights that are
-    fine-tuned, and off is for training from the start.
+    `lw.nn.named("resnet50", "file.pth")` loads published weights; the weights of this class are random.
+
+    Parameters
+    ----------
+    classes : int, default 1000
+        Logits of the classifier.
+    frozen_bn : bool, default True
+        Keep the normalisations in evaluation mode under `train()`: right for weights that are fine-tuned, wrong for
+        training from the start.
+    seed : int, default 0
+        Of the random weights.
+
+    Examples
+    --------
+    >>> import likewise as lw, torch
+    >>> lw.nn.ResNet50(classes=5).features(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 2048])
     """
 
-    dim, size = EXPANSION * WIDTHS[-1], 224
+    dim, size, classifier_name = EXPANSION * WIDTHS[-1], 224, "fc"
 
     def __init__(self, *, classes: int = CLASSES, frozen_bn: bool = True, seed: int = 0) -> None:
         super().__init__()
         self.pixels, self.pool = Pixels(MEAN, STD), Pool()
         with seeded(seed):
-            self.conv1, self.bn1 = nn.Conv2d(3, STEM, 7, 2, 3, bias=False), _norm(STEM)
+            self.conv1, self.bn1 = nn.Conv2d(3, STEM, 7, 2, 3, bias=False), nn.BatchNorm2d(STEM)
             self.layer1, self.layer2, self.layer3, self.layer4 = _stages()
             self.fc = nn.Linear(self.dim, classes)
             self.apply(_start)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.frozen_bn = frozen_bn
-        nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.eval()
-
-    @classmethod
-    def from_state(cls, state: State | str | Path, *, frozen_bn: bool = True) -> ResNet50:
-        """The network with weights under torchvision's keys: a state dict, or a .pth or .safetensors file of one."""
-        loaded = state_of(state)
-        model = cls(classes=classes_of(loaded, "fc.weight", "ResNet-50"), frozen_bn=frozen_bn)
-        load_state(model, loaded, "ResNet-50")
-        return model
+        self.settle(frozen_bn)
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b classes"]:
         """Logits of the classes."""

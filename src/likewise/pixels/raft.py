@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from likewise.errors import FileError, InputError, ShapeError
-from likewise.nn.network import seeded
-from likewise.nn.states import State, state_of
+from likewise.nn.backbone import seeded
+from likewise.nn.pretrained import State, as_state
 from likewise.pixels import raft_keys
 from likewise.pixels.correlation import Kind, correlate
 from likewise.pixels.raft_encoder import Encoder, Norm, Widths
@@ -114,7 +114,7 @@ class RAFT(nn.Module):
         A state dict, or a .pth or .safetensors file of one (read without running anything in it). Keys that are
         unknown, missing or of another shape are one FileError that names them.
         """
-        ours = raft_keys.translated(state_of(state))
+        ours = raft_keys.translated(as_state(state))
         name = _closest(ours)
         model = cls(name).to(_kind(ours))
         model.load_state_dict(raft_keys.fit(ours, model.state_dict(), name))

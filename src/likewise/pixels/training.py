@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from likewise.errors import InputError
-from likewise.nn.network import seeded
+from likewise.nn.backbone import seeded
 from likewise.pixels import life
 from likewise.pixels.config import Config
 from likewise.pixels.learners import CellLearner, Learner, RaftLearner

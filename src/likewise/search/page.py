@@ -9,7 +9,7 @@ from typing import Any
 from likewise import plot
 from likewise.errors import LikewiseError
 from likewise.images import data
-from likewise.nn.preparation import crop
+from likewise.nn.backbone import crop
 from likewise.plot.report import Card, Page, Picture, Section, inline
 from likewise.search.result import Found, Result
 

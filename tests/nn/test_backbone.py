@@ -1,4 +1,4 @@
-"""Backbones by name, and any module of one's own."""
+"""The small network, backbones by name, and any module of one's own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from likewise import nn as backbones
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.nn import ConvNet, EfficientNetLite0, InceptionBN, ResNet50, as_backbone, named
+from nn.layers import Contract, convolution, normalisation, randomised
 
 
 def test_every_name_gives_its_network() -> None:
@@ -107,19 +109,73 @@ def test_what_is_no_backbone_is_refused_in_words() -> None:
         as_backbone(net(nn.Flatten(2)))
     with pytest.raises(ShapeError, match="gives vectors of 6 numbers, got dim=7"):
         as_backbone(net(), dim=7)
-    with pytest.raises(InputError, match=r"does not take a picture \(1, 3, 224, 224\).*name its size"):
+    with pytest.raises(InputError, match=r"does not take an image \(1, 3, 224, 224\).*name its size"):
         as_backbone(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 8)))
     with pytest.raises(InputError, match="got tuple"):
         as_backbone(net(nn.AdaptiveMaxPool2d(1, return_indices=True)))
     with pytest.raises(InputError, match="size: expected a whole number"):
         as_backbone(net(), size=0)
-    with pytest.raises(ShapeError, match="one vector for one picture"):
+    with pytest.raises(ShapeError, match="one vector for one image"):
         as_backbone(net(nn.Flatten(0, 1), nn.Flatten()))
 
 
 def test_a_vector_of_another_length_later_is_an_error() -> None:
     backbone = as_backbone(nn.Sequential(nn.Conv2d(3, 2, 3, stride=2), nn.Flatten()), size=16)
-    with pytest.raises(ShapeError, match=r"expected \(1, 98\) for 1 pictures"):
+    with pytest.raises(ShapeError, match=r"expected \(1, 98\) for 1 images"):
         backbone.features(torch.rand(1, 3, 32, 32))
     with pytest.raises(InputError, match="divide by 255"):
         backbone.features(torch.zeros(1, 3, 16, 16, dtype=torch.uint8))
+
+
+class TestConvNet(Contract):
+    size = 28
+
+    def make(self, **options: object) -> ConvNet:
+        return ConvNet(**options)
+
+    def test_the_network_is_its_equations(self) -> None:
+        model = ConvNet(width=6, blocks=3, size=16)
+        w = randomised(model)
+        x = self.pictures()
+        y = x * 2 - 1
+        for i in range(3):
+            y = functional.max_pool2d(
+                normalisation(w, convolution(w, y, f"blocks.{i}.conv"), f"blocks.{i}.bn").relu(), 2
+            )
+        with torch.no_grad():
+            torch.testing.assert_close(model.features(x), y.mean(dim=(2, 3)), atol=1e-10, rtol=1e-9)
+
+    @pytest.mark.parametrize("side", [16, 28, 64])
+    def test_sizes_from_16_to_64(self, side: int) -> None:
+        model = ConvNet()
+        assert model.dim == 64
+        assert model.features(torch.rand(3, 3, side, side)).shape == (3, 64)
+
+    def test_too_small_is_named(self) -> None:
+        with pytest.raises(ShapeError, match="too small"):
+            ConvNet().features(torch.rand(1, 3, 12, 12))
+        with pytest.raises(InputError, match="size: 5 blocks"):
+            ConvNet(blocks=5, size=28)
+        with pytest.raises(InputError, match="width: expected"):
+            ConvNet(width=0)
+
+    def test_it_learns_to_tell_stripes_apart(self) -> None:
+        """Upright against level stripes of random phase: a linear layer on its vector fits in a few steps."""
+        g = torch.Generator().manual_seed(0)
+        phase = torch.rand(24, 1, 1, generator=g) * 6
+        wave = torch.sin(torch.arange(28.0)[None, :, None] + phase).expand(24, 28, 28) / 2 + 0.5
+        labels = torch.arange(24) % 2
+        x = torch.where(labels[:, None, None] == 0, wave, wave.transpose(1, 2))[:, None].expand(-1, 3, -1, -1)
+        model = ConvNet(width=8, blocks=3).train()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            head = torch.nn.Linear(8, 2)
+        optimiser = torch.optim.Adam([*model.parameters(), *head.parameters()], lr=0.02)
+        losses = []
+        for _ in range(25):
+            loss = functional.cross_entropy(head(model.features(x)), labels)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(float(loss.detach()))
+        assert losses[-1] < 0.1 < losses[0]
