@@ -26,7 +26,7 @@ import click
 import numpy as np
 
 from likewise.media import cache_folder, write_text
-from likewise.pixels.config import Config
+from likewise.pixels.training import Config
 from record import record
 
 Rows = list[dict[str, Any]]
@@ -37,8 +37,8 @@ SIZE = 480
 
 def methods() -> dict[str, Any]:
     """What is measured, by name."""
-    from likewise.pixels import baselines
-    from likewise.pixels.model import Aligner, Manner, default
+    from likewise.papers.life import rivals as baselines
+    from likewise.pixels.aligner import Aligner, Manner, default
 
     network, plain = default().network, Manner(search="never", passes=1, polish=False, snap=2.0)
     return {
@@ -54,7 +54,7 @@ def methods() -> dict[str, Any]:
 
 def sets(data: Path | None, places: int) -> dict[str, tuple[Any, int | None]]:
     """The data sets and the size of the shorter side."""
-    from likewise.pixels import layouts
+    from likewise.papers.life import layouts
     from likewise.pixels.data import rendered
     from likewise.pixels.rendering import held_out_pairs
 
@@ -148,10 +148,10 @@ def bar(what: str, value: float, wanted: float, *, below: bool) -> dict[str, Any
 
 def matching(data: Path) -> Rows:
     """MMA@3 and how many matches, raw mutual-nearest SIFT and guided, on every level of graf and wall."""
-    from likewise.pixels import layouts
+    from likewise.papers.life import layouts
+    from likewise.pixels.aligner import default
     from likewise.pixels.matching import match, raw
     from likewise.pixels.metrics import mma
-    from likewise.pixels.model import default
 
     rows: Rows = []
     for pair in layouts.hpatches(data / "oxford", part="viewpoint"):
@@ -207,7 +207,7 @@ def ablation(
 ) -> Rows:
     """Mean ± s.e. over seeds of each arm's AEPE, of the recurrence alone (one pass)."""
     import likewise as lw
-    from likewise.pixels.photos import Photos
+    from likewise.pixels.life.pairs import Photos
 
     pictures, start = Photos.folder(photos, shortest=400), lw.load(warm).network
     rows = []
@@ -230,8 +230,8 @@ def _arm(photos: Any, start: Any, data: Path | None, cell: Path, options: dict[s
     import torch
 
     from likewise.nn.backbone import seeded
-    from likewise.pixels.model import Aligner, Manner
-    from likewise.pixels.refine import Refine
+    from likewise.pixels.aligner import Aligner, Manner
+    from likewise.pixels.life.network import Refine
     from likewise.pixels.training import train
 
     if cell.exists():

@@ -24,8 +24,8 @@ import json, sys, time
 import numpy as np, torch
 from skimage import data
 from likewise.pixels.geometry import grid, homography_flow, sample, transform
-from likewise.pixels.inference import resized
-from likewise.pixels.model import Aligner, Manner, default
+from likewise.pixels.life.inference import resized
+from likewise.pixels.aligner import Aligner, Manner, default
 h, w, detail = map(int, sys.argv[1:])
 torch.set_num_threads(1)
 photo = resized(torch.from_numpy(data.astronaut()).permute(2, 0, 1).float() / 255, (h, w))

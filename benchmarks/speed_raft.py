@@ -23,9 +23,8 @@ from typing import Any
 import click
 import torch
 
-from likewise.pixels.correlation import correlate
-from likewise.pixels.raft import RAFT
-from likewise.pixels.raft_frame import Frame, grid
+from likewise.pixels.raft import RAFT, Frame, grid
+from likewise.pixels.raft.correlation import correlate
 from record import record
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))

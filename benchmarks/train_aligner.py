@@ -22,12 +22,11 @@ import numpy as np
 import torch
 
 import likewise as lw
-from likewise.pixels.config import Config
-from likewise.pixels.inference import look
-from likewise.pixels.model import WEIGHTS, Aligner, Manner, enlarged, worked
-from likewise.pixels.photos import Photos
+from likewise.pixels.aligner import WEIGHTS, Aligner, Manner, enlarged, worked
+from likewise.pixels.life.inference import look
+from likewise.pixels.life.pairs import Photos
 from likewise.pixels.rendering import Renderer
-from likewise.pixels.training import train
+from likewise.pixels.training import Config, train
 
 BENT: dict[str, Any] = {"bend": 1.2, "light": 1.0, "night": 0.25, "refine": 0, "keep": "last"}
 WARM = Config(

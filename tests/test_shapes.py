@@ -26,7 +26,7 @@ MODULES = (
     "likewise.images.data",
     "likewise.sets.transport.batched",
     "likewise.pixels.geometry",
-    "likewise.pixels.resampling",
+    "likewise.pixels.geometry",
     "likewise.images.triplets",
     "likewise.pixels.warps",
     "likewise.images.augment",
@@ -36,9 +36,9 @@ MODULES = (
     "likewise.nn.efficientnet",
     "likewise.nn.inception",
     "likewise.nn.resnet",
-    "likewise.pixels.encoder",
+    "likewise.pixels.life.network",
     "likewise.pixels.life",
-    "likewise.pixels.start",
+    "likewise.pixels.life.network",
 )
 SHAPED = re.compile(r"\b(Float|UInt8|Int|Bool|Shaped)\[")
 # numpy's ints are numbers where the annotation says float
@@ -169,7 +169,7 @@ def bent(kind: str = "affine") -> Any:
 
 
 def encoder() -> Any:
-    from likewise.pixels.encoder import Encoder
+    from likewise.pixels.life.network import Encoder
 
     return Encoder(dim=8)
 

@@ -15,7 +15,7 @@ from PIL import Image
 import likewise as lw
 from likewise import cli, media
 from likewise.cli.pixels_model import model_at
-from likewise.pixels.matches import Matches
+from likewise.pixels.matching import Matches
 from worlds.aligners import Shifted
 from worlds.command import Ran
 from worlds.scenes import moved, texture
@@ -27,7 +27,7 @@ DX, DY = 3, -2
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two pictures, the second moved, in a folder in which no network runs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("likewise.pixels.model.default", Shifted)
+    monkeypatch.setattr("likewise.pixels.aligner.default", Shifted)
     first = texture(0, 96, 128)
     media.write_image("a.png", first)
     media.write_image("b.png", moved(first, DX, DY))
@@ -161,7 +161,7 @@ def test_raw_matches_ask_no_network(run, here: Path, monkeypatch: pytest.MonkeyP
     def fail() -> None:
         raise AssertionError("asked")
 
-    monkeypatch.setattr("likewise.pixels.model.default", fail)
+    monkeypatch.setattr("likewise.pixels.aligner.default", fail)
     ran = run("match", "a.png", "b.png", "--raw", "--model-kind", "fundamental", "--json")
     assert ran.code == 0, ran.err
     assert ran.json["stage 1"] == 0
@@ -221,7 +221,7 @@ def test_every_verb_is_listed_and_has_help(run) -> None:
 def test_help_needs_no_torch() -> None:
     words = "import sys; from likewise.cli import main; code = main(['pixels', '{}', '--help']); " \
             "sys.exit(code or ('torch' in sys.modules))"  # fmt: skip
-    for verb in ("compare", "train"):
+    for verb in ("compare", "match"):
         done = subprocess.run([sys.executable, "-c", words.format(verb)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr + done.stdout
 

@@ -19,7 +19,7 @@ from worlds.command import Ran
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("likewise.pixels.model.default", Shifted)
+    monkeypatch.setattr("likewise.pixels.aligner.default", Shifted)
     return tmp_path
 
 
@@ -110,7 +110,7 @@ def test_the_held_out_set_has_a_name(run, here: Path, monkeypatch: pytest.Monkey
 
     def made(n: int) -> list[object]:
         from likewise.pixels.rendering import Renderer
-        from likewise.pixels.textures import procedural
+        from likewise.pixels.rendering.textures import procedural
 
         asked.append(n)
         return [Renderer(procedural(0, 4, side=64), (64, 64)).pair(s) for s in range(n)]
@@ -139,7 +139,7 @@ def test_numbers_that_json_lacks_are_null() -> None:
 
 
 def test_layouts_of_the_command_are_those_of_the_level() -> None:
-    from likewise.pixels import layouts
+    from likewise.papers.life import layouts
 
     assert set(module.LAYOUTS) == {"auto", *layouts.LAYOUTS}
 

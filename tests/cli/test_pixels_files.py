@@ -103,7 +103,7 @@ def clip(here: Path, monkeypatch: pytest.MonkeyPatch) -> Shifted:
             frame = av.VideoFrame.from_ndarray(moved(first, 3 * k, 0), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
-    monkeypatch.setattr("likewise.pixels.model.default", lambda: model)
+    monkeypatch.setattr("likewise.pixels.aligner.default", lambda: model)
     return model
 
 
@@ -171,8 +171,8 @@ def test_a_missing_extra_has_its_pip_line(run, here: Path, clip: Shifted, monkey
 
 def test_frames_are_not_searched_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     from likewise.cli.pixels_video import unsearched
-    from likewise.pixels.model import Aligner, Manner
-    from likewise.pixels.network import Network
+    from likewise.pixels.aligner import Aligner, Manner
+    from likewise.pixels.life.network import Network
 
     given = Aligner(Network(dim=8, hidden=8), Manner(search="always", iters=2), name="n")
     made = unsearched(given)
@@ -266,7 +266,7 @@ class Atlas:
 def atlas(monkeypatch: pytest.MonkeyPatch) -> Atlas:
     made = Atlas()
     monkeypatch.setattr("likewise.pixels.localize.Map.open", lambda _: made)
-    monkeypatch.setattr("likewise.pixels.model.default", Shifted)
+    monkeypatch.setattr("likewise.pixels.aligner.default", Shifted)
     return made
 
 
@@ -288,7 +288,7 @@ def test_localize_says_where_or_why_not(run, atlas: Atlas) -> None:
 
 
 def test_localize_without_the_flow_asks_no_network(run, atlas: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("likewise.pixels.model.default", None)
+    monkeypatch.setattr("likewise.pixels.aligner.default", None)
     assert run("localize", "m", "q.jpg", "--raw").code == 0
     assert atlas.asked[0]["model"] is None
 

@@ -14,8 +14,8 @@ from PIL import Image
 import likewise as lw
 from likewise import cli, media
 from likewise.cli.pixels_train import OPTIONS, curves
-from likewise.pixels.config import Config
-from likewise.pixels.presets import preset
+from likewise.papers.life.rivals import preset
+from likewise.pixels.training import Config
 from worlds.command import Ran
 
 

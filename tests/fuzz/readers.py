@@ -140,14 +140,14 @@ def generator(path: Path) -> None:
 
 
 def survey(folder: Path) -> None:
-    from likewise.pixels import surveys
+    from likewise.pixels import sfm as surveys
 
     found = surveys.Survey.read(folder / "binary")
     surveys.pairs(found, 8)
 
 
 def pairs(folder: Path) -> None:
-    from likewise.pixels.views import Pairs
+    from likewise.pixels.sfm import Pairs
 
     found = Pairs.open(folder)
     repr(found), len(found), found.path(0)
@@ -158,7 +158,7 @@ def dataset(name: str, **options: Any) -> Any:
     """A data set of pairs of pictures, every pair with its truth."""
 
     def read(folder: Path) -> None:
-        from likewise.pixels import layouts
+        from likewise.papers.life import layouts
 
         for pair in list(layouts.LAYOUTS[name](folder / name[0] if (folder / name[0]).is_dir() else folder, **options))[
             :3
@@ -169,14 +169,14 @@ def dataset(name: str, **options: Any) -> Any:
 
 
 def colmap(folder: Path) -> None:
-    from likewise.pixels.reconstructions import colmap as read
+    from likewise.papers.life.layouts import colmap as read
 
     for pair in list(read(folder / "m", least=5))[:3]:
         pair.load(24)
 
 
 def megadepth(folder: Path) -> None:
-    from likewise.pixels.correspondences import megadepth as read
+    from likewise.papers.life.layouts import megadepth as read
 
     for points in (False, True):
         for pair in list(read(folder / "m", points=points))[:3]:
@@ -243,14 +243,14 @@ def _reference(path: Path) -> None:
 
 
 def _matches(path: Path) -> None:
-    from likewise.pixels.matches import Matches
+    from likewise.pixels.matching import Matches
 
     found = Matches.open(path)
     repr(found), found.homography(), len(found.a)
 
 
 def _shot(path: Path) -> None:
-    from likewise.pixels.exif import shot
+    from likewise.pixels.sfm import shot
 
     shot(path)
 

@@ -159,7 +159,7 @@ def set_arrays(folder: Path) -> None:
 
 
 def match_arrays(folder: Path) -> None:
-    from likewise.pixels.matches import Matches
+    from likewise.pixels.matching import Matches
 
     points = np.random.default_rng(0).random((12, 2)) * 60
     Matches(points, points + 1, np.ones(12, np.uint8), np.full(12, 0.5), sizes=((48, 64), (48, 64))).save(
@@ -183,7 +183,7 @@ def feature_arrays(folder: Path) -> None:
 
 
 def pairs_folder(folder: Path) -> None:
-    from likewise.pixels.views import FIELDS
+    from likewise.pixels.sfm import FIELDS
 
     shapes = {"F": (3, 3), "Ka": (3, 3), "Kb": (3, 3), "R": (3, 3), "t": (3,), "centre_a": (2,), "centre_b": (2,)}
     rng = np.random.default_rng(0)
@@ -239,8 +239,8 @@ def raft(folder: Path) -> None:
 
 def aligner(folder: Path) -> None:
     import likewise as lw
-    from likewise.pixels.model import Aligner, Manner
-    from likewise.pixels.network import Network
+    from likewise.pixels.aligner import Aligner, Manner
+    from likewise.pixels.life.network import Network
 
     lw.save(Aligner(Network(dim=8, hidden=8), Manner(search="always", iters=2), name="n"), folder / "a.safetensors")
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import likewise as lw
+from likewise import media
+from likewise.pixels.aligner import WEIGHTS, Aligner, Manner
 from likewise.pixels.compare import compare
-from likewise.pixels.model import WEIGHTS, Aligner, Manner
-from likewise.pixels.network import Network
-from likewise.pixels.photos import Photos
+from likewise.pixels.life.network import Network
+from likewise.pixels.life.pairs import Photos
 from worlds.aligners import Shifted
 from worlds.contract import ContractOfALevel
 from worlds.scenes import moved, texture
@@ -92,7 +93,7 @@ class TestPixels(ContractOfALevel):
         assert np.asarray(found.flow).shape == (96, 128, 2)
         assert np.asarray(found.back).shape == (80, 150, 2)
         assert found.confidence.shape == (96, 128)
-        lw.io.write_image(tmp_path / "x.png", x)
+        media.write_image(tmp_path / "x.png", x)
         tensor = torch.from_numpy(x).permute(2, 0, 1) / 255
         grey = x[..., 0]
         same = [self.compare(form, y).distance for form in (tmp_path / "x.png", tensor)]

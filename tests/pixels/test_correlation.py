@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likewise.errors import InputError, ShapeError
-from likewise.pixels.correlation import AllPairs, Correlation, OnDemand, correlate, pooled
+from likewise.pixels.raft.correlation import AllPairs, Correlation, OnDemand, correlate, pooled
 from pixels import raft_oracle
 
 WAYS = [AllPairs, OnDemand]
@@ -137,7 +137,7 @@ def test_blocks_of_the_differentiable_way_change_nothing(monkeypatch: pytest.Mon
     points = guesses(2, 8, 11)
     pairs = OnDemand(fa.requires_grad_(), fb, levels=2, radius=2)
     whole = pairs.lookup(points)
-    monkeypatch.setattr("likewise.pixels.correlation.BLOCK", 5 * 36 * 7)
+    monkeypatch.setattr("likewise.pixels.raft.correlation.BLOCK", 5 * 36 * 7)
     torch.testing.assert_close(pairs.lookup(points), whole, atol=1e-13, rtol=0)
 
 
@@ -148,7 +148,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         pairs = way(fa, fb, levels=3, radius=2)
         whole = pairs.lookup(points)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("likewise.pixels.lookup.SHARE", 300)
+            patch.setattr("likewise.pixels.raft.correlation.SHARE", 300)
             patch.setattr("torch.get_num_threads", lambda: 3)
             assert torch.equal(pairs.lookup(points), whole)
 

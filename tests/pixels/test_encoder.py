@@ -5,7 +5,7 @@ import torch
 
 from likewise.errors import ShapeError
 from likewise.nn import named
-from likewise.pixels.encoder import AROUND, CENTRE, STRIDE, TAPS, Encoder, cells, place, unit
+from likewise.pixels.life.network import AROUND, CENTRE, STRIDE, TAPS, Encoder, cells, place, unit
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from likewise import media
 from likewise.errors import InputError, ShapeError
-from likewise.pixels import baselines, layouts, metrics
+from likewise.papers.life import layouts
+from likewise.papers.life import rivals as baselines
+from likewise.pixels import metrics
 from likewise.pixels.data import FlowDataset, FlowPair
 from likewise.pixels.evaluation import evaluate
 from likewise.types import Flow, Matches
@@ -92,10 +94,10 @@ def test_what_b_does_not_show_is_told_apart(tmp_path: Path) -> None:
 
 def test_points_are_truth_too(tmp_path: Path) -> None:
     root = scenes.robotcar(tmp_path)
-    found = evaluate(Constant(2, 0), str(root))
+    found = evaluate(Constant(2, 0), layouts.read(root))
     assert {k: found[k] for k in ("sparse@1", "sparse@3", "sparse@5")} == {"sparse@1": 1, "sparse@3": 1, "sparse@5": 1}
     assert "aepe" not in found
-    off = evaluate(Constant(2, 4), root)
+    off = evaluate(Constant(2, 4), layouts.read(root))
     assert (off["sparse@3"], off["sparse@5"]) == (0, 1)
     assert set(off["groups"]) == {"dusk", "night"}
 
@@ -103,7 +105,7 @@ def test_points_are_truth_too(tmp_path: Path) -> None:
 def test_pairs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     root = scenes.kitti(tmp_path)
     (root / "training" / "image_2" / "000001_11.png").write_bytes(b"broken")
-    found = evaluate(Constant(3, -2), root)
+    found = evaluate(Constant(3, -2), layouts.read(root))
     assert found["n"] == 1
     assert found["aepe"] == pytest.approx(0, abs=1e-6)
     (skipped,) = found["skipped"]
@@ -111,7 +113,7 @@ def test_pairs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert "000001_11.png: not a picture" in skipped["reason"]
     (root / "training" / "image_2" / "000000_11.png").write_bytes(b"broken")
     with pytest.raises(InputError, match=r"none of the 2 pairs could be read; the first: .*000000_11"):
-        evaluate(Constant(3, -2), root)
+        evaluate(Constant(3, -2), layouts.read(root))
 
 
 def test_models_and_data_that_cannot_be_measured() -> None:
@@ -125,7 +127,7 @@ def test_models_and_data_that_cannot_be_measured() -> None:
         evaluate(Small(), dataset)
     with pytest.raises(InputError, match=r"model: expected something with \.flow\(a, b\), got str"):
         evaluate("raft", dataset)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="dataset: expected a FlowDataset or the path of one, got list"):
+    with pytest.raises(InputError, match="dataset: expected a FlowDataset, got list"):
         evaluate(Constant(0, 0), [1])  # type: ignore[arg-type]
     unknown = FlowDataset((FlowPair(scenes.texture(0), scenes.texture(0), "x", F=np.eye(3)),))
     with pytest.raises(InputError, match="of x no flow, homography or points are known; give matching=True"):
@@ -178,7 +180,7 @@ def test_matches_against_cameras(tmp_path: Path) -> None:
 
 
 def test_matching_is_guided_by_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    from likewise.pixels import matching
+    from likewise.pixels import evaluation
 
     seen = []
 
@@ -186,7 +188,7 @@ def test_matching_is_guided_by_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
         seen.append(model)
         return Matches([], [])
 
-    monkeypatch.setattr(matching, "match", match)
+    monkeypatch.setattr(evaluation, "match", match)
     model = Constant(0, 0)
     evaluate(model, FlowDataset((pair("x", (4, 2)),)), matching=True)
     assert seen == [model]
@@ -262,7 +264,7 @@ def test_oxford_beside_the_baselines(data: Path) -> None:
 
 
 def test_dis_on_rubber_whale(data: Path) -> None:
-    found = evaluate(baselines.DIS(), data / "middlebury", size=None)
+    found = evaluate(baselines.DIS(), layouts.read(data / "middlebury"), size=None)
     assert found["aepe"] < 0.3
     assert found["acc@1"] > 0.93
     assert media.is_image(data / "middlebury" / "RubberWhale" / "frame10.png")

@@ -21,9 +21,12 @@ from numpy.typing import NDArray
 
 from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
-from likewise.pixels import layouts, metrics, reconstructions, truths
+from likewise.papers.life import layouts
+from likewise.papers.life import layouts as reconstructions
+from likewise.papers.life.layouts import object_arrays, rebuilt
+from likewise.pixels import data as truths
+from likewise.pixels import metrics
 from likewise.pixels.data import FlowDataset, FlowPair, fitted, rendered
-from likewise.pixels.objectarrays import object_arrays, rebuilt
 from likewise.types import Flow
 from worlds import scenes
 

@@ -15,7 +15,7 @@ from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import localize, metrics
 from likewise.pixels.features import detect
 from likewise.pixels.localize import Located, Map, lift, placed
-from likewise.pixels.surveys import Photo, Survey
+from likewise.pixels.sfm import Photo, Survey
 
 pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra sfm)")
 
@@ -215,7 +215,7 @@ def test_a_map_is_built_from_photos_and_places_one_that_it_lacks(tmp_path: Path)
     opened = Map.open(tmp_path / "map")
     assert len(opened) == len(built) == 5
     found = opened.localize(dark(shot(*camera(HELD_OUT))), guided=False, retrieve=5)
-    from likewise.pixels.surveys import similarity
+    from likewise.pixels.sfm import similarity
 
     truth = np.stack([-camera(k)[0].T @ camera(k)[1] for k in (0, 1, 3, 4, 5)])
     s, R, t = similarity(opened.survey.centres, truth)

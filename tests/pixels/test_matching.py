@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.pixels.test_features import texture
 
 from likewise.errors import FileError, InputError, ShapeError
-from likewise.pixels import metrics, nearest
+from likewise.pixels import matching as nearest
+from likewise.pixels import metrics
 from likewise.pixels.features import Features, detect
 from likewise.pixels.geometry import homography_flow
 from likewise.pixels.matching import Matches, match, raw
@@ -426,7 +427,7 @@ def test_colmap_lists_count_pixels_from_a_half(tmp_path) -> None:
 
 def test_colmap_database_holds_the_matches(tmp_path) -> None:
     pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra sfm)")
-    from likewise.pixels.matchfiles import write_database
+    from likewise.pixels.matching import write_database
 
     one, two = some(), some(5)
     path = write_database(tmp_path / "m.db", [("a.jpg", "b.jpg", one), ("a.jpg", "c.jpg", two)])

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from likewise.errors import InputError, ShapeError
-from likewise.pixels import inference, tiling
+from likewise.pixels.aligner import Aligner, Manner, default, enlarged
 from likewise.pixels.geometry import grid, homography_flow, sample, transform
-from likewise.pixels.inference import Aligned, about_centres, agreed, snapped, turned
-from likewise.pixels.model import Aligner, Manner, default, enlarged
-from likewise.pixels.network import Network
-from likewise.pixels.polish import polished
+from likewise.pixels.life import inference
+from likewise.pixels.life import inference as tiling
+from likewise.pixels.life.inference import Aligned, about_centres, agreed, polished, snapped, turned
+from likewise.pixels.life.network import Network
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_bad_pictures_are_named(photo, picture, message):
 
 
 def test_the_shipped_weights_are_small_and_say_how_they_were_made():
-    from likewise.pixels.model import WEIGHTS
+    from likewise.pixels.aligner import WEIGHTS
 
     assert WEIGHTS.stat().st_size < 5_000_000
     assert WEIGHTS.with_suffix(".md").exists()

@@ -6,12 +6,11 @@ import torch
 
 from likewise.errors import InputError
 from likewise.media import write_image
-from likewise.pixels import textures
-from likewise.pixels.contrast import cell_truth, contrast
 from likewise.pixels.geometry import grid, sample
-from likewise.pixels.jitter import relit
-from likewise.pixels.photos import Photos
-from likewise.pixels.start import log_dual
+from likewise.pixels.life.network import log_dual
+from likewise.pixels.life.pairs import Photos, relit
+from likewise.pixels.rendering import textures
+from likewise.pixels.training import cell_truth, contrast
 
 
 @pytest.fixture(scope="module")

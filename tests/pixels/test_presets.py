@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from likewise.errors import ConfigError
-from likewise.pixels.config import Config
-from likewise.pixels.presets import PRESETS, preset, settings
+from likewise.papers.life.rivals import PRESETS, preset, settings
+from likewise.pixels.training import Config
 from likewise.train.options import list_options
 
 

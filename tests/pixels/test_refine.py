@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from likewise.pixels.geometry import sample
-from likewise.pixels.network import Network, _enlarged, _finer, at_pixels
-from likewise.pixels.refine import Nearby, Refine, Volume, window
-from likewise.pixels.start import Start
+from likewise.pixels.life.network import Nearby, Network, Refine, Start, Volume, _enlarged, _finer, at_pixels, window
 
 
 def maps(seed=0, b=2, d=12, size=(6, 7), other=(5, 8)):

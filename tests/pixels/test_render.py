@@ -13,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likewise.errors import ConfigError, InputError
-from likewise.pixels import _raycast, cameras, lighting, rendering, scenes
+from likewise.pixels import rendering
 from likewise.pixels.life import sed
-from likewise.pixels.rendering import Pair, Renderer, held_out_pairs, setting
-from likewise.pixels.scenes import BALL, BOX, CYLINDER, KIND, MAP, RELIEF, SHEET, Builder, Scene
-from likewise.pixels.textures import Textures, held_out, procedural
+from likewise.pixels.rendering import Pair, Renderer, held_out_pairs, scenes, setting
+from likewise.pixels.rendering import kernels as _raycast
+from likewise.pixels.rendering import scenes as cameras
+from likewise.pixels.rendering import scenes as lighting
+from likewise.pixels.rendering.scenes import BALL, BOX, CYLINDER, KIND, MAP, RELIEF, SHEET, Builder, Scene
+from likewise.pixels.rendering.textures import Textures, held_out, procedural
 
 SIZE = (48, 64)
 SEEDS = range(12)
@@ -379,11 +382,11 @@ def test_noise_has_the_strength_that_the_light_says() -> None:
         lighting.light(np.random.default_rng(0), indoors=False),
         gamma=1.1, cast=np.ones(3), veil=0.0, vignette=0.0, blur=0.0, grain=0.05,
     )  # fmt: skip
-    picture = lighting.developed(np.full((64, 64, 3), 0.25, np.float32), light, 1.0, np.random.default_rng(0))
+    picture = rendering.developed(np.full((64, 64, 3), 0.25, np.float32), light, 1.0, np.random.default_rng(0))
     assert float(picture.mean()) == pytest.approx(0.5, abs=2e-3)
     assert float((picture.astype(float) ** 2).std()) == pytest.approx(0.5 * 0.05 * math.sqrt(0.4), rel=0.03)
     quiet = dataclasses.replace(light, grain=0.0, veil=1.0, target=0.5)
-    flat = lighting.developed(np.full((8, 8, 3), 0.25, np.float32), quiet, 1.0, np.random.default_rng(0))
+    flat = rendering.developed(np.full((8, 8, 3), 0.25, np.float32), quiet, 1.0, np.random.default_rng(0))
     np.testing.assert_allclose(flat, math.sqrt(0.125 + 0.5**2.2), rtol=1e-4)
 
 
@@ -394,7 +397,7 @@ def test_night_is_darker_than_day() -> None:
     for seed in range(60):
         light = lighting.light(np.random.default_rng(seed), indoors=False)
         radiance = rng.uniform(0.05, 0.6, (24, 32, 3)).astype(np.float32)
-        picture = lighting.developed(radiance, light, lighting.exposure(radiance, light), rng)
+        picture = rendering.developed(radiance, light, lighting.exposure(radiance, light), rng)
         means.setdefault(light.kind, []).append(float(picture.mean()))
     assert {"day", "night", "overcast", "evening", "torch"} == set(means)
     assert np.mean(means["night"]) < 0.65 * np.mean(means["day"])

@@ -15,9 +15,10 @@ from tests.pixels.test_features import texture
 
 from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, MissingExtra
-from likewise.pixels import exif, metrics, robust, sfm, surveys
-from likewise.pixels.surveys import Photo, Survey
-from likewise.pixels.views import Pairs
+from likewise.pixels import metrics, robust, sfm
+from likewise.pixels import sfm as exif
+from likewise.pixels import sfm as surveys
+from likewise.pixels.sfm import Pairs, Photo, Survey
 
 SIZE = (240, 320)
 K = np.array([[300.0, 0, 159.5], [0, 300, 119.5], [0, 0, 1]])

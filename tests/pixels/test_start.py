@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from likewise.pixels.start import Start, log_dual, similarities, smoothed, starts
+from likewise.pixels.life.network import Start, log_dual, similarities, smoothed, starts
 
 
 def unit_map(seed, b, d, h, w):

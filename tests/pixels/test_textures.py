@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from likewise.errors import FileError, InputError, ShapeError
-from likewise.pixels import _raycast, textures
-from likewise.pixels.textures import HELD_OUT, LEVELS, Textures, bundled, collected, folder, held_out, procedural
+from likewise.pixels.rendering import kernels as _raycast
+from likewise.pixels.rendering import textures
+from likewise.pixels.rendering.textures import (
+    HELD_OUT,
+    LEVELS,
+    Textures,
+    bundled,
+    collected,
+    folder,
+    held_out,
+    procedural,
+)
 
 
 def test_bundled_photos_are_there_and_have_detail() -> None:

@@ -7,13 +7,10 @@ import pytest
 import torch
 
 from likewise.errors import InputError
-from likewise.pixels import textures
-from likewise.pixels.config import Config
-from likewise.pixels.learners import CellLearner
-from likewise.pixels.photos import Photos
+from likewise.pixels.life.pairs import Photos
 from likewise.pixels.raft import RAFT
-from likewise.pixels.sources import rendered, scenes_of
-from likewise.pixels.training import Training, train
+from likewise.pixels.rendering import textures
+from likewise.pixels.training import CellLearner, Config, Training, rendered, scenes_of, train
 from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import Loop
 

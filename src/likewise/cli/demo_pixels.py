@@ -42,7 +42,7 @@ def scores(truth: Views, found: PixelComparison) -> dict[str, Any]:
     """Mean and median error in pixels and the share within WITHIN, of likewise and of what else there is."""
     import torch
 
-    from likewise.pixels.baselines import DIS, SiftHomography
+    from likewise.papers.life.rivals import DIS, SiftHomography
 
     a, b = (torch.from_numpy(x).permute(2, 0, 1).float() / 255 for x in (truth.day, truth.night))
     flows: dict[str, Any] = {"likewise": found.flow}

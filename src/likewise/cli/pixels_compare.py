@@ -74,7 +74,7 @@ def detailed(network: Any, detail: int | None) -> Any:
 
     if detail is None:
         return network
-    from likewise.pixels.model import Aligner
+    from likewise.pixels.aligner import Aligner
 
     if not isinstance(network, Aligner):
         raise InputError(f"detail: only for likewise's own aligners, got a {type(network).__name__}")

@@ -84,7 +84,7 @@ def model_named(name: str | None) -> Any:
     """A baseline by its name, or the network in a file."""
     if name not in BASELINES:
         return model_at(name)
-    from likewise.pixels.baselines import DIS, SiftHomography, Zero
+    from likewise.papers.life.rivals import DIS, SiftHomography, Zero
 
     if name == "zero":
         return Zero()
@@ -92,7 +92,7 @@ def model_named(name: str | None) -> Any:
 
 
 def _dataset(data: str, layout: str, pairs: int, generated: bool, levels: str | None) -> FlowDataset:
-    from likewise.pixels import layouts
+    from likewise.papers.life import layouts
 
     chosen: dict[str, Any] = {} if levels is None else {"levels": _levels(levels)}
     chosen |= {"generated": True} if generated else {}

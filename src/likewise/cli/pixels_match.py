@@ -11,7 +11,7 @@ from likewise.cli.pixels_model import model_at, with_model, working
 from likewise.cli.terminal import DRAWN, remark, result, target
 
 if TYPE_CHECKING:
-    from likewise.pixels.matches import Matches
+    from likewise.pixels.matching import Matches
     from likewise.pixels.robust import Model
 
 FEATURES = ("sift", "sift-l2", "orb", "akaze", "disk", "aliked", "xfeat", "keynet")

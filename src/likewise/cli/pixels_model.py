@@ -27,7 +27,7 @@ def with_model(function: F) -> F:
 def model_at(path: str | None) -> Any:
     """The network in a file or a run directory, or the one that ships; it has .flow(a, b) and .both(a, b)."""
     if path is None:
-        from likewise.pixels.model import default
+        from likewise.pixels.aligner import default
 
         return default()
     place = Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)

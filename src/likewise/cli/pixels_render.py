@@ -47,8 +47,8 @@ def render(
     b) and F.json (F, and the cameras Ka, Kb, R, t). sheet.png shows the first of them: a, b, flow, occlusion. Pairs
     that are there are kept.
     """
-    from likewise.pixels import textures as sources
     from likewise.pixels.rendering import Renderer
+    from likewise.pixels.rendering import textures as sources
     from likewise.store.run import Run, progress
 
     folder = Path(out)

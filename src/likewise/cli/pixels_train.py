@@ -12,8 +12,8 @@ from click.core import ParameterSource
 from likewise.cli.pixels_model import model_at
 from likewise.cli.terminal import check_writable, remark, result
 from likewise.errors import InputError
-from likewise.pixels.config import Config
-from likewise.pixels.presets import PRESETS, settings
+from likewise.papers.life.rivals import PRESETS, settings
+from likewise.pixels.training import Config
 from likewise.train.options import add_options, build, list_options
 
 OPTIONS = {k.name: k for k in list_options(Config)}
@@ -88,7 +88,7 @@ def _trained(
     photos: str, config: Config, folder: Path, source: str, start: str | None, resume: bool, device: str
 ) -> tuple[Any, bool]:
     """The network, and whether this process is the one that speaks."""
-    from likewise.pixels.photos import Photos
+    from likewise.pixels.life.pairs import Photos
     from likewise.pixels.training import train as trained
     from likewise.train.distributed import ProcessGroup
 

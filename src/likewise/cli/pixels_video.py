@@ -89,7 +89,7 @@ def unsearched(network: Any) -> Any:
     """An aligner that tries no turns of the second picture: consecutive frames lie alike. Others as they are."""
     from dataclasses import replace
 
-    from likewise.pixels.model import Aligner
+    from likewise.pixels.aligner import Aligner
 
     if not isinstance(network, Aligner):
         return network

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from likewise import media
+from likewise import media, plot
+from likewise.pixels.aligner import alignable, default
+from likewise.pixels.geometry import warp
+from likewise.pixels.life.inference import Aligned
 from likewise.types import Comparison, Flow
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from likewise.pixels.inference import Aligned
 
 
 class Aligns(Protocol):
@@ -58,10 +58,6 @@ class PixelComparison(Comparison):
 
     def warp(self) -> NDArray[np.uint8]:
         """b brought onto a: (h, w, 3); black where a's pixels lie outside b."""
-        import torch
-
-        from likewise.pixels.geometry import warp
-
         b = torch.from_numpy(self.pictures[1]).permute(2, 0, 1)[None].float()
         moved = warp(b, torch.from_numpy(np.asarray(self.flow))[None])
         return np.asarray(moved[0].permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8).numpy())
@@ -86,8 +82,6 @@ class PixelComparison(Comparison):
 
     def plot(self, path: str | Path | None = None) -> Any:
         """a, b, b brought onto a, a checkerboard of both, the flow and the confidence. A matplotlib Figure."""
-        from likewise import plot
-
         title = f"cycle error {self.distance:.2f} px, {self.home:.0%} of a comes home"
         a, b = (Path(name).name for name in self.names)
         figure = plot.alignment(*self.pictures, self.flow, self.confidence, names=(a, b), title=title)
@@ -99,9 +93,6 @@ class PixelComparison(Comparison):
 
 def compare(a: Any, b: Any, *, model: Aligns | None = None) -> PixelComparison:
     """Where every pixel of a went in b under `model`, by default `likewise.pixels.default()`."""
-    from likewise.pixels.inference import Aligned
-    from likewise.pixels.model import alignable, default
-
     aligner: Any = default() if model is None else model
     one, two = alignable(a, "a"), alignable(b, "b")
     if hasattr(aligner, "aligned"):
@@ -123,8 +114,6 @@ def compare(a: Any, b: Any, *, model: Aligns | None = None) -> PixelComparison:
 
 def _confidence(found: Aligned, alpha: float = 3.0, beta: float = 0.05) -> NDArray[np.float32]:
     """exp(−(d / max(α, β‖f‖))²) inside b, 0 outside."""
-    import torch
-
     d, kept = found.errors()
     limit = (beta * torch.linalg.vector_norm(found.ab, dim=-1)).clamp_min(alpha)
     confidence = torch.where(kept, torch.exp(-((d / limit) ** 2)), torch.zeros_like(d))
@@ -133,8 +122,6 @@ def _confidence(found: Aligned, alpha: float = 3.0, beta: float = 0.05) -> NDArr
 
 def _distance(found: Aligned) -> float:
     """The median cycle error of what both pictures show."""
-    import torch
-
     errors = [d[kept] for d, kept in (found.errors(), found.swapped().errors())]
     together = torch.cat(errors)
     if not len(together):

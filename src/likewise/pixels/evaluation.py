@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from likewise.errors import FileError, InputError, ShapeError
-from likewise.pixels import metrics
+from likewise.pixels import metrics, robust
+from likewise.pixels.data import FlowDataset, FlowPair, Sample, Side
+from likewise.pixels.matching import match
 from likewise.types import Matches
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from likewise.pixels.data import FlowDataset, FlowPair, Sample, Side
 
 Matcher: TypeAlias = Callable[["Tensor", "Tensor"], Matches]
 Row: TypeAlias = dict[str, Any]
@@ -36,7 +34,7 @@ class Flows(Protocol):
 
 def evaluate(
     model: Flows,
-    dataset: FlowDataset | str | os.PathLike[str],
+    dataset: FlowDataset,
     *,
     size: int | None = SIZE,
     side: Side = "shortest",
@@ -55,7 +53,7 @@ def evaluate(
     files cannot be read are left out and named under "skipped". `size` is the shortest (or longest) side of each
     picture in pixels, None for its own.
     """
-    pairs, matcher = _read(dataset), _matcher(model, matching)
+    pairs, matcher = _pairs_of(dataset), _matcher(model, matching)
     rows, skipped = [], []
     for pair in _watched(pairs.items, progress):
         try:
@@ -80,8 +78,6 @@ def evaluate(
 
 def measured(model: Flows, sample: Sample, matcher: Matcher | None = None) -> Row:
     """The figures of one pair."""
-    import torch
-
     row: Row = {"name": sample.name, "group": sample.group}
     if sample.flow is not None or sample.points is not None:
         started = time.perf_counter()
@@ -159,8 +155,6 @@ def _parts(flow: Floats, sample: Sample) -> Row:
 
 
 def _match_figures(found: Matches, sample: Sample) -> Row:
-    from likewise.pixels import robust
-
     row: Row = {"matches": len(found), "matches of stage 1": int((found.stage == 1).sum())}
     if sample.homography is not None:
         for name, stage in (("mma", None), ("stage 1 mma", 1)):
@@ -191,14 +185,9 @@ def _pose_figures(poses: Floats) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- pieces
 
 
-def _read(dataset: Any) -> FlowDataset:
-    from likewise.pixels import layouts
-    from likewise.pixels.data import FlowDataset
-
-    if isinstance(dataset, str | os.PathLike):
-        return layouts.read(dataset)
+def _pairs_of(dataset: Any) -> FlowDataset:
     if not isinstance(dataset, FlowDataset):
-        raise InputError(f"dataset: expected a FlowDataset or the path of one, got {type(dataset).__name__}")
+        raise InputError(f"dataset: expected a FlowDataset, got {type(dataset).__name__}")
     return dataset
 
 
@@ -209,8 +198,6 @@ def _matcher(model: Flows, matching: bool | Matcher) -> Matcher | None:
         return matching
     if not matching:
         return None
-    from likewise.pixels.matching import match
-
     return lambda a, b: match(a, b, model=model)
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+import cv2
 import numpy as np
+import torch
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
+from torch import Tensor
 
 from likewise.errors import InputError, LikewiseError, MissingExtra, ShapeError
 from likewise.pixels.pictures import Picture, luma, picture
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, UInt8
-    from torch import Tensor
 
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -187,8 +187,6 @@ def _akaze(shown: UInt8[np.ndarray, "h w"], most: int) -> Features:
 
 def _opencv() -> Any:
     """OpenCV, whose stubs lack what its versions disagree on."""
-    import cv2
-
     return cv2
 
 
@@ -209,8 +207,6 @@ CLASSIC: dict[str, Callable[[Any, int], Features]] = {"sift": _sift, "sift-l2": 
 
 def _learned(name: str, image: Float[Tensor, "3 h w"], most: int) -> Features:
     """Features of a network of kornia, whose weights kornia fetches once and keeps."""
-    import torch
-
     with torch.inference_mode():
         return LEARNED[name](_network(name), image[None], most)
 

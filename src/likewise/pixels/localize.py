@@ -11,23 +11,22 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+from torch import Tensor
 
 from likewise import media
 from likewise.errors import FileError, InputError, MissingExtra, ShapeError
-from likewise.pixels import exif, metrics, robust, sfm
+from likewise.pixels import metrics, robust, sfm
 from likewise.pixels.features import MOST, Detector, Features, detect
 from likewise.pixels.matching import RADIUS, Matches, match, raw
 from likewise.pixels.pictures import Picture, picture
-from likewise.pixels.surveys import HALF, Photo, Survey
+from likewise.pixels.sfm import HALF, Photo, Survey
 from likewise.store import run as runs
-
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -226,15 +225,13 @@ def _camera(query: Picture, shown: Any, K: Any) -> _Camera:
     h, w = int(shown.shape[-2]), int(shown.shape[-1])
     if K is not None:
         return _Camera(robust.camera("K", K), (h, w), True)
-    told = exif.shot(query).focal if isinstance(query, str | os.PathLike) else None
+    told = sfm.shot(query).focal if isinstance(query, str | os.PathLike) else None
     f = (sfm.FOCAL if told is None else told) * max(h, w)
     return _Camera(np.array([[f, 0, (w - 1) / 2], [0, f, (h - 1) / 2], [0, 0, 1]]), (h, w), False)
 
 
 def lift(points: Floats, photo: Photo, radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which of these points of a photo lie within `radius` px of one that it shows of the map, and which that is."""
-    from scipy.spatial import cKDTree
-
     if not len(points) or not len(photo.points):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     apart, which = cKDTree(photo.points).query(points, distance_upper_bound=radius)

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from likewise.errors import InputError, ShapeError
 
@@ -79,8 +81,6 @@ class Pose(NamedTuple):
 
 def homography(a: Any, b: Any, px: float = 3.0, *, seed: int = SEED) -> Model:
     """H with b ≃ H a, scaled to H₃₃ = 1, by MAGSAC++; px is where an error stops being noise."""
-    import cv2
-
     p, q = _matches(a, b, px)
     if reason := _too_few("homography", p, q):
         return _none("homography", len(p), reason)
@@ -93,8 +93,6 @@ def homography(a: Any, b: Any, px: float = 3.0, *, seed: int = SEED) -> Model:
 
 def fundamental(a: Any, b: Any, px: float = 1.0, *, seed: int = SEED) -> Model:
     """F of unit norm and rank 2 with [b, 1] F [a, 1]ᵀ = 0, by MAGSAC++."""
-    import cv2
-
     p, q = _matches(a, b, px)
     if reason := _too_few("fundamental", p, q):
         return _none("fundamental", len(p), reason)
@@ -119,8 +117,6 @@ def geometry(a: Any, b: Any, plane: float = 3.0, line: float = 1.0, *, seed: int
 
 def essential(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = SEED) -> Model:
     """E of unit norm with [b, 1] Kb⁻ᵀ E Ka⁻¹ [a, 1]ᵀ = 0, by MAGSAC++ on the five-point method."""
-    import cv2
-
     p, q = _matches(a, b, px)
     one, two = camera("Ka", Ka), camera("Kb", Kb)
     if reason := _too_few("essential", p, q):
@@ -215,8 +211,6 @@ def _polished(start: Floats, at: Callable[[Floats], Floats], n: int, a: Floats, 
     `at` gives the matrix in pixels for n numbers, 0 for `start`. Twice, as better matrices have more inliers; a move is
     taken only if not fewer matches agree.
     """
-    from scipy.optimize import least_squares
-
     best, count = np.zeros(n), int((epipolar_errors(start, a, b) <= px).sum())
     for _ in range(2):
         kept = epipolar_errors(at(best), a, b) <= px
@@ -329,8 +323,6 @@ def _too_few(kind: str, a: Floats, b: Floats) -> str:
 
 def _search(px: float, seed: int) -> Any:
     """OpenCV's MAGSAC++ with a seed of its own, so that no global state counts."""
-    import cv2
-
     options = cv2.UsacParams()
     options.threshold, options.maxIterations, options.confidence = px, ROUNDS, CONFIDENCE
     options.score, options.loMethod = cv2.SCORE_METHOD_MAGSAC, cv2.LOCAL_OPTIM_SIGMA
@@ -343,8 +335,6 @@ def _search(px: float, seed: int) -> Any:
 
 def _tried(search: Any, *arguments: Any) -> Floats | None:
     """What a search of OpenCV finds: a finite (3, 3) matrix, or None, also where OpenCV gives up by an exception."""
-    import cv2
-
     try:
         matrix = search(*arguments)[0]
     except cv2.error:

@@ -6,30 +6,288 @@ cannot change: an encoder that is trained through an untrained recurrence is spo
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from likewise.errors import InputError
 from likewise.nn.backbone import seeded
 from likewise.pixels import life
-from likewise.pixels.config import Config
-from likewise.pixels.learners import CellLearner, Learner, RaftLearner
-from likewise.pixels.model import Aligner
-from likewise.pixels.network import Network
-from likewise.pixels.photos import Bent, Photos
+from likewise.pixels.aligner import Aligner
+from likewise.pixels.geometry import grid, inside
+from likewise.pixels.life import RESIDUAL, Truth, masked_mean
+from likewise.pixels.life.network import CENTRE, STRIDE, Network, Start, log_dual, similarities
+from likewise.pixels.life.pairs import Bent, Photos
 from likewise.pixels.raft import RAFT
-from likewise.pixels.sources import Scenes, scenes_of
+from likewise.pixels.rendering import Renderer
+from likewise.pixels.rendering.textures import collected
+from likewise.pixels.sfm import Pairs, Views
+from likewise.pixels.warps import Warp
 from likewise.store import checkpoint
 from likewise.store.run import Run
 from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import Fitted, Loop
+from likewise.train.options import LoopOptions, option
+
+
+@dataclass(frozen=True)
+class Config(LoopOptions):
+    """The recipe of `likewise.pixels.train`; its defaults are for one CPU and a folder of photos."""
+
+    network: Literal["cells", "tiny", "light", "small", "large"] = option(
+        "cells", "the aligner's own network on cells, or a RAFT of this size"
+    )
+    warm: int = option(1200, "steps of contrast between cells; the encoder and its projection learn", low=0)
+    refine: int = option(800, "steps of BiT; the recurrence learns, the encoder stays", low=0)
+    joint: int = option(1200, "steps of SED, BiT and cycle together", low=0)
+    height: int = option(144, "height of training pictures in pixels", low=64)
+    width: int = option(192, "width of training pictures in pixels", low=64)
+    pairs: int = option(8, "photos, each with its bent self, in a batch", low=1)
+    share: float = option(0.5, "share of them that the recurrence learns from", above=0, high=1)
+    small: float = option(0.75, "size of pictures in the warm stage, relative to the later ones", low=0.3, high=1)
+    scenes: int = option(2, "pairs with a fundamental matrix in a batch of the joint stage", low=0)
+    dim: int = option(96, "dimensions of a cell's feature", low=8)
+    hidden: int = option(48, "width of the recurrence", low=8)
+    iters: int = option(3, "steps of the recurrence in training", low=1)
+    bend: float = option(1.2, "strength of the bends T: 1 turns by up to 30°, scales by up to 1.4", low=0)
+    light: float = option(1.0, "strength of the change of light between B and B′; 0: none", low=0)
+    night: float = option(0.3, "share of the pictures that fall dark", low=0, high=1)
+    sed: float = option(0.5, "weight of the epipolar loss", low=0)
+    bit: float = option(1.0, "weight of the loss of bent photos", low=0)
+    cycle: float = option(0.1, "weight of the cycle loss", low=0)
+    contrast: float = option(0.3, "weight of the contrast between cells in the joint stage", low=0)
+    one_way: bool = option(False, "BiT in the direction B→B′ only, T(B′B) of the paper's Tab. 6")
+    cycle_mode: Literal["adaptive", "full"] = option("adaptive", "which pixels the cycle loss keeps")
+    alpha: float = option(3.0, "cycle errors in pixels up to which a pixel is kept", low=0)
+    beta: float = option(0.05, "and as a share of its displacement", low=0)
+    sed_scale: float = option(5.0, "pixels from which on the epipolar loss grows slowly", above=0)
+    bit_scale: float = option(4.0, "pixels from which on BiT grows slowly", above=0)
+    gamma: float = option(0.8, "weight of an iteration's loss relative to the next one's", above=0, high=1)
+    lr: float = option(2e-4, "learning rate of the encoder", low=0)
+    head_lr: float = option(1e-3, "learning rate of its projection", low=0)
+    refine_lr: float = option(1e-3, "learning rate of the recurrence", low=0)
+    validation: float = option(0.1, "share of the photos kept for validation", above=0, high=0.9)
+    keep: Literal["best", "last"] = option("best", "weights that are given back: best on validation, or the last")
+    seed: int = option(0, "seed of every draw", low=0)
+
+    @property
+    def total(self) -> int:
+        """Steps of all stages."""
+        return self.warm + self.refine + self.joint
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of training pictures."""
+        return self.height, self.width
+
+    def stage(self, step: int) -> str:
+        """What is learned at a step: warm, refine or joint."""
+        return "warm" if step < self.warm else "refine" if step < self.warm + self.refine else "joint"
+
+
+def to_cells(points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n 2"]:
+    """Pixels as places among the cells."""
+    return (points - CENTRE) / STRIDE
+
+
+def cell_truth(warp: Warp, h: int, w: int) -> Truth:
+    """The flows B→B′ and B′→B between cells, and where they are known [LIFE Eq. 3]."""
+    base = grid(h, w)
+    with torch.no_grad():
+        points = (STRIDE * base + CENTRE).expand(len(warp), h, w, 2)
+        there, missed = warp.forward(points)
+        there, back = to_cells(there), to_cells(warp.backward(points))
+        known = inside(there, h, w) & (missed <= RESIDUAL)
+        return Truth(there - base, back - base, known, inside(back, h, w))
+
+
+def contrast(log_p: Float[Tensor, "b n m"], truth: Truth) -> Float[Tensor, ""]:
+    """−log P of the true cell, P mixed bilinearly of the four around it, the mean both ways."""
+    b, h, w = truth.there.shape[:3]
+    base = grid(h, w)
+    ways = (
+        (log_p, base + truth.there, truth.there_valid),
+        (log_p.transpose(1, 2), base + truth.back, truth.back_valid),
+    )
+    missed = [_missed(p, g.reshape(b, h * w, 2), known.reshape(b, h * w), (h, w)) for p, g, known in ways]
+    return 0.5 * (missed[0] + missed[1])
+
+
+def _missed(log_p: Tensor, goals: Tensor, known: Bool[Tensor, "b n"], size: tuple[int, int]) -> Tensor:
+    h, w = size
+    low = goals.floor()
+    fx, fy = (goals - low).unbind(-1)
+    found = []
+    for dy, wy in ((0, 1 - fy), (1, fy)):
+        for dx, wx in ((0, 1 - fx), (1, fx)):
+            x, y = (low[..., 0] + dx).clamp(0, w - 1).long(), (low[..., 1] + dy).clamp(0, h - 1).long()
+            value = log_p.gather(2, (y * w + x)[..., None])[..., 0]
+            found.append(value + (wx * wy).clamp_min(1e-6).log())
+    return masked_mean(-torch.logsumexp(torch.stack(found), 0), known)
+
+
+class Ways(NamedTuple):
+    """The flows of a batch after each iteration, there and back, and the flow that they started from."""
+
+    there: list[Tensor]
+    back: list[Tensor]
+    start: Tensor | None = None
+
+
+class Learner(Protocol):
+    """What a training needs of a network."""
+
+    stride: int
+
+    @property
+    def network(self) -> nn.Module:
+        """What learns."""
+
+    def groups(self, config: Config) -> list[dict[str, Any]]:
+        """Its parameter groups, each with its rate."""
+
+    def contrast(self, bent: Bent) -> Tensor | None:
+        """The loss of the warm-up, or None where BiT stands for it."""
+
+    def bent(self, bent: Bent, config: Config, *, learning: bool) -> tuple[Ways, life.Truth, Tensor | None]:
+        """Flows between photos and their bent selves, what they should be, and the contrast where `learning`."""
+
+    def views(self, a: Tensor, b: Tensor, iters: int) -> Ways:
+        """Flows between two views of a scene."""
+
+    def epipolar(self, F: Tensor) -> Tensor:
+        """A fundamental matrix in this learner's unit."""
+
+
+class CellLearner:
+    """The aligner's network: contrast teaches its encoder, flow its recurrence."""
+
+    stride = STRIDE
+
+    def __init__(self, network: Network) -> None:
+        self.network = network.requires_grad_(True)
+
+    def groups(self, config: Config) -> list[dict[str, Any]]:
+        """Encoder, projection, temperature, recurrence."""
+        c, n = config, self.network
+        rest = [p for name, p in n.encoder.named_parameters() if not name.startswith("project")]
+        return [
+            {"params": rest, "lr": c.lr, "weight_decay": c.weight_decay},
+            {"params": list(n.encoder.project.parameters()), "lr": c.head_lr, "weight_decay": c.weight_decay},
+            {"params": [n.log_tau], "lr": c.head_lr},
+            {"params": list(n.refine.parameters()), "lr": c.refine_lr, "weight_decay": c.weight_decay},
+        ]
+
+    def contrast(self, bent: Bent) -> Tensor:
+        """−log P of the right cells, both ways."""
+        fa, fb = self.network.features(bent.b, bent.bent)
+        return self._contrast(fa, fb, self._truth(bent.warp, fa))
+
+    def bent(self, bent: Bent, config: Config, *, learning: bool) -> tuple[Ways, life.Truth, Tensor | None]:
+        """The recurrence sees the first `share` of the photos, the contrast all."""
+        with torch.set_grad_enabled(learning and torch.is_grad_enabled()):
+            fa, fb = self.network.features(bent.b, bent.bent)
+            truth = self._truth(bent.warp, fa)
+            missed = self._contrast(fa, fb, truth) if learning else None
+        few = max(1, round(config.share * len(fa)))
+        ways = self._ways(fa[:few].detach(), fb[:few].detach(), config.iters)
+        return ways, life.Truth(*(x[:few] for x in truth)), missed
+
+    def views(self, a: Tensor, b: Tensor, iters: int) -> Ways:
+        """The encoder only looks."""
+        with torch.no_grad():
+            fa, fb = self.network.features(a, b)
+        return self._ways(fa, fb, iters)
+
+    def epipolar(self, F: Tensor) -> Tensor:
+        """Sᵀ F S: cells stand at pixels 4 i + 1."""
+        S = torch.tensor([[STRIDE, 0, CENTRE], [0, STRIDE, CENTRE], [0, 0, 1]], dtype=F.dtype, device=F.device)
+        return S.T @ F @ S
+
+    def _truth(self, warp: Warp, f: Tensor) -> life.Truth:
+        return cell_truth(warp, int(f.shape[-2]), int(f.shape[-1]))
+
+    def _contrast(self, fa: Tensor, fb: Tensor, truth: life.Truth) -> Tensor:
+        return contrast(log_dual(similarities(fa, fb, self.network.log_tau.exp())), truth)
+
+    def _ways(self, fa: Tensor, fb: Tensor, iters: int) -> Ways:
+        """Both directions as one batch."""
+        n, b = self.network, len(fa)
+        with torch.no_grad():
+            one, two = n.starts(fa, fb)
+        start = Start(torch.cat([one.flow, two.flow]), torch.cat([one.confidence, two.confidence]))
+        flows = n.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), start, iters).flows
+        return Ways([f[:b] for f in flows], [f[b:] for f in flows], one.flow)
+
+
+class RaftLearner:
+    """A RAFT: everything learns from flow."""
+
+    stride = 1
+
+    def __init__(self, network: RAFT) -> None:
+        self.network = network.requires_grad_(True)
+
+    def groups(self, config: Config) -> list[dict[str, Any]]:
+        """One group."""
+        return [
+            {"params": list(self.network.parameters()), "lr": config.refine_lr, "weight_decay": config.weight_decay}
+        ]
+
+    def bent(self, bent: Bent, config: Config, *, learning: bool) -> tuple[Ways, life.Truth, Tensor | None]:
+        """Flows at every pixel of the first `share` of the photos."""
+        few = max(1, round(config.share * len(bent.b)))
+        ways = self.views(bent.b[:few], bent.bent[:few], config.iters)
+        h, w = int(bent.b.shape[-2]), int(bent.b.shape[-1])
+        truth = life.bit_truth(bent.warp, (h, w))
+        return ways, life.Truth(*(x[:few] for x in truth)), None
+
+    def views(self, a: Tensor, b: Tensor, iters: int) -> Ways:
+        """Both directions as one batch."""
+        flows = self.network(torch.cat([a, b]), torch.cat([b, a]), iters)
+        n = len(a)
+        return Ways([f[:n] for f in flows], [f[n:] for f in flows])
+
+    def contrast(self, bent: Bent) -> None:
+        """There are no cells to contrast."""
+
+    def epipolar(self, F: Tensor) -> Tensor:
+        """Pixels are its unit."""
+        return F
+
+
+Scenes = Callable[[int, tuple[int, int], Sequence[int]], Views]
+"""(how many, size, seed) → pairs of views."""
+
+
+def scenes_of(what: Scenes | str | os.PathLike[str] | None, photos: Photos) -> Scenes | None:
+    """The source of pairs that is meant: "rendered", a folder of `likewise pixels sfm`, or a function as it is."""
+    if what is None or callable(what):
+        return what
+    return rendered(photos) if what == "rendered" else cast(Scenes, Pairs.open(what).views)
+
+
+def rendered(photos: Photos, *, motion: float = 1.0) -> Scenes:
+    """Lit places with these photos on their walls; their exact flow is not looked at."""
+    textures = collected(photos.pictures)  # once: their pyramids take a second
+
+    def pairs(n: int, size: tuple[int, int], seed: Sequence[int]) -> Views:
+        renderer = Renderer(textures, size, motion=motion)
+        first = int(np.random.default_rng(list(seed)).integers(2**31))
+        made = renderer.batch([first + i for i in range(n)])
+        return Views(made.a, made.b, torch.as_tensor(made.F))
+
+    return pairs
+
 
 MODEL = "model.safetensors"
 """The file of a run directory that holds the trained model."""
@@ -130,8 +388,6 @@ class Training:
 
     def model(self, fitted: Fitted | None = None) -> Aligner | RAFT:
         """The network as it stands, ready for photos."""
-        import copy
-
         network: Any = copy.deepcopy(self.network).requires_grad_(False).eval()
         if isinstance(network, RAFT):
             return network
@@ -232,8 +488,6 @@ class Training:
 
 
 def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, device: str) -> Learner:
-    import copy
-
     if isinstance(start, Aligner):
         return CellLearner(copy.deepcopy(start.network).to(device))
     if isinstance(start, RAFT):

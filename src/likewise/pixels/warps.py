@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from likewise.errors import InputError, ShapeError
-from likewise.pixels.resampling import Size, grid, inside, sample
+from likewise.pixels.geometry import Size, grid, inside, sample
 
 STEEPEST = 0.65
 """The largest slope ‖∂D‖₂ of a random thin plate's displacement: below 1, p + D(p) never folds."""

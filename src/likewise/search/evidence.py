@@ -156,7 +156,7 @@ def in_parallel(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
 @functools.cache
 def one_look(thorough: bool = False) -> Any:
     """The aligner that verifies: one look at 240 px; thorough: the whole search of the level's default."""
-    from likewise.pixels.model import Aligner, Manner, default
+    from likewise.pixels.aligner import Aligner, Manner, default
 
     shipped = default()
     if thorough:
@@ -203,7 +203,7 @@ def _nothing(reason: str, sizes: Any, pictures: Any, matches: Any = None, home: 
 
 def _home(flows: tuple[Any, Any]) -> float:
     """The share of a's pixels that come home."""
-    from likewise.pixels.inference import Aligned
+    from likewise.pixels.life.inference import Aligned
 
     return Aligned(*flows).home()
 

@@ -44,7 +44,7 @@ _DTYPES = {
 }
 _CLASSES: dict[str, str] = {
     "images.Embedder": "likewise.images.model:Embedder",
-    "pixels.Aligner": "likewise.pixels.model:Aligner",
+    "pixels.Aligner": "likewise.pixels.aligner:Aligner",
     "pixels.RAFT": "likewise.pixels.raft:RAFT",
     "sets.WassersteinLMNN": "likewise.sets.model:WassersteinLMNN",
     "sets.Pipeline": "likewise.sets.pipeline:Pipeline",

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from likewise.media import cache_folder
-from likewise.pixels.scenes import (
+from likewise.pixels.rendering.scenes import (
     BALL,
     BOUND,
     BOX,
@@ -35,8 +35,8 @@ from likewise.pixels.scenes import (
     RELIEF,
     SHEET,
     TEXTURE,
-)  # fmt: skip
-from likewise.pixels.textures import reflectance
+)
+from likewise.pixels.rendering.textures import reflectance
 
 CURVE = reflectance()
 STEPS = 200

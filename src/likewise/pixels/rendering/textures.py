@@ -10,15 +10,15 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import cv2
 import numpy as np
+from jaxtyping import Float, Int, UInt8
+from scipy.spatial import KDTree
 
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.media import as_uint8, images, read_array
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int, UInt8
 
 HELD_OUT = (
     "skimage/data/astronaut.png",
@@ -99,8 +99,6 @@ def reflectance() -> Float[np.ndarray, "256"]:
 
 def _halved(photo: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     """A photo and its halves, averaged in linear light."""
-    import cv2
-
     curve = reflectance().astype(np.float32)
     light, levels = curve[photo], [photo]
     for k in range(1, LEVELS):
@@ -129,8 +127,6 @@ def _three(photo: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _shrunk(photo: np.ndarray[Any, Any], shortest: int) -> np.ndarray[Any, Any]:
     """A photo with its shorter side at `shortest`, never enlarged."""
-    import cv2
-
     scale = shortest / min(photo.shape[:2])
     if scale >= 1:
         return photo
@@ -166,8 +162,6 @@ def detailed(photo: UInt8[np.ndarray, "h w 3"]) -> float:
 
     In grey levels, with the shorter side at 96 px. Most photos have 5 to 40, gradients and logos less than 4.
     """
-    import cv2
-
     small = cv2.cvtColor(_shrunk(photo, 96), cv2.COLOR_RGB2GRAY).astype(np.float32)
     steps = np.abs(np.diff(small, axis=0))[:, 1:] + np.abs(np.diff(small, axis=1))[1:]
     return float(np.median(cv2.resize(steps, (8, 8), interpolation=cv2.INTER_AREA)))
@@ -209,8 +203,6 @@ def procedural(seed: int, n: int = 24, *, side: int = 256) -> Textures:
 
 def noise(rng: np.random.Generator, side: int, *, finest: int = 2, roughness: float = 0.75) -> np.ndarray[Any, Any]:
     """(side, side) in [0, 1]: octaves of smoothed noise, each `roughness` as strong as the one twice as coarse."""
-    import cv2
-
     total, cells, weight = np.zeros((side, side)), 3, 1.0
     while side // cells >= finest:
         octave = rng.random((cells + 1, cells + 1))
@@ -257,8 +249,6 @@ def _bricks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
 
 def _tiles(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
     """Cells around random seeds (flagstones), each of its own colour, with dark joints."""
-    from scipy.spatial import KDTree
-
     n = int(rng.integers(20, 70))
     distance, nearest = KDTree(rng.random((n, 2))).query(np.moveaxis(np.mgrid[:side, :side] / side, 0, -1), k=2)
     joint = distance[..., 1] - distance[..., 0] < 0.015
@@ -276,8 +266,6 @@ def _checks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
 
 def _marks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
     """Lines of strokes in words, like writing on a wall or a page."""
-    import cv2
-
     page, step = np.zeros((side, side)), int(rng.integers(side // 20, side // 7))
     for line in range(step, side, step):
         x = int(rng.integers(2, step))
@@ -293,8 +281,6 @@ def _marks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
 
 def _patches(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
     """Rectangles and discs over each other: posters, windows, signs."""
-    import cv2
-
     page = _rough(rng, np.tile(_colours(rng, 1), (side, side, 1)), 0.3)
     for colour in _colours(rng, int(rng.integers(15, 50))):
         x, y, w, h = np.rint(rng.random(4) * [side, side, side / 4, side / 4]).astype(int).tolist()

@@ -1,27 +1,36 @@
-"""From a network that knows small motions to photos as people take them.
+"""Large photos, tile by tile: the flow of the whole at a small size is carried to ever larger ones and corrected there.
 
-A pass gives both flows. Where few pixels come home again, b is turned and scaled to find how it lies; then b is bent
-onto a by the homography that most of the flow agrees with, and looked at once more. What a step gains is measured by
-how many pixels come home; a step that gains nothing is undone.
+At each size, b is bent onto a by the flow so far, and the recurrence looks for what is left, in tiles that overlap. The
+memory is that of the pictures and their flows, and of one tile.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from likewise.pixels.geometry import carried, grid, inside, sample, scaling, transform
+from likewise.pixels.geometry import (
+    carried,
+    compose,
+    grid,
+    inside,
+    resize_flow,
+    resize_points,
+    sample,
+    scaling,
+    transform,
+)
 from likewise.pixels.life import cycle
-from likewise.pixels.network import Network, at_pixels
-from likewise.pixels.start import starts
+from likewise.pixels.life.network import Network, Start, at_pixels, starts
 
 RIM = 0.5
 """Pixels beyond the centres of b's outermost pixels that still belong to it."""
@@ -95,8 +104,6 @@ def look_through(
 
 def agreed(found: Aligned, *, most: int = 4000, px: float = 2.0) -> tuple[Tensor | None, float]:
     """The homography a → b that most of the pixels that come home agree with, and the share that does."""
-    import cv2
-
     d, kept = found.errors()
     sure = torch.nonzero(kept & (d <= HOME))
     if len(sure) < 40:
@@ -191,6 +198,26 @@ def resized(x: Float[Tensor, "3 h w"], size: tuple[int, int]) -> Float[Tensor, "
     return y[0]
 
 
+def enlarged(found: Aligned, a: tuple[int, int], b: tuple[int, int]) -> Aligned:
+    """Flows between pictures of other sizes than those worked at: goals are scaled by b's change, places by a's."""
+    free = None if found.free is None else enlarged(found.free, a, b)
+    return replace(found, ab=_between(found.ab, a, found.ba, b), ba=_between(found.ba, b, found.ab, a), free=free)
+
+
+def _between(flow: Tensor, size: tuple[int, int], other: Tensor, goal: tuple[int, int]) -> Tensor:
+    worked_size = (int(flow.shape[0]), int(flow.shape[1]))
+    worked_goal = (int(other.shape[0]), int(other.shape[1]))
+    if worked_size == size and worked_goal == goal:
+        return flow
+    if worked_size[0] * goal[0] == size[0] * worked_goal[0] and worked_size[1] * goal[1] == size[1] * worked_goal[1]:
+        return resize_flow(flow[None], size)[0]
+    goals = resize_points(grid(*worked_size) + flow, worked_goal, goal)
+    start = resize_points(grid(*worked_size), worked_size, size)
+    moved = (goals - start).movedim(-1, 0)[None]
+    full = torch.nn.functional.interpolate(moved, size, mode="bilinear", align_corners=False)
+    return full[0].movedim(0, -1)
+
+
 def snapped(
     found: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, share: float = 0.85, px: float = 1.5
 ) -> Aligned:
@@ -233,8 +260,6 @@ def unlike(
 
 def _contrast(x: Float[Tensor, "3 h w"], side: int = 9) -> np.ndarray[Any, Any]:
     """(x − m) / (s + ε) with mean m and standard deviation s of the square around a pixel."""
-    import cv2
-
     grey = x.mean(0).numpy()
     mean = cv2.blur(grey, (side, side))
     spread = np.sqrt(np.maximum(cv2.blur(grey * grey, (side, side)) - mean * mean, 0.0))
@@ -248,8 +273,6 @@ def sharpened(
 
     It stays as it was where that does not converge, or where a corner would move by more than `farthest` pixels.
     """
-    import cv2
-
     one, two = (np.ascontiguousarray(x.mean(0).numpy()) for x in (a, b))
     stop = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 30, 1e-7)
     guess = np.ascontiguousarray((H / H[2, 2]).numpy().astype(np.float32))
@@ -262,3 +285,119 @@ def sharpened(
     corners = torch.tensor([[0.0, 0.0], [w - 1.0, 0.0], [w - 1.0, h - 1.0], [0.0, h - 1.0]])
     moved = torch.linalg.vector_norm(transform(new, corners) - transform(H, corners), dim=-1)
     return new if bool((moved <= farthest).all()) else H
+
+
+POLISHED = 3.0
+"""Corrections of more pixels than this are not believed."""
+
+
+def polished(found: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Aligned:
+    """Both flows, corrected."""
+    ab, ba = _corrected(found.ab, a, b), _corrected(found.ba, b, a)
+    return replace(found, ab=ab, ba=ba)
+
+
+def _corrected(flow: Float[Tensor, "h w 2"], a: Tensor, b: Tensor) -> Float[Tensor, "h w 2"]:
+    """f(x) → f(x + c(x)) + c(x), with c the residual flow from a to b bent onto a, where c is small and comes home."""
+    made: Any = cv2
+    size = (int(a.shape[-2]), int(a.shape[-1]))
+    bent = sample(b[None], (grid(*size) + flow)[None], padding="border")[0]
+    search = made.DISOpticalFlow_create(made.DISOPTICAL_FLOW_PRESET_MEDIUM)
+    search.setFinestScale(0)
+    one, two = _grey(a), _grey(bent)
+    there = torch.from_numpy(search.calc(one, two, None))
+    back = torch.from_numpy(search.calc(two, one, None))
+    home = torch.linalg.vector_norm(there + carried(back[None], (grid(*size) + there)[None])[0], dim=-1)
+    trusted = (torch.linalg.vector_norm(there, dim=-1) <= POLISHED) & (home <= 0.5)
+    share = _softened(trusted.float())
+    return compose((share[..., None] * there)[None], flow[None])[0]
+
+
+def _softened(x: Float[Tensor, "h w"]) -> Float[Tensor, "h w"]:
+    return torch.from_numpy(cv2.blur(x.numpy(), (5, 5)))
+
+
+def _grey(x: Float[Tensor, "3 h w"]) -> np.ndarray[Any, Any]:
+    rgb = (x.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
+    return np.asarray(cv2.equalizeHist(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY)))
+
+
+TILE, OVERLAP = 256, 32
+"""Pixels of a tile, and how many of them it shares with each neighbour."""
+
+FARTHEST = 8.0
+"""Corrections of more pixels than this are not believed: the flow so far stands."""
+
+
+def sizes(small: tuple[int, int], whole: tuple[int, int], detail: int) -> Iterator[tuple[int, int]]:
+    """The sizes between the one worked at and `detail` px on the longest side, each at most twice the last."""
+    goal = min(1.0, detail / max(whole))
+    share = max(small) / max(whole)
+    while share < goal * 0.999:
+        share = min(goal, 2 * share)
+        yield round(share * whole[0]), round(share * whole[1])
+
+
+@torch.no_grad()
+def detailed(
+    network: Network,
+    a: Float[Tensor, "3 h w"],
+    b: Float[Tensor, "3 h2 w2"],
+    found: Aligned,
+    detail: int,
+    iters: int = 3,
+) -> Aligned:
+    """Both flows at `detail` pixels on the longest side, or the pictures' own size where that is smaller."""
+    whole = [(int(x.shape[-2]), int(x.shape[-1])) for x in (a, b)]
+    start = [(int(f.shape[0]), int(f.shape[1])) for f in (found.ab, found.ba)]
+    steps = [list(sizes(s, w, detail)) for s, w in zip(start, whole, strict=True)]
+    for k in range(max(len(s) for s in steps)):
+        size_a, size_b = (s[min(k, len(s) - 1)] if s else t for s, t in zip(steps, start, strict=True))
+        found = enlarged(found, size_a, size_b)
+        one, two = resized(a, size_a), resized(b, size_b)
+        ab = corrected(network, one, two, found.ab, iters)
+        found = Aligned(ab, corrected(network, two, one, found.ba, iters), found.notes)
+    return found
+
+
+def corrected(
+    network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], flow: Float[Tensor, "h w 2"], iters: int
+) -> Float[Tensor, "h w 2"]:
+    """x + f(x) → f(x + c(x)) + c(x), with c what the recurrence finds between a and b bent onto it."""
+    h, w = int(a.shape[-2]), int(a.shape[-1])
+    total, weight = torch.zeros(h, w, 2), torch.zeros(h, w, 1)
+    for top in _places(h):
+        for left in _places(w):
+            rows, columns = slice(top, min(top + TILE, h)), slice(left, min(left + TILE, w))
+            c, trust = _tile(network, a[:, rows, columns], b, flow, top, left, iters)
+            total[rows, columns] += trust * c
+            weight[rows, columns] += trust
+    return total / weight
+
+
+def _places(n: int) -> list[int]:
+    """Where tiles begin so that they cover n pixels and overlap."""
+    if n <= TILE:
+        return [0]
+    step = TILE - OVERLAP
+    count = -(-(n - OVERLAP) // step)
+    return [round(i * (n - TILE) / (count - 1)) for i in range(count)]
+
+
+def _tile(
+    network: Network, a: Tensor, b: Tensor, flow: Tensor, top: int, left: int, iters: int
+) -> tuple[Float[Tensor, "h w 2"], Float[Tensor, "h w 1"]]:
+    """The corrected flow of a tile of a, and how much it counts at each pixel: less towards its border."""
+    h, w = int(a.shape[-2]), int(a.shape[-1])
+    base = grid(h, w)
+    own = flow[top : top + h, left : left + w]
+    corner = torch.tensor([float(left), float(top)])
+    bent = sample(b[None], (base + corner + own)[None], padding="border")
+    fa, fb = network.features(a[None], bent)
+    n, m = int(fa.shape[-2]), int(fa.shape[-1])
+    start = Start(torch.zeros(1, n, m, 2), torch.full((1, n, m), 0.5))
+    c = at_pixels(network.towards(fa, fb, start, iters).last, h, w)[0]
+    c = torch.where(torch.linalg.vector_norm(c, dim=-1, keepdim=True) <= FARTHEST, c, torch.zeros_like(c))
+    moved = c + carried(flow[None], (base + corner + c)[None])[0]
+    rise = [(torch.minimum(torch.arange(k), torch.arange(k).flip(0)) + 1.0).clamp_max(OVERLAP) for k in (h, w)]
+    return moved, (rise[0][:, None] * rise[1][None, :])[..., None]

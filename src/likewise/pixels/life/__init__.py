@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from likewise.errors import InputError, ShapeError
-from likewise.pixels.geometry import Size, Warp, carried, check_fundamental, follow, grid, inside
+from likewise.pixels.geometry import Size, carried, check_fundamental, follow, grid, inside
+from likewise.pixels.warps import Warp
 
 Flows = Tensor | Sequence[Tensor]
 """A flow (b, h, w, 2), or one for each iteration of the network."""

@@ -5,20 +5,71 @@ Each has `.flow(a, b)` as the network has, takes tensors (3, h, w) in [0, 1] and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+import difflib
+from typing import Any, Literal, TypeAlias
 
+import cv2
 import numpy as np
+import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
-from likewise.errors import InputError
+from likewise.errors import ConfigError, InputError
+from likewise.pixels import robust
+from likewise.pixels.geometry import homography_flow
+from likewise.pixels.training import Config
 
-if TYPE_CHECKING:
-    from jaxtyping import Float
-    from torch import Tensor
+PRESETS: dict[str, dict[str, Any]] = {
+    "life": {
+        "network": "large",
+        "warm": 0,
+        "refine": 0,
+        "joint": 100_000,
+        "height": 368,
+        "width": 496,
+        "pairs": 6,
+        "share": 1.0,
+        "scenes": 6,
+        "iters": 12,
+        "bend": 1.0,
+        "light": 0.0,
+        "night": 0.0,
+        "sed": 1.0,
+        "bit": 1.0,
+        "cycle": 1.0,
+        "contrast": 0.0,
+        "cycle_mode": "adaptive",
+        "alpha": 3.0,
+        "beta": 0.05,
+        "gamma": 0.8,
+        "refine_lr": 1.25e-4,
+        "weight_decay": 1e-4,
+        "clip": 1.0,
+        "schedule": "linear",
+        "warmup": 5_000,
+        "evaluate_every": 1_000,
+    },
+}
+
+
+def preset(name: str, **changes: Any) -> Config:
+    """The configuration of a preset, with changes."""
+    return Config(**{**settings(name), **changes})
+
+
+def settings(name: str) -> dict[str, Any]:
+    """What a preset sets."""
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}{hint}")
+    return dict(PRESETS[name])
+
 
 Grey: TypeAlias = NDArray[np.uint8]
 
-PRESETS = ("ultrafast", "fast", "medium")
+DIS_PRESETS = ("ultrafast", "fast", "medium")
 
 
 class Zero:
@@ -38,8 +89,8 @@ class DIS:
     """
 
     def __init__(self, *, equalized: bool = False, preset: Literal["ultrafast", "fast", "medium"] = "medium") -> None:
-        if preset not in PRESETS:
-            raise InputError(f"preset: expected {', '.join(PRESETS)}, got {preset!r}")
+        if preset not in DIS_PRESETS:
+            raise InputError(f"preset: expected {', '.join(DIS_PRESETS)}, got {preset!r}")
         self.equalized, self.preset = equalized, preset
         self.name = "DIS on equalised grey" if equalized else "DIS"
 
@@ -56,15 +107,11 @@ class DIS:
 
 def _opencv() -> Any:
     """OpenCV without its types, which lack some of what it has."""
-    import cv2
-
     return cv2
 
 
 def _restored(found: NDArray[np.float32], b: tuple[int, ...], like: Tensor) -> Float[Tensor, "h w 2"]:
     """The flow to a picture of size b, found to one of a's size: (p + f + ½) s − ½ − p."""
-    import torch
-
     h, w = found.shape[:2]
     y, x = np.mgrid[:h, :w].astype(np.float32)
     start = np.stack([x, y], axis=2)
@@ -86,17 +133,11 @@ class SiftHomography:
 
     def homography(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> NDArray[np.float64] | None:
         """The homography a→b, or None."""
-        from likewise.pixels import robust
-
         left, right = matched(grey(a), grey(b), ratio=self.ratio, most=self.most)
         return robust.homography(left, right, self.px).matrix
 
     def flow(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Float[Tensor, "h w 2"]:
         """H p − p, or 0 where no homography was found."""
-        import torch
-
-        from likewise.pixels.geometry import homography_flow
-
         H = self.homography(a, b)
         if H is None:
             self.failures += 1
@@ -124,8 +165,6 @@ def matched(one: Grey, two: Grey, *, ratio: float, most: int) -> tuple[NDArray[n
 
 def grey(picture: Float[Tensor, "3 h w"]) -> Grey:
     """Luma 0.299 R + 0.587 G + 0.114 B as uint8 (h, w)."""
-    import cv2
-
     rgb = (picture.detach().cpu().permute(1, 2, 0).clamp(0, 1) * 255).round().byte().numpy()
     return np.asarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2GRAY))
 

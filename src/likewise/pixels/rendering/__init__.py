@@ -10,21 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import cv2
 import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from likewise.errors import ConfigError, InputError
-from likewise.pixels import cameras, lighting, scenes
-from likewise.pixels.textures import Textures, collected, held_out
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
-    from torch import Tensor
-
-    from likewise.pixels.cameras import Camera
-    from likewise.pixels.lighting import Light
-    from likewise.pixels.scenes import Scene
+from likewise.pixels.geometry import fundamental
+from likewise.pixels.rendering import kernels, scenes
+from likewise.pixels.rendering.scenes import Camera, Light, Scene
+from likewise.pixels.rendering.textures import Textures, collected, held_out
 
 Array = np.ndarray[Any, Any]
 SIZE = (96, 128)
@@ -66,8 +64,6 @@ class Pair:
     @property
     def inside(self) -> Bool[Tensor, "*n h w"]:
         """Where the point of a lands inside the frame of b."""
-        import torch
-
         h, w = self.flow.shape[-3:-1]
         x = torch.arange(w, dtype=self.flow.dtype) + self.flow[..., 0]
         y = torch.arange(h, dtype=self.flow.dtype)[:, None] + self.flow[..., 1]
@@ -122,10 +118,6 @@ class Renderer:
 
     def pair(self, seed: int) -> Pair:
         """The pair of a seed."""
-        import torch
-
-        from likewise.pixels.geometry import fundamental
-
         scene, a, b = setting(seed, self.size, self.motion)
         views = self._pictures(seed, scene, (a, b))
         flow, _, hidden = _carried(a, b, scene, views[0][1])
@@ -136,8 +128,6 @@ class Renderer:
 
     def batch(self, seeds: Sequence[int]) -> Pair:
         """The pairs of some seeds in one, with a leading dimension."""
-        import torch
-
         if len(seeds) == 0:
             raise InputError("seeds: expected at least one, got none")
         pairs = [self.pair(int(s)) for s in seeds]
@@ -147,12 +137,12 @@ class Renderer:
         """(picture (h, w, 3), depth (h, w)) of each camera under its light."""
         scene, lights = painted(seed, scene, self.textures), lights_of(seed, scene.indoors, self.lighting)
         shot = [_view(c, self.size, scene, self.textures, light) for c, light in zip(pair, lights, strict=True)]
-        factors = [lighting.exposure(s[0], light) for s, light in zip(shot, lights, strict=True)]
+        factors = [scenes.exposure(s[0], light) for s, light in zip(shot, lights, strict=True)]
         factors[1] = math.exp((1 - self.lighting) * math.log(factors[0]) + self.lighting * math.log(factors[1]))
         found = []
         for i in range(2):
-            light, rng = lighting.taken(lights[i], self.sensor), np.random.default_rng((seed, 5 + i))
-            found.append((lighting.developed(shot[i][0], light, factors[i], rng), shot[i][1]))
+            light, rng = scenes.taken(lights[i], self.sensor), np.random.default_rng((seed, 5 + i))
+            found.append((developed(shot[i][0], light, factors[i], rng), shot[i][1]))
         return found
 
 
@@ -172,9 +162,9 @@ def setting(seed: int, size: tuple[int, int], motion: float) -> tuple[Scene, Cam
         rng = np.random.default_rng((seed, 0, attempt))
         scene = scenes.place(rng)
         for _ in range(4):
-            a = cameras.first(rng, size)
+            a = scenes.first(rng, size)
             points, depth = _seen(a, scene, size)
-            b = cameras.second(rng, a, size, float(np.clip(np.median(depth), 2.0, 9.0)), motion)
+            b = scenes.second(rng, a, size, float(np.clip(np.median(depth), 2.0, 9.0)), motion)
             if (
                 depth.min() > CLOSEST
                 and _overlap(points, b, size) >= OVERLAP
@@ -186,11 +176,9 @@ def setting(seed: int, size: tuple[int, int], motion: float) -> tuple[Scene, Cam
 
 def _seen(camera: Camera, scene: Scene, size: tuple[int, int]) -> tuple[Array, Array]:
     """Points of the world (n, 3) and depths (n,) that a coarse grid of a camera's pixels sees."""
-    from likewise.pixels import _raycast
-
     h, w = size
     y, x = (g.ravel() for g in np.meshgrid(np.linspace(0, h - 1, 12), np.linspace(0, w - 1, 16), indexing="ij"))
-    depth, _ = _raycast.depths(camera.flat, x, y, scene.solids, scene.tables)
+    depth, _ = kernels.depths(camera.flat, x, y, scene.solids, scene.tables)
     rays = np.linalg.solve(camera.K, np.stack([x, y, np.ones_like(x)])) * depth
     return rays.T @ camera.rotation + camera.centre, depth
 
@@ -220,29 +208,39 @@ def painted(seed: int, scene: Scene, textures: Textures) -> Scene:
 
 def lights_of(seed: int, indoors: bool, share: float) -> tuple[Light, Light]:
     """The lights of a and b: drawn independently, the second mixed with the first where `share` < 1."""
-    a, b = (lighting.light(np.random.default_rng((seed, 2 + i)), indoors=indoors) for i in range(2))
-    return a, lighting.mixed(a, b, share)
+    a, b = (scenes.light(np.random.default_rng((seed, 2 + i)), indoors=indoors) for i in range(2))
+    return a, scenes.mixed(a, b, share)
 
 
 # --------------------------------------------------------------------------------------------------------- what is true
 
 
 def _carried(a: Camera, b: Camera, scene: Scene, depth: Array) -> tuple[Array, Array, Array]:
-    from likewise.pixels import _raycast
-
-    flow, there, hidden = _raycast.carried(a.flat, b.flat, depth, scene.solids, scene.tables)
+    flow, there, hidden = kernels.carried(a.flat, b.flat, depth, scene.solids, scene.tables)
     return flow, there, hidden
 
 
 def _view(
     camera: Camera, size: tuple[int, int], scene: Scene, textures: Textures, light: Light
 ) -> tuple[Array, Array, Array]:
-    from likewise.pixels import _raycast
-
-    radiance, depth, solid = _raycast.view(
+    radiance, depth, solid = kernels.view(
         camera.flat, *size, scene.solids, scene.tables, *textures.pyramid, light.rows, True
     )
     return radiance, depth, solid
+
+
+def developed(
+    radiance: Float[np.ndarray, "h w 3"], light: Light, factor: float, rng: np.random.Generator
+) -> Float[np.ndarray, "h w 3"]:
+    """A picture in [0, 1] as float32: blur, exposure, cast, veil, vignette, shoulder, noise, tone curve."""
+    if light.blur > 0.2:
+        radiance = cv2.GaussianBlur(radiance, (0, 0), light.blur, borderType=cv2.BORDER_REPLICATE)
+    noise = rng.standard_normal(radiance.shape, dtype=np.float32) if light.grain > 0 else np.zeros_like(radiance)
+    veil = light.veil * light.target**2.2
+    gain = factor * light.cast / (1 + light.veil)
+    curve = np.linspace(0, 1, 1024) ** (2 * light.gamma / 2.2)
+    picture: Array = kernels.toned(radiance, gain, veil, light.vignette, 0.5 * light.grain, noise, curve)
+    return picture
 
 
 # --------------------------------------------------------------------------------------------------------- the held-out

@@ -8,6 +8,7 @@ integers; a cell of the maps at 1/8 stands at 8 times its index; flow is x, then
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -22,11 +23,195 @@ from torch.nn import functional
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.nn.backbone import seeded
 from likewise.nn.pretrained import State, as_state
-from likewise.pixels import raft_keys
-from likewise.pixels.correlation import Kind, correlate
-from likewise.pixels.raft_encoder import Encoder, Norm, Widths
-from likewise.pixels.raft_frame import Frame, grid, size_of, source_resized, target_resized
-from likewise.pixels.raft_update import Update
+from likewise.pixels.raft.blocks import Encoder, Norm, Update, Widths
+from likewise.pixels.raft.correlation import Kind, correlate
+
+STRIDE = 8
+"""Pixels of a cell of the feature maps."""
+
+SMALLEST = 128
+"""A picture with a shorter side is enlarged to it first: below, the coarsest correlations would be a single cell."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The way of pictures (h, w) into the network and of flow out: enlarged where small, padded to multiples of 8."""
+
+    h: int
+    w: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The size before padding."""
+        factor = max(1.0, SMALLEST / min(self.h, self.w))
+        return round(self.h * factor), round(self.w * factor)
+
+    @property
+    def padding(self) -> tuple[int, int, int, int]:
+        """Left, right, top, bottom: half on each side, the odd pixel right and below, as the original for Sintel."""
+        high, wide = (-side % STRIDE for side in self.size)
+        return wide // 2, wide - wide // 2, high // 2, high - high // 2
+
+    def enter(self, image: Tensor) -> Tensor:
+        """2 x − 1, enlarged and padded."""
+        if self.size != (self.h, self.w):
+            image = functional.interpolate(image, self.size, mode="bilinear", align_corners=False)
+        return functional.pad(2 * image - 1, self.padding, mode="replicate")
+
+    def leave(self, flow: Tensor) -> Tensor:
+        """Flow (b, 2, h, w) of the padded pictures as (b, h, w, 2) of the given ones."""
+        left, _, top, _ = self.padding
+        high, wide = self.size
+        flow = flow[:, :, top : top + high, left : left + wide]
+        if self.size != (self.h, self.w):
+            flow = functional.interpolate(flow, (self.h, self.w), mode="bilinear", align_corners=False)
+            flow = flow * _pair(flow, self.w / wide, self.h / high)
+        return flow.permute(0, 2, 3, 1)
+
+    def cells(self, flow: Tensor) -> Tensor:
+        """Flow (b, h, w, 2) of the given pictures as (b, 2, h/8, w/8) of the cells, in cells: means over 8 × 8."""
+        high, wide = self.size
+        flow = flow.permute(0, 3, 1, 2)
+        if self.size != (self.h, self.w):
+            flow = functional.interpolate(flow, self.size, mode="bilinear", align_corners=False)
+            flow = flow * _pair(flow, wide / self.w, high / self.h)
+        return functional.avg_pool2d(functional.pad(flow, self.padding, mode="replicate"), STRIDE) / STRIDE
+
+
+def _pair(like: Tensor, x: float, y: float) -> Tensor:
+    return like.new_tensor([x, y]).view(1, 2, 1, 1)
+
+
+def grid(like: Tensor) -> Tensor:
+    """(1, 2, h, w): x, then y, of every cell; channels-last in memory."""
+    h, w = like.shape[2:]
+    y, x = torch.meshgrid(*(torch.arange(s, dtype=like.dtype, device=like.device) for s in (h, w)), indexing="ij")
+    return torch.stack([x, y], dim=-1).permute(2, 0, 1)[None]
+
+
+def size_of(image: Tensor) -> tuple[int, int]:
+    """(h, w) of pictures (…, h, w)."""
+    return image.shape[-2], image.shape[-1]
+
+
+def target_resized(flow: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Flow (h, w, 2) whose target picture goes from a size to another: p + f moves as pixel centres do."""
+    if old == new:
+        return flow
+    scale = flow.new_tensor([new[1] / old[1], new[0] / old[0]])
+    home = grid(flow.permute(2, 0, 1)[None])[0].permute(1, 2, 0)
+    return (home + flow + 0.5) * scale - 0.5 - home
+
+
+def source_resized(flow: Tensor, new: tuple[int, int]) -> Tensor:
+    """Flow (h, w, 2) whose source picture is brought to another size: read between its pixels, ends where it did."""
+    old = (flow.shape[0], flow.shape[1])
+    if old == new:
+        return flow
+    home = grid(flow.permute(2, 0, 1)[None])
+    ends = home + flow.permute(2, 0, 1)[None]
+    moved = functional.interpolate(ends - home, new, mode="bilinear", align_corners=False)[0].permute(1, 2, 0)
+    own = grid(moved.permute(2, 0, 1)[None])[0].permute(1, 2, 0)
+    scale = flow.new_tensor([old[1] / new[1], old[0] / new[0]])
+    return (own + 0.5) * scale - 0.5 + moved - own
+
+
+PREFIX = "module."
+COUNTER = "num_batches_tracked"
+
+_TORCHVISION = (
+    (r"^feature_encoder\.", "fnet."),
+    (r"^context_encoder\.", "cnet."),
+    (r"^(.net)\.convnormrelu\.0\.", r"\1.conv1."),
+    (r"^(.net)\.convnormrelu\.1\.", r"\1.norm1."),
+    (r"^(.net)\.conv\.", r"\1.conv2."),
+    (r"\.convnormrelu(\d)\.0\.", r".conv\1."),
+    (r"\.convnormrelu(\d)\.1\.", r".norm\1."),
+    (r"^update_block\.motion_encoder\.convcorr(\d)\.0\.", r"update_block.encoder.convc\1."),
+    (r"^update_block\.motion_encoder\.convflow(\d)\.0\.", r"update_block.encoder.convf\1."),
+    (r"^update_block\.motion_encoder\.conv\.0\.", "update_block.encoder.conv."),
+    (r"^update_block\.recurrent_block\.convgru(\d)\.conv([zrq])\.", r"update_block.gru.conv\2\1."),
+    (r"^mask_predictor\.convrelu\.0\.", "update_block.mask.0."),
+    (r"^mask_predictor\.conv\.", "update_block.mask.2."),
+)
+"""torchvision's names to the official ones, one after the other."""
+
+
+def translated(state: State) -> dict[str, Tensor]:
+    """The weights under our names, whichever of the two layouts they come in."""
+    bare = {key.removeprefix(PREFIX): value for key, value in state.items()}
+    if any(key.startswith(("feature_encoder.", "context_encoder.", "mask_predictor.")) for key in bare):
+        bare = _from_torchvision(bare)
+    return _without_aliases(bare)
+
+
+def _from_torchvision(state: State) -> dict[str, Tensor]:
+    found = {}
+    separable = any(".recurrent_block.convgru2." in key for key in state)
+    for key, value in state.items():
+        name = key
+        for pattern, official in _TORCHVISION:
+            name = re.sub(pattern, official, name)
+        if not separable:
+            name = re.sub(r"(gru\.conv[zrq])1\.", r"\1.", name)
+        found[name] = value
+    return found
+
+
+def _without_aliases(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`norm3` (residual) and `norm4` (bottleneck) of a shortcut as its `downsample.1`."""
+    found = dict(state)
+    for key in state:
+        twin = _twin(key, state)
+        if twin is None:
+            continue
+        if twin in state and not _equal(state[key], state[twin]):
+            raise FileError(f"weights of RAFT: {key} and {twin} are one module under two names, but they differ")
+        found[twin] = found.pop(key)
+    return found
+
+
+def _twin(key: str, state: State) -> str | None:
+    """The other name of a shortcut's normalisation: the norm after the block's last convolution's own."""
+    match = re.match(r"^(.net\.layer\d\.\d)\.norm([34])\.(.+)$", key)
+    if match is None:
+        return None
+    block, number, leaf = match.groups()
+    bottleneck = f"{block}.conv3.weight" in state
+    return f"{block}.downsample.1.{leaf}" if number == ("4" if bottleneck else "3") else None
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool((a == b).all())
+
+
+def fit(state: State, wanted: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The state, whole, where every key and shape is as wanted; else one error that names what is not."""
+    whole = {**{k: v for k, v in wanted.items() if k.endswith(COUNTER)}, **state}
+    missing, unknown = sorted(set(wanted) - set(whole)), sorted(set(whole) - set(wanted))
+    odd = [
+        _odd(k, whole[k], wanted[k]) for k in sorted(set(wanted) & set(whole)) if _shape(whole[k]) != wanted[k].shape
+    ]
+    faults = [f"{what} {_few(keys)}" for what, keys in (("lack", missing), ("have the unknown", unknown)) if keys]
+    if odd:
+        faults.append(f"have other shapes: {_few(odd)}")
+    if faults:
+        raise FileError(f"weights do not fit RAFT {name}: they {'; they '.join(faults)}")
+    return whole
+
+
+def _odd(key: str, got: object, wanted: Tensor) -> str:
+    return f"{key} {_shape(got) if isinstance(got, Tensor) else type(got).__name__} instead of {tuple(wanted.shape)}"
+
+
+def _shape(value: object) -> tuple[int, ...] | None:
+    return tuple(value.shape) if isinstance(value, Tensor) else None
+
+
+def _few(keys: list[str], most: int = 4) -> str:
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + more
+
 
 LEAST = 64
 """The smallest side of a picture that is taken, in px."""
@@ -114,10 +299,10 @@ class RAFT(nn.Module):
         A state dict, or a .pth or .safetensors file of one (read without running anything in it). Keys that are
         unknown, missing or of another shape are one FileError that names them.
         """
-        ours = raft_keys.translated(as_state(state))
+        ours = translated(as_state(state))
         name = _closest(ours)
         model = cls(name).to(_kind(ours))
-        model.load_state_dict(raft_keys.fit(ours, model.state_dict(), name))
+        model.load_state_dict(fit(ours, model.state_dict(), name))
         return model.to(device)
 
     # ----------------------------------------------------------------------------------------------------- the network
@@ -236,7 +421,7 @@ class RAFT(nn.Module):
         if any(isinstance(n, int | float) and not 0 <= n <= WIDEST for n in numbers):  # memory is taken for it
             raise InputError(f"size: expected numbers from 0 to {WIDEST}, got {words}")
         model = cls(size)
-        model.to(_kind(weights)).load_state_dict(raft_keys.fit(weights, model.state_dict(), _name(size)))
+        model.to(_kind(weights)).load_state_dict(fit(weights, model.state_dict(), _name(size)))
         return model
 
 

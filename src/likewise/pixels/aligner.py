@@ -13,23 +13,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from likewise.errors import InputError
-from likewise.pixels.geometry import resize_flow, scaling
-from likewise.pixels.inference import (
+from likewise.pixels.geometry import scaling
+from likewise.pixels.life.inference import (
     ASLANT,
     SIMILAR,
     Aligned,
     agreed,
+    detailed,
+    enlarged,
     look,
     look_through,
+    polished,
     resized,
     searched,
     shrunk,
     snapped,
 )
-from likewise.pixels.network import Network
+from likewise.pixels.life.network import Network
 from likewise.pixels.pictures import Picture, picture
-from likewise.pixels.polish import polished
-from likewise.pixels.tiling import detailed
+from likewise.store.checkpoint import load
 
 TRIED = 240
 """Longest side, in pixels, at which turned, scaled and slanted views are looked at."""
@@ -141,8 +143,6 @@ WEIGHTS = Path(__file__).parents[1] / "weights" / "pixels-aligner.safetensors"
 @functools.cache
 def default() -> Aligner:
     """The network that ships with the package; how it was trained stands in its card, weights/pixels-aligner.md."""
-    from likewise.store.checkpoint import load
-
     model: Aligner = load(WEIGHTS)
     return model
 
@@ -210,28 +210,6 @@ def worked(x: Float[Tensor, "3 h w"], manner: Manner) -> Float[Tensor, "3 h2 w2"
     h, w = int(x.shape[-2]), int(x.shape[-1])
     share = min(manner.work / max(h, w), max(1.0, min(2.0, manner.least / min(h, w))))
     return resized(x, (max(32, round(share * h)), max(32, round(share * w))))
-
-
-def enlarged(found: Aligned, a: tuple[int, int], b: tuple[int, int]) -> Aligned:
-    """Flows between pictures of other sizes than those worked at: goals are scaled by b's change, places by a's."""
-    free = None if found.free is None else enlarged(found.free, a, b)
-    return replace(found, ab=_between(found.ab, a, found.ba, b), ba=_between(found.ba, b, found.ab, a), free=free)
-
-
-def _between(flow: Tensor, size: tuple[int, int], other: Tensor, goal: tuple[int, int]) -> Tensor:
-    from likewise.pixels.geometry import grid, resize_points
-
-    worked_size = (int(flow.shape[0]), int(flow.shape[1]))
-    worked_goal = (int(other.shape[0]), int(other.shape[1]))
-    if worked_size == size and worked_goal == goal:
-        return flow
-    if worked_size[0] * goal[0] == size[0] * worked_goal[0] and worked_size[1] * goal[1] == size[1] * worked_goal[1]:
-        return resize_flow(flow[None], size)[0]
-    goals = resize_points(grid(*worked_size) + flow, worked_goal, goal)
-    start = resize_points(grid(*worked_size), worked_size, size)
-    moved = (goals - start).movedim(-1, 0)[None]
-    full = torch.nn.functional.interpolate(moved, size, mode="bilinear", align_corners=False)
-    return full[0].movedim(0, -1)
 
 
 def alignable(x: Picture, where: str) -> Float[Tensor, "3 h w"]:
