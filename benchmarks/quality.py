@@ -37,8 +37,9 @@ import numpy as np
 import likewise
 from likewise.errors import InputError
 from likewise.media import write_text
-from likewise.sets import baselines, data, features, protocols
-from likewise.sets.model import WassersteinLMNN
+from likewise.papers.mlml import protocols
+from likewise.papers.mlml import rivals as baselines
+from likewise.sets import WassersteinLMNN, data, features
 from quality_distributions import distributions
 from quality_images import images
 from quality_pixels import pixels

@@ -18,9 +18,8 @@ import likewise as lw
 from likewise import cli
 from likewise.cli.sets_evaluate import Watched, confusion
 from likewise.cli.sources import Reader, thumbnails
-from likewise.errors import FileError, InputError, ShapeError
+from likewise.errors import InputError
 from likewise.sets import data
-from likewise.sets.pipeline import Axes, Pipeline, as_pipeline
 from likewise.types import Signature
 from worlds import layouts as worlds
 from worlds.command import Ran
@@ -395,9 +394,9 @@ def test_fit_writes_a_model_figures_a_picture_and_a_run(fitted: Path) -> None:
 def test_leave_one_out_is_a_naive_loop(fitted: Path, vectors: Path) -> None:
     said = json.loads((fitted.parent / "fit.json").read_text())["leave_one_out"]
     model, sets = lw.load(fitted), data.load_npz(vectors)
-    X, y = model.project(sets.signatures), sets.labels
-    D = lw.sets.distances(X)
-    for name, matrix in (("unlearned", D), ("learned", model.model.pairwise(X))):
+    X, y = sets.signatures, sets.labels
+    D = lw.sets.distances(model.project(X))
+    for name, matrix in (("unlearned", D), ("learned", model.pairwise(X))):
         hits = [y[min((j for j in range(len(X)) if j != i), key=lambda j: matrix[i, j])] == y[i] for i in range(len(X))]
         assert said[name] == pytest.approx(np.mean(hits))
 
@@ -407,13 +406,13 @@ def test_a_fitted_model_takes_pictures_again(run, views: Path) -> None:
     ran = run("fit", views, "--out", "m.safetensors", *words, "--json")
     assert ran.json["dimensions"] == {"described": 400, "learned": 5}
     model = lw.load("m.safetensors")
-    assert (model.features, model.k, model.every) == ("pixels", 2, 1)
+    assert model.source_ == {"features": "pixels", "k": 2, "every": 1, "seed": 0}
     ran = run("compare", views / "1/1", views / "3/1", "--metric", "m.safetensors", "--json")
     assert ran.json["features"] == "pixels"
     assert np.shape(ran.json["plan"]) == (2, 2)
     describe = data.describe_with(data.grey_pixels)
     p, q = (data.from_folder(views / f, describe, 2) for f in ("1/1", "3/1"))
-    assert ran.json["distance"] == pytest.approx(float(model.model.pair_distance([model.project([p, q])])[0]), rel=1e-9)
+    assert ran.json["distance"] == pytest.approx(float(model.pair_distance([(p, q)])[0]), rel=1e-9)
     assert run("distances", views, "--metric", "m.safetensors", "--json").json["names"][0] == "1/1"
 
 
@@ -422,7 +421,7 @@ def test_a_level_has_its_own_metric(run, fitted: Path, vectors: Path) -> None:
     model, sets = lw.load(fitted), data.load_npz(vectors).signatures
     for level in ("a", "b"):
         ran = run("compare", a, b, "--metric", fitted, "--level", level, "--json")
-        want = model.model.pair_distance([model.project([sets[0], sets[9]])], levels=level)[0]
+        want = model.pair_distance([(sets[0], sets[9])], levels=level)[0]
         assert ran.json["distance"] == pytest.approx(float(want), rel=1e-9)
     refused(run("compare", a, b, "--metric", fitted, "--level", "z"), "no level 'z'", "a, b, c")
     refused(run("compare", a, b, "--level", "a"), "--metric")
@@ -466,8 +465,8 @@ QUICK = ("--rho0", "0.1", "--rhot", "0.1", "--rounds", "1", "--max-iter", "8")
 
 
 def test_evaluate_image_sets_is_the_protocol_of_the_library(run, vectors: Path) -> None:
-    from likewise.sets import protocols
-    from likewise.sets.baselines import Unlearned
+    from likewise.papers.mlml import protocols
+    from likewise.papers.mlml.rivals import Unlearned
 
     ran = run("evaluate", vectors, "--resamples", "3", "--train-objects", "4", *QUICK, "--json")
     assert ran.code == 0
@@ -573,7 +572,7 @@ def test_confusion_by_hand() -> None:
 def test_watched_copies_share_their_notes() -> None:
     import copy
 
-    from likewise.sets.baselines import Unlearned
+    from likewise.papers.mlml.rivals import Unlearned
 
     notes: list[Any] = []
     sets = [Signature([[0.0]]), Signature([[1.0]])]
@@ -584,70 +583,22 @@ def test_watched_copies_share_their_notes() -> None:
     assert not hasattr(first.method, "gallery_")
 
 
-# ── the pipeline ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── models in files ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_axes_are_those_of_scikit_learn() -> None:
-    from sklearn.decomposition import PCA
-
-    draw = np.random.default_rng(0)
-    sets = [Signature(draw.normal(size=(m, 6)) * [5, 4, 3, 2, 1, 0.5]) for m in (4, 7, 5)]
-    points = np.concatenate([s.points for s in sets])
-    axes, peer = Axes.of(sets, 3), PCA(3).fit(points)
-    np.testing.assert_allclose(np.abs(axes.rows @ peer.components_.T), np.eye(3), atol=1e-9)
-    moved = axes(sets[0])
-    np.testing.assert_allclose(np.abs(moved.points), np.abs(peer.transform(sets[0].points)), atol=1e-9)
-    np.testing.assert_array_equal(moved.weights, sets[0].weights)
-
-
-def test_axes_without_spread_go() -> None:
-    line = [Signature(np.outer(np.arange(4.0), [1, 2, 3])), Signature(np.outer(np.arange(3.0), [1, 2, 3]))]
-    assert Axes.of(line, 3).rows.shape == (1, 3)
-    assert Axes.of([Signature(np.ones((3, 2)))], 2).rows.shape == (1, 2)
-    with pytest.raises(ShapeError, match="3 coordinates"):
-        Axes.of(line, 1)(Signature([[1.0, 2.0]]))
-
-
-def test_a_pipeline_survives_a_file(fitted: Path, vectors: Path, tmp_path: Path) -> None:
-    model, sets = lw.load(fitted), data.load_npz(vectors).signatures
-    assert isinstance(model, Pipeline)
-    lw.save(model, tmp_path / "again.safetensors")
-    assert (tmp_path / "again.safetensors").read_bytes() == fitted.read_bytes()
-    again = lw.load(tmp_path / "again.safetensors")
-    assert again.predict(sets).tolist() == model.predict(sets).tolist()
-    assert again.compare(sets[0], sets[9]).distance == model.compare(sets[0], sets[9]).distance
-
-
-def test_a_pipeline_refuses_other_features(fitted: Path) -> None:
-    with pytest.raises(ShapeError, match="3 coordinates where the model was trained on 4"):
-        lw.load(fitted).project([Signature(np.zeros((2, 3)))])
-
-
-def test_a_bare_model_is_a_pipeline_of_numbers(vectors: Path, tmp_path: Path, run) -> None:
+def test_a_model_of_numbers_compares_sets(vectors: Path, tmp_path: Path, run) -> None:
     sets = data.load_npz(vectors)
     bare = lw.sets.WassersteinLMNN(rho0=0.1, rhot=0.1, rounds=1, max_iter=2).fit(sets.signatures, sets.labels)
     lw.save(bare, tmp_path / "bare.safetensors")
     ran = run("compare", f"{vectors}#0", f"{vectors}#9", "--metric", tmp_path / "bare.safetensors", "--json")
     want = bare.pair_distance([(sets.signatures[0], sets.signatures[9])])[0]
     assert ran.json["distance"] == pytest.approx(float(want), rel=1e-9)
-    with pytest.raises(InputError, match="learned metric of sets"):
-        as_pipeline(3)
 
 
 def test_a_model_that_is_none_is_refused(run, vectors: Path, tmp_path: Path) -> None:
     (tmp_path / "m.safetensors").write_bytes(b"nothing")
     refused(run("compare", vectors, vectors, "--metric", tmp_path / "m.safetensors"), "m.safetensors")
     refused(run("compare", vectors, vectors, "--metric", tmp_path / "none"), "does not exist")
-
-
-def test_a_damaged_pipeline_is_refused(fitted: Path, tmp_path: Path) -> None:
-    from likewise.store import checkpoint
-
-    arrays, header = checkpoint.read(fitted)
-    arrays["axes.rows"] = arrays["axes.rows"][:-1]
-    checkpoint.write(tmp_path / "cut.safetensors", arrays, header)
-    with pytest.raises(FileError, match="axes"):
-        lw.load(tmp_path / "cut.safetensors")
 
 
 def test_a_reader_of_unknown_features_is_refused(views: Path) -> None:

@@ -217,7 +217,6 @@ def kitti(folder: Path) -> None:
 def learned(folder: Path) -> None:
     """A metric of eight sets and two classes, put together by hand: learning one compiles for seconds."""
     import likewise as lw
-    from likewise.sets.pipeline import Pipeline
 
     eye, index = np.eye(3), np.arange(8) % 2
     arrays: dict[str, Any] = {"M0": eye, "Mt": np.stack([eye, 2 * eye]), "frame": eye, "codes": index, "level": index}
@@ -225,10 +224,9 @@ def learned(folder: Path) -> None:
     arrays |= {"offsets": np.arange(0, 33, 4), "targets": np.stack([np.arange(6), np.arange(2, 8)], axis=1)}
     header: dict[str, Any] = {"options": lw.sets.WassersteinLMNN().get_params(), "levels": [0, 1], "rho": [0.5, 0.5]}
     header |= {"classes": {"dtype": "<i8", "values": [0, 1]}, "scale": 1.0, "gamma": 0.1, "rule": "global"}
-    header |= {"start": "identity", "history": [{"step": 0, "objective": 1.0}]}
+    header |= {"start": "identity", "history": [{"step": 0, "objective": 1.0}], "source": {}}
     model = lw.sets.WassersteinLMNN.from_state(arrays, header)
     lw.save(model, folder / "lmnn.safetensors")
-    lw.save(Pipeline(model), folder / "pipeline.safetensors")
 
 
 def raft(folder: Path) -> None:

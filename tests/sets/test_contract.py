@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from tests.sets.transport.oracles import ragged
@@ -63,16 +66,11 @@ def test_every_class_in_the_table_of_files_is_where_it_says():
             assert hasattr(getattr(importlib.import_module(module), attribute), "from_state")
 
 
-def test_a_pipeline_loads_in_a_process_that_has_not_seen_it(tmp_path):
-    import subprocess
-    import sys
-
-    from likewise.sets.pipeline import Axes, Pipeline
-
-    sets = [lw.Signature(*s) for s in ragged(12, seed=3, low=2, high=4)]
-    axes = Axes.of(sets, 2)
-    model = lw.sets.WassersteinLMNN(max_iter=2).fit([(s.points @ axes.rows.T, s.weights) for s in sets], [0, 1] * 6)
-    lw.save(Pipeline(model, axes, "pixels", 8, 1, 0), tmp_path / "p.safetensors")
-    code = f"import likewise as lw; print(type(lw.load({str(tmp_path / 'p.safetensors')!r})).__name__)"
+def test_a_metric_on_axes_loads_in_a_process_that_has_not_seen_it(tmp_path):
+    sets = ragged(12, seed=3, low=2, high=4)
+    model = lw.sets.WassersteinLMNN(max_iter=2, n_components=2).fit(sets, [0, 1] * 6)
+    model.source_ = {"features": "pixels", "k": 8}
+    lw.save(model, tmp_path / "m.safetensors")
+    code = f"import likewise as lw; m = lw.load({str(tmp_path / 'm.safetensors')!r}); print(m.axes_.shape, m.source_)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "Pipeline"
+    assert done.stdout.strip() == "(3, 2) {'features': 'pixels', 'k': 8}"

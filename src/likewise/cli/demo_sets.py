@@ -182,8 +182,8 @@ def trial(images: Floats, digits: NDArray[np.int64], draw: np.random.Generator) 
     """Learn on pages written with one half of the digits, test on pages written with the other half."""
     import numpy as np
 
+    from likewise.papers.mlml.rivals import Unlearned
     from likewise.sets import WassersteinLMNN
-    from likewise.sets.baselines import Unlearned
 
     order = draw.permutation(len(images))
     halves = np.array_split(order, 2)

@@ -19,8 +19,8 @@ from likewise.train.options import add_options, option
 
 if TYPE_CHECKING:
     from likewise.sets.compare import SetComparison
+    from likewise.sets.lmnn import WassersteinLMNN
     from likewise.sets.matrix import DistanceMatrix
-    from likewise.sets.pipeline import Pipeline
     from likewise.types import Signature
 
 
@@ -66,34 +66,37 @@ class Plan:
     tol: float = option(1e-6, "marginal error at which a solve stops", above=0, high=0.1)
 
 
-def reader_of(given: dict[str, Any], model: Pipeline | None = None) -> Reader:
+def reader_of(given: dict[str, Any], model: WassersteinLMNN | None = None) -> Reader:
     """A Reader from the flags of Reading; what was not said is the model's, or the default."""
 
     def said(name: str, default: Any) -> Any:
         if given[name] != "auto":
             return given[name]
-        return default if model is None or model.features is None else getattr(model, name)
+        return default if model is None else model.source_.get(name, default)
 
     return Reader(said("features", FEATURES[0]), said("k", 8), said("every", 1), given["seed"])
 
 
-def model_at(path: str | None) -> Pipeline | None:
+def model_at(path: str | None) -> WassersteinLMNN | None:
     """The learned metric in a file."""
     if path is None:
         return None
-    from likewise.sets.pipeline import as_pipeline
+    from likewise.sets import WassersteinLMNN
     from likewise.store.checkpoint import load
 
-    return as_pipeline(load(path), where=path)
+    model = load(path)
+    if not isinstance(model, WassersteinLMNN):
+        raise InputError(f"{path}: expected a learned metric of sets, got {type(model).__name__}")
+    return model
 
 
-def check_level(model: Pipeline | None, level: str | None) -> Any:
+def check_level(model: WassersteinLMNN | None, level: str | None) -> Any:
     """The level that a word on the command line means: as it is spelt, or as the number that it spells."""
     if level is None:
         return None
     if model is None:
         raise InputError("level: a level belongs to a learned metric; give its file with --metric")
-    known = {str(t): t for t in model.model.levels_}
+    known = {str(t): t for t in model.levels_}
     if level not in known:
         raise InputError(f"level: the metric has no level {level!r}; it has {', '.join(list(known)[:12])}")
     return known[level]
@@ -136,9 +139,11 @@ def compare(a: str, b: str, out: str, metric: str | None, level: str | None, as_
     remark(f"see {Path(out) / 'compare.png'}")
 
 
-def _compared(p: Signature, q: Signature, model: Pipeline | None, level: Any, given: dict[str, Any]) -> SetComparison:
+def _compared(
+    p: Signature, q: Signature, model: WassersteinLMNN | None, level: Any, given: dict[str, Any]
+) -> SetComparison:
     if model is not None:
-        return model.compare(p, q, level=level, gamma=given["gamma"], value=_value(given, model.model.value))
+        return model.compare(p, q, level=level, gamma=given["gamma"], value=_value(given, model.value))
     from likewise.sets import compare
 
     return compare(p, q, gamma=given["gamma"], value=_value(given, "kl"), tol=given["tol"])
@@ -212,14 +217,14 @@ def _matrix_file(out: str) -> Path:
     return target
 
 
-def _settings(given: dict[str, Any], model: Pipeline | None, level: Any) -> dict[str, Any]:
+def _settings(given: dict[str, Any], model: WassersteinLMNN | None, level: Any) -> dict[str, Any]:
     """γ, value, tol and metric for the matrix."""
     if model is None:
         return {"gamma": given["gamma"], "value": _value(given, "kl"), "tol": given["tol"]}
-    gamma = model.model.gamma_ if given["gamma"] == "auto" else given["gamma"]
+    gamma = model.gamma_ if given["gamma"] == "auto" else given["gamma"]
     return {
         "gamma": gamma,
-        "value": _value(given, model.model.value),
+        "value": _value(given, model.value),
         "tol": given["tol"],
         "metric": model.metric(level),
     }

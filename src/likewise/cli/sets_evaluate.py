@@ -16,22 +16,24 @@ from likewise.cli.sets import Reading, model_at, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, write_json
 from likewise.errors import FileError, InputError
-from likewise.sets.multilevel import LMNNOptions
+from likewise.sets.objective import LMNNOptions
 from likewise.train.options import add_options, list_options
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from likewise.papers.mlml.protocols import Result
     from likewise.sets.layouts import ReId, Sets
-    from likewise.sets.pipeline import Pipeline
-    from likewise.sets.protocols import Result
+    from likewise.sets.lmnn import WassersteinLMNN
     from likewise.types import Signature
 
 PROTOCOLS = ("auto", "image-sets", "classify", "kinship", "reid", "traffic")
 METHODS = ("euclid", "sinkhorn", "emd", "kissme", "global", "multilevel")
 USUAL = "euclid,sinkhorn,global,multilevel"
-LEARNING = tuple(k.name for k in list_options(LMNNOptions) if k.name not in ("multilevel", "seed", "verbose"))
+LEARNING = tuple(
+    k.name for k in list_options(LMNNOptions) if k.name not in ("multilevel", "seed", "verbose", "n_components")
+)
 FACE_GRID = 4
 """Kinship: a face is a set of 4 × 4 parts, one point each (the whole face with --features pixels)."""
 
@@ -126,7 +128,7 @@ def evaluate(
     remark(f"see {', '.join(str(p) for p in pictures)}")
 
 
-def _protocol(path: Path, asked: str, fitted: Pipeline | None) -> str:
+def _protocol(path: Path, asked: str, fitted: WassersteinLMNN | None) -> str:
     """The protocol that was asked for, or the one that the layout of the folder calls for."""
     if fitted is not None:
         if asked not in ("auto", "classify"):
@@ -148,8 +150,8 @@ def _protocol(path: Path, asked: str, fitted: Pipeline | None) -> str:
 
 def _methods(words: str, given: dict[str, Any]) -> dict[str, Any]:
     """The methods by name, each ready to be fitted."""
-    from likewise.sets.baselines import KISSME, OfVectors, Unlearned
-    from likewise.sets.model import WassersteinLMNN
+    from likewise.papers.mlml.rivals import KISSME, OfVectors, Unlearned
+    from likewise.sets import WassersteinLMNN
 
     names = list(dict.fromkeys(w.strip() for w in words.split(",") if w.strip()))
     for name in names:
@@ -217,7 +219,7 @@ def confusion(truth: NDArray[Any], said: NDArray[Any], classes: NDArray[Any]) ->
 def _image_sets(job: Job) -> None:
     import numpy as np
 
-    from likewise.sets import protocols
+    from likewise.papers.mlml import protocols
 
     data = _labelled(job.reader.many(job.path), job.path)
     labels = np.asarray(data.labels)
@@ -236,7 +238,7 @@ def _image_sets(job: Job) -> None:
 def _classify(job: Job) -> None:
     import numpy as np
 
-    from likewise.sets import protocols
+    from likewise.papers.mlml import protocols
 
     train, test = _train_test(job)
     labels = np.concatenate([np.asarray(train.labels), np.asarray(test.labels)])
@@ -270,7 +272,8 @@ def _labelled(found: NamedSets, path: Path) -> Sets:
 
 
 def _kinship(job: Job) -> None:
-    from likewise.sets import data, protocols
+    from likewise.papers.mlml import protocols
+    from likewise.sets import data
     from likewise.store.run import progress
 
     dataset = data.kinfacew(job.path)
@@ -297,7 +300,8 @@ def _face(path: Path, features: str) -> Signature:
 
 
 def _reid(job: Job) -> None:
-    from likewise.sets import data, protocols
+    from likewise.papers.mlml import protocols
+    from likewise.sets import data
 
     inner = job.path / "i-LIDS-VID"
     dataset: ReId = data.ilids_vid(job.path) if inner.is_dir() else data.prid2011(job.path)
@@ -317,7 +321,8 @@ def _tracklet(reader: Reader, pictures: Sequence[Path]) -> Signature:
 def _traffic(job: Job) -> None:
     import numpy as np
 
-    from likewise.sets import data, protocols
+    from likewise.papers.mlml import protocols
+    from likewise.sets import data
 
     dataset = data.ucsd_traffic(job.path)
     sets = dataset.signatures(job.reader.k, every=job.reader.every, seed=job.seed)
@@ -339,25 +344,25 @@ RUNS: dict[str, Callable[[Job], None]] = {
 }
 
 
-def _with_model(job: Job, fitted: Pipeline, given: dict[str, Any]) -> None:
+def _with_model(job: Job, fitted: WassersteinLMNN, given: dict[str, Any]) -> None:
     """Classify the sets at the path with a fitted model, and by unlearned distances to the same training sets."""
     import numpy as np
 
-    from likewise.sets.baselines import Unlearned
+    from likewise.papers.mlml.protocols import Result
+    from likewise.papers.mlml.rivals import Unlearned
     from likewise.sets.metrics import accuracy
-    from likewise.sets.protocols import Result
 
     data = _labelled(job.reader.many(job.path), job.path)
-    truth = np.asarray(data.labels).astype(fitted.model.classes_.dtype)
+    truth = np.asarray(data.labels).astype(fitted.classes_.dtype)
     sets = fitted.project(data.signatures)
     gallery, labels = _training_sets(fitted)
-    plain = {n: Unlearned(n, value=given["value"]).fit(gallery, labels) for n in ("euclid", "sinkhorn")}  # type: ignore[arg-type]
-    job.methods = {**plain, "the model": fitted.model}
+    plain = {n: Unlearned(n, value=given["value"]).fit(gallery, labels) for n in ("euclid", "sinkhorn")}
+    job.methods = {**plain, "the model": fitted}
     classes = np.unique(np.concatenate([truth, labels]))
     job.classes = [str(c) for c in classes]
 
     def one(method: Any) -> Result:
-        said = method.predict(sets)
+        said = method.predict(data.signatures if method is fitted else sets)
         name = next(n for n, m in job.methods.items() if m is method)
         job.confusions[name] = confusion(truth, said, classes)
         return Result("classification, accuracy", "test part", {"accuracy": (accuracy(truth, said),)})
@@ -365,14 +370,14 @@ def _with_model(job: Job, fitted: Pipeline, given: dict[str, Any]) -> None:
     job.measure(one)
 
 
-def _training_sets(fitted: Pipeline) -> tuple[list[Signature], NDArray[Any]]:
+def _training_sets(fitted: WassersteinLMNN) -> tuple[list[Signature], NDArray[Any]]:
     """The sets that a model was trained on, on its axes, and their labels."""
     from likewise.types import Signature
 
-    arrays, _ = fitted.model.state()
+    arrays, _ = fitted.state()
     points, weights, ends = arrays["points"], arrays["weights"], arrays["offsets"]
     spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
-    return [Signature(points[s], weights[s]) for s in spans], fitted.model.classes_[arrays["codes"]]
+    return [Signature(points[s], weights[s]) for s in spans], fitted.classes_[arrays["codes"]]
 
 
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────────────────────

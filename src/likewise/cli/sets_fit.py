@@ -17,18 +17,18 @@ from likewise.cli.sets import Reading, reader_of
 from likewise.cli.sources import NamedSets, Reader
 from likewise.cli.terminal import check_writable, remark, result, write_json
 from likewise.errors import InputError, LikewiseError
-from likewise.sets.multilevel import LMNNOptions
+from likewise.sets.objective import LMNNOptions
 from likewise.train.options import add_options, list_options
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from likewise.sets.pipeline import Pipeline
+    from likewise.sets.lmnn import WassersteinLMNN
     from likewise.store.run import Run
     from likewise.types import Signature
 
-LEARNING = tuple(k.name for k in list_options(LMNNOptions) if k.name not in ("seed", "verbose"))
+LEARNING = tuple(k.name for k in list_options(LMNNOptions) if k.name not in ("seed", "verbose", "n_components"))
 """The options of WassersteinLMNN that are flags here; --seed is shared with k-means, progress is always told."""
 
 PARTS = "parts"
@@ -65,9 +65,9 @@ def fit(
     found = reader.many(path)
     reader.tell()
     labels = _labels(found, path)
-    pipeline, seconds = _learned(found, labels, pca, given, reader, run)
-    record = _record(pipeline, found, labels, seconds, reader, path)
-    _keep(pipeline, record, target, run)
+    model, seconds = _learned(found, labels, pca, given, reader, run)
+    record = _record(model, found, labels, seconds, reader, path)
+    _keep(model, record, target, run)
     result(_line(record, target), record, as_json)
     remark(f"see {target.parent / 'fit.png'}; the run is in {run.path}")
 
@@ -107,24 +107,22 @@ def _labels(found: NamedSets, path: str) -> NDArray[Any]:
 
 def _learned(
     found: NamedSets, labels: NDArray[Any], pca: int, given: dict[str, Any], reader: Reader, run: Run
-) -> tuple[Pipeline, float]:
+) -> tuple[WassersteinLMNN, float]:
     """The fitted pipeline, and how long learning took; each step is logged in the run and told to who watches."""
+    from likewise.sets import WassersteinLMNN
     from likewise.sets.memory import Parts, fit_key
-    from likewise.sets.model import WassersteinLMNN
-    from likewise.sets.pipeline import Axes, Pipeline
 
-    axes = Axes.of(found.signatures, pca) if pca else None
-    sets = found.signatures if axes is None else [axes(s) for s in found.signatures]
-    model = WassersteinLMNN(**{name: given[name] for name in LEARNING}, seed=given["seed"])
-    parts = Parts(run.path / PARTS, fit_key(sets, labels, model.get_params()))
+    model = WassersteinLMNN(**{name: given[name] for name in LEARNING}, seed=given["seed"], n_components=pca or None)
+    parts = Parts(run.path / PARTS, fit_key(found.signatures, labels, model.get_params()))
     began = time.perf_counter()
     with _told(run) as watch:
-        model.fit(sets, labels, watch=watch, remember=parts)
+        model.fit(found.signatures, labels, watch=watch, remember=parts)
     seconds = time.perf_counter() - began
     if parts.found:
         remark(f"went on after {', '.join(parts.found)}")
-    features = reader.features if found.described else None
-    return Pipeline(model, axes, features, reader.k, reader.every, reader.seed), seconds
+    if found.described:
+        model.source_ = {"features": reader.features, "k": reader.k, "every": reader.every, "seed": reader.seed}
+    return model, seconds
 
 
 @contextlib.contextmanager
@@ -159,17 +157,15 @@ def _words(record: dict[str, Any]) -> str:
 
 
 def _record(
-    pipeline: Pipeline, found: NamedSets, labels: NDArray[Any], seconds: float, reader: Reader, path: str
+    model: WassersteinLMNN, found: NamedSets, labels: NDArray[Any], seconds: float, reader: Reader, path: str
 ) -> dict[str, Any]:
-    model = pipeline.model
-    sets = pipeline.project(found.signatures)
-    learned, unlearned, asked = leave_one_out(pipeline, sets, labels)
+    learned, unlearned, asked = leave_one_out(model, found.signatures, labels)
     return {
         "path": path,
         "sets": len(found),
         "classes": {str(c): int((labels == c).sum()) for c in model.classes_},
-        "features": pipeline.features,
-        "dimensions": {"described": pipeline.dim, "learned": int(model.n_features_in_)},
+        "features": model.source_.get("features"),
+        "dimensions": {"described": int(model.n_features_in_), "learned": len(model.M0_)},
         "gamma": model.gamma_,
         "start": model.start_,
         "rho": list(model.rho_),
@@ -189,35 +185,35 @@ def _record(
     }
 
 
-def leave_one_out(pipeline: Pipeline, sets: list[Signature], labels: NDArray[Any]) -> tuple[float, float, int]:
+def leave_one_out(model: WassersteinLMNN, sets: list[Signature], labels: NDArray[Any]) -> tuple[float, float, int]:
     """1-NN accuracy among the training sets, each set's own column left out: learned, unlearned, and of how many."""
     import numpy as np
 
-    from likewise.sets.baselines import Unlearned
+    from likewise.papers.mlml.rivals import Unlearned
     from likewise.sets.metrics import accuracy, one_nn
 
-    model = pipeline.model
     rows = np.arange(len(sets))
     if len(rows) > MOST_QUERIES:
-        rows = np.sort(np.random.default_rng(pipeline.seed).choice(rows, MOST_QUERIES, replace=False))
-    queries = [sets[i] for i in rows]
-    plain = Unlearned(value=model.value, tol=model.tol).fit(sets, labels.tolist())
+        rows = np.sort(np.random.default_rng(model.seed).choice(rows, MOST_QUERIES, replace=False))
+    projected = model.project(sets)
+    queries = [projected[i] for i in rows]
+    plain = Unlearned(value=model.value, tol=model.tol).fit(projected, labels.tolist())
 
     def score(D: NDArray[np.float64]) -> float:
         D = np.array(D)
         D[np.arange(len(rows)), rows] = np.inf
         return accuracy(labels[rows], one_nn(D, labels))
 
-    return score(model.pairwise(queries)), score(plain.pairwise(queries, sets)), len(rows)
+    return score(model.pairwise([sets[i] for i in rows])), score(plain.pairwise(queries, projected)), len(rows)
 
 
-def _keep(pipeline: Pipeline, record: dict[str, Any], target: Path, run: Run) -> None:
+def _keep(model: WassersteinLMNN, record: dict[str, Any], target: Path, run: Run) -> None:
     """The model, its figures, its history and the picture of it."""
     from likewise import plot
     from likewise.store.checkpoint import save
 
-    history = pipeline.model.history_
-    save(pipeline, target)
+    history = model.history_
+    save(model, target)
     if history:
         lines = _rounds(history)
         figure = plot.curves(lines, title="training objective", xlabel="iteration", ylabel="J, transport re-solved")

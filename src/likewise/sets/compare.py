@@ -12,9 +12,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from likewise import numeric
+from likewise import numeric, plot
 from likewise.errors import ConvergenceWarning, InputError, ShapeError
 from likewise.sets.reading import Set, signature_of, signatures
+from likewise.sets.transport import batched
 from likewise.sets.transport import solvers as transport
 from likewise.sets.transport.solvers import AllPairs, Pack, Value
 from likewise.types import Array, Comparison, Signature
@@ -81,9 +82,7 @@ def _solver(backend: Backend, n_jobs: int) -> Any:
     if backend in ("auto", "numba"):
         return partial(transport.solve_all, n_jobs=n_jobs)
     if backend == "torch":
-        from likewise.sets.transport.batched import solve_all
-
-        return solve_all
+        return batched.solve_all
     raise InputError(f"backend: expected auto, numba or torch, got {backend!r}")
 
 
@@ -118,8 +117,6 @@ class SetComparison(Comparison):
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
         """The plan as lines of mass between the two sets; points whose `names` are image files show as thumbnails."""
-        from likewise import plot
-
         figure = plot.plan(self.p, self.q, self.plan, **{"title": f"distance {self.distance:.4g}", **options})
         if path is not None:
             plot.save(figure, path)

@@ -1,4 +1,7 @@
-"""What the data decides: start, ρ and rule, chosen on inner folds of the training sets; each fold is learned once."""
+"""What the data decides: start, ρ and rule, chosen on inner folds of the training sets; each fold is learned once.
+
+A rule says which metric decides at test time: gallery, energy, global or mean (erratum 7: the paper gives no rule).
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
-from likewise.sets import multilevel as ml
-from likewise.sets.folds import area, class_folds, inner_folds
-from likewise.sets.learning import Kept, Remember, Rho, Task, Watch, forgetful, near_ones, problem, unwatched
-from likewise.sets.rules import RULES, Gallery
-from likewise.sets.transport import solvers as transport
+from likewise import numeric
+from likewise.sets import objective as ml
+from likewise.sets.learning import (
+    STARTS,
+    Kept,
+    Remember,
+    Rho,
+    Task,
+    Watch,
+    place_at_start,
+    problem,
+    target_neighbors,
+    unwatched,
+    without_memo,
+)
 from likewise.sets.transport.solvers import Index, Pack
-from likewise.sets.whitening import whitening
 from likewise.types import Array
 
-STARTS = ("whitened", "identity")
-"""The first stays unless the second is clearly better."""
+RULES = ("gallery", "energy", "global", "mean")
+"""The rules at test time; of equally good ones the first is taken."""
 RHOS = (1.0, 0.3, 0.1, 0.03)
 """What ρ "auto" is chosen from when the objective is normalised."""
 USUAL_RHO = 0.3
@@ -35,6 +49,145 @@ Cell = tuple[str, float | None]
 """A start and a ρ; None stands for a ρ that needs no choice."""
 
 
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Labelled sets and the metrics learned from them: blocks (1 + T, d, d), M0 first; all in one set of units.
+
+    A level's code is its place among the T metrics; −1 stands for no level.
+    """
+
+    options: ml.LMNNOptions
+    sets: Pack
+    y: Index
+    level: Index
+    classes: int
+    blocks: Array
+    gamma: float
+    targets: Index
+
+    def metric(self, code: int, rule: str) -> Array:
+        """M0 + Mt for a level's code; M0 + mean Mt for none or under rule="mean"; M0 under rule="global"."""
+        if len(self.blocks) == 1 or rule == "global":
+            return np.asarray(self.blocks[0])
+        if rule == "mean" or code < 0:
+            return np.asarray(self.blocks[0] + self.blocks[1:].mean(axis=0))
+        return ml.metric(self.blocks, code)
+
+    def distances(
+        self, X: Pack, Y: Pack, left: Index, right: Index, codes: Index, rule: str, tol: float | None = None
+    ) -> Array:
+        """The distance of each pair (X[left], Y[right]) under the metric of its code."""
+        if len(self.blocks) == 1 or rule in ("global", "mean"):
+            codes = np.full(len(left), -1)
+        k, out = self.options, np.empty(len(left))
+        for code in np.unique(codes):
+            at, root = np.flatnonzero(codes == code), numeric.factor(self.metric(int(code), rule))
+            P, Q = X.project(root), Y.project(root)
+            out[at] = ml.distances(P, Q, left[at], right[at], self.gamma, k.value, tol=tol or k.tol, n_jobs=k.n_jobs)
+        return out
+
+    def matrix(self, X: Pack, Y: Pack, codes: Index, rule: str, tol: float | None = None) -> Array:
+        """Distances of all X to all Y, column j under the metric of codes[j]."""
+        i, j = np.indices((len(X), len(Y))).reshape(2, -1)
+        return self.distances(X, Y, i, j, codes[j], rule, tol).reshape(len(X), len(Y))
+
+    def decide(self, X: Pack, own: Index, rule: str) -> Index:
+        """The class of each set of X; `own` is the code of its level where that is known."""
+        if rule == "energy":
+            return np.asarray(np.argmin(self.energies(X, own), axis=1), dtype=np.int64)
+        return vote(self.matrix(X, self.sets, self.level, rule), self.y, self.options.n_neighbors, self.classes)
+
+    def energies(self, X: Pack, own: Index) -> Array:
+        """E (n, classes): by how much the objective grows when set x joins the training sets with label c.
+
+        E = (1−μ) Σ_j W_c(x, j) + μ/k Σ_jl φ(1 + W_c(x, j) − W_c(x, l))
+            + μ/k Σ_{S, y_i ≠ c} φ(1 + W_i(i, j) − W_i(i, x)):
+        its own targets j, its own k impostors l, and the targets of others that it would come between.
+        W_c is under the level of x where it is known, else under the commonest level of class c.
+        """
+        many = len(self.blocks) > 1
+        used = np.unique(np.concatenate([self.level, own[own >= 0]])) if many else [0]
+        D = {int(t): self.matrix(X, self.sets, np.full(len(self.sets), t), "energy") for t in used}
+        push = self.options.mu / self.options.k_impostors
+        between = self._between(D) * push
+        E = np.empty((len(X), self.classes))
+        home = [int(np.bincount(self.level[self.y == c]).argmax()) if many else 0 for c in range(self.classes)]
+        for x in range(len(X)):
+            for c in range(self.classes):
+                W = D[int(own[x]) if many and own[x] >= 0 else home[c]][x]
+                E[x, c] = self._own_energy(W, self.y == c, push) + between[x].sum() - between[x, c]
+        return E
+
+    def _own_energy(self, W: Array, same: Any, push: float) -> float:
+        k = self.options
+        near, far = np.sort(W[same])[: k.k_targets], np.sort(W[~same])[: k.k_impostors]
+        invaded = np.maximum(ml.MARGIN + near[:, None] - far[None, :], 0).sum()
+        return float(((1 - k.mu) * near.sum() + push * invaded) * k.k_targets / len(near))
+
+    def _between(self, D: dict[int, Array]) -> Array:
+        """(n, classes): Σ φ(1 + W(i, j) − W(i, x)) over the targets (i, j) of each class."""
+        i, j = self.targets.T
+        reach = self.distances(self.sets, self.sets, i, j, self.level[i], "energy")
+        t = self.level[i] if len(self.blocks) > 1 else np.zeros(len(i), dtype=np.int64)
+        out = np.zeros((len(next(iter(D.values()))), self.classes))
+        for s in range(len(i)):
+            out[:, self.y[i[s]]] += np.maximum(ml.MARGIN + reach[s] - D[int(t[s])][:, i[s]], 0)
+        return out
+
+
+def vote(D: Array, y: Index, k: int, classes: int) -> Index:
+    """The commonest class among the k nearest; of equals, the one whose nearest member is nearest."""
+    k = min(k, D.shape[1])
+    near = np.argsort(D, axis=1, kind="stable")[:, :k]
+    ballots = np.zeros((len(D), classes))
+    for r in range(k):
+        ballots[np.arange(len(D)), y[near[:, r]]] += 1 + (k - r) * 1e-6 / k
+    return np.asarray(ballots.argmax(axis=1), dtype=np.int64)
+
+
+# ── folds ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def inner_folds(y: Index, seed: int | tuple[int, ...], most: int = 5) -> list[Index]:
+    """Disjoint held-out parts, stratified, that leave every class two members; [] if no class has three."""
+    sizes = np.bincount(y)
+    usable = sizes[sizes >= 3]
+    if len(usable) == 0:
+        return []
+    count = int(np.clip(usable.min(), 3, most))
+    rng = np.random.default_rng(seed)
+    fold = np.full(len(y), -1)
+    for c in np.flatnonzero(sizes >= 3):
+        members = rng.permutation(np.flatnonzero(y == c))
+        fold[members] = (np.arange(len(members)) + c) % count
+    return [np.flatnonzero(fold == f) for f in range(count) if (fold == f).any()]
+
+
+def class_folds(y: Index, level: Index, seed: int | tuple[int, ...], count: int = 3) -> list[Index]:
+    """Disjoint held-out parts made of whole classes, spread over the levels; [] for fewer than four classes."""
+    classes, first = np.unique(y, return_index=True)
+    if len(classes) < 4:
+        return []
+    count = min(count, len(classes) // 2)
+    shuffled = np.random.default_rng(seed).permutation(len(classes))
+    order = shuffled[np.argsort(level[first][shuffled], kind="stable")]
+    fold = np.empty(len(classes), dtype=np.int64)
+    fold[order] = np.arange(len(classes)) % count
+    return [np.flatnonzero(np.isin(y, classes[fold == f])) for f in range(count)]
+
+
+def area(distances: Array, same: Any) -> float:
+    """The area under the ROC curve: how often a same pair is closer than a different one; ½ if one kind is missing."""
+    n = int(same.sum())
+    if n == 0 or n == len(same):
+        return 0.5
+    ranks = rankdata(-distances)
+    return float((ranks[same].sum() - n * (n + 1) / 2) / (n * (len(same) - n)))
+
+
+# ── the choice ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(frozen=True)
 class Choice:
     """Where learning starts, (ρ0, ρt), and the rule at test time."""
@@ -44,7 +197,7 @@ class Choice:
     rule: str
 
 
-def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remember = forgetful) -> Choice:
+def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remember = without_memo) -> Choice:
     """Start, ρ and rule: as given; what is "auto", by the best score on inner folds.
 
     The score of a start and a ρ is the share of held-out sets that lie nearer to their own class than to another,
@@ -104,16 +257,6 @@ def held_out(y: Index, level: Index, seed: int) -> Iterator[tuple[Index, bool]]:
         yield from ((held, not members) for held in members or whole)
 
 
-def placed(task: Task, start: str) -> tuple[Array, Task]:
-    """(A, task): the map A to coordinates whose identity is the start, and the task in them; γ "auto" follows."""
-    k = task.options
-    if start == "identity":
-        return np.eye(task.sets.dim), task
-    A = whitening(task.sets, near_ones(task), task.y, task.gamma, tol=k.tol, n_jobs=k.n_jobs)
-    sets = task.sets.project(A)
-    return A, replace(task, sets=sets, gamma=transport.auto_gamma(sets) if k.gamma == "auto" else task.gamma)
-
-
 @dataclass(frozen=True, eq=False)
 class Fold:
     """One held-out part of the training sets (`whole`: of whole classes), and what is learned without it."""
@@ -139,7 +282,7 @@ class Fold:
     def place(self, start: str) -> tuple[Array, Task]:
         """The map and the task of a start."""
         if start not in self.places:
-            self.places[start] = placed(self.kept, start)
+            self.places[start] = place_at_start(self.kept, start)
         return self.places[start]
 
     def trials(self, cells: list[Cell], name: str, watch: Watch, remember: Remember) -> tuple[Array, Array]:
@@ -151,7 +294,7 @@ class Fold:
         scores, found = [], []
         for start in dict.fromkeys(start for start, _ in cells):
             task = self.place(start)[1]
-            S, blocks = near_ones(task), ml.start(task.sets.dim, task.levels, task.options.init)
+            S, blocks = target_neighbors(task), ml.start(task.sets.dim, task.levels, task.options.init)
             for cell in (c for c in cells if c[0] == start):
                 J, _ = problem(task, blocks, _rho(task.options, cell, task.levels), S, width=ml.HUBER)
                 for moved, _ in ml.lbfgs(J, blocks, TRIAL if task.options.max_iter else 0):
@@ -165,7 +308,7 @@ class Fold:
     def _gallery(self, start: str, blocks: Array) -> tuple[Gallery, Pack]:
         """What was learned, and the held-out sets, in the coordinates of the start."""
         A, t = self.place(start)
-        learned = Gallery(t.options, t.sets, t.y, t.level, self.classes, blocks, t.gamma, near_ones(t))
+        learned = Gallery(t.options, t.sets, t.y, t.level, self.classes, blocks, t.gamma, target_neighbors(t))
         return learned, ml.subset(self.all.sets, self.held).project(A)
 
     def score(self, start: str, blocks: Array) -> Array:

@@ -64,6 +64,21 @@ def frame(array: Any, dim: int) -> Array:
     return A
 
 
+def source(said: Any) -> dict[str, Any]:
+    """How sets were made of images: words and whole numbers by name."""
+    if not isinstance(said, dict) or not all(isinstance(v, str | int | None) for v in said.values()):
+        raise InputError(f"source: expected words and whole numbers by name, got {said!r}")
+    return dict(said)
+
+
+def axes(array: Any, dim: int) -> Array:
+    """Axes (features, d), finite numbers."""
+    A = np.asarray(array, dtype=np.float64)
+    if A.ndim != 2 or A.shape[1] != dim or len(A) < dim or not np.isfinite(A).all():
+        raise ShapeError(f"axes: expected finite numbers (features, {dim}), got shape {A.shape}")
+    return A
+
+
 def read_pack(arrays: dict[str, Any], dim: int) -> Pack:
     """The training sets, if their parts fit together."""
     points, weights = (np.ascontiguousarray(arrays[k], dtype=np.float64) for k in ("points", "weights"))

@@ -46,8 +46,7 @@ _CLASSES: dict[str, str] = {
     "images.Embedder": "likewise.images.model:Embedder",
     "pixels.Aligner": "likewise.pixels.aligner:Aligner",
     "pixels.RAFT": "likewise.pixels.raft:RAFT",
-    "sets.WassersteinLMNN": "likewise.sets.model:WassersteinLMNN",
-    "sets.Pipeline": "likewise.sets.pipeline:Pipeline",
+    "sets.WassersteinLMNN": "likewise.sets.lmnn:WassersteinLMNN",
 }
 
 

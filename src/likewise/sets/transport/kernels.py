@@ -25,7 +25,7 @@ import numpy as np
 from numba import njit
 
 from likewise.media import cache_folder
-from likewise.sets.transport import simd as simd
+from likewise.sets.transport import simd
 
 FAR = 1e30
 """The cost of a padded row or column."""

@@ -11,9 +11,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.linalg  # noqa: F401 - has a BLAS of its own, and one_blas_thread can hold only what is loaded
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from likewise.errors import InputError
+from likewise.sets.transport import kernels
 from likewise.types import Array
 
 if TYPE_CHECKING:
@@ -44,8 +48,6 @@ def offsets(sizes: Index) -> Index:
 
 def workers(n_jobs: int) -> int:
     """How many threads: n_jobs as scikit-learn means it, −1 being all cores."""
-    from joblib import effective_n_jobs
-
     if n_jobs == 0 or not isinstance(n_jobs, int | np.integer):
         raise InputError(f"n_jobs: expected a whole number other than 0 (−1 for all cores), got {n_jobs!r}")
     return 1 if n_jobs == 1 else int(effective_n_jobs(n_jobs))
@@ -110,22 +112,20 @@ def _solve_panels(
     warm: bool,
 ) -> None:
     """One kernel call: lay the pairs out, solve, and take the results back to `solved`."""
-    from likewise.sets.transport import kernels as _kernels
-
     pairs = panels.ravel()
     at, row_at, column_at = (offsets(s * WIDTH) for s in (heights * widths, heights, widths))
     G, f, g = np.empty(at[-1]), np.empty(row_at[-1]), np.zeros(column_at[-1])
     row_norms, row_weights, norms, weights = (np.empty(len(x)) for x in (f, f, g, g))
     layout = (at[:-1], heights, widths, row_at[:-1], column_at[:-1])
     packs = (writable(a) for a in (X.points, X.weights, X.offsets, Y.points, Y.weights, Y.offsets))
-    _kernels.gather_pairs(
+    kernels.gather_pairs(
         *packs, left[pairs], right[pairs], *layout, G, row_norms, row_weights, norms, weights,
     )  # fmt: skip
     mine, other = np.ascontiguousarray(solved.sizes[pairs, 0]), np.ascontiguousarray(solved.sizes[pairs, 1])
     if warm:
-        _kernels.spread_columns(column_at[:-1], solved.g_offsets[pairs], other, solved.g, g)
+        kernels.spread_columns(column_at[:-1], solved.g_offsets[pairs], other, solved.g, g)
     values, residuals, steps = np.empty(len(pairs)), np.empty(len(pairs)), np.empty(len(panels), dtype=np.int64)
-    _kernels.solve_panels(
+    kernels.solve_panels(
         G, 0, *layout[:3], int(heights.max()), int(widths.max()), *layout[3:], row_norms, row_weights, norms, weights,
         gamma, solved.tol, _floats(policy), sharp, warm, True, values, residuals, steps, f, g,
     )  # fmt: skip
@@ -136,7 +136,7 @@ def _solve_panels(
     F_at = absent if solved.plans is None else np.where(keep, solved.plan_offsets[pairs], -1)
     f_at, g_at = np.where(keep, solved.f_offsets[pairs], -1), np.where(keep, solved.g_offsets[pairs], -1)
     F_out = np.empty(0) if solved.plans is None else solved.plans
-    _kernels.scatter_pairs(*layout, G, f, g, mine, other, F_at, f_at, g_at, F_out, solved.f, solved.g)
+    kernels.scatter_pairs(*layout, G, f, g, mine, other, F_at, f_at, g_at, F_out, solved.f, solved.g)
 
 
 def _floats(policy: Policy) -> Policy:
@@ -147,9 +147,6 @@ def _floats(policy: Policy) -> Policy:
 
 def one_blas_thread() -> AbstractContextManager[Any]:
     """Keep BLAS to the caller's thread: n_jobs says how many threads there are."""
-    import scipy.linalg  # noqa: F401 - has a BLAS of its own, and only what is loaded can be held
-    from threadpoolctl import threadpool_limits
-
     return threadpool_limits(limits=1, user_api="blas")  # type: ignore[no-any-return]
 
 
@@ -253,8 +250,6 @@ def _solve_tile(
     out: AllPairs,
 ) -> None:
     """One BLAS product and one kernel call."""
-    from likewise.sets.transport import kernels as _kernels
-
     r0, r1, q0, q1 = tile
     top, base = rows.offsets[r0], columns.bases[q0]
     left, right = slice(top, rows.offsets[r1]), slice(base, columns.bases[q1])
@@ -270,7 +265,7 @@ def _solve_tile(
         G = rows.points[left] @ columns.points[right].T
         row_at, column_at = rows.offsets[sets] - top, columns.bases[groups] - base
         nothing = np.empty(0)
-        _kernels.solve_panels(
+        kernels.solve_panels(
             G.ravel(), G.shape[1], row_at * G.shape[1] + column_at,
             heights, widths, int(heights.max()), int(widths.max()), row_at * WIDTH, column_at,
             rows.norms[top * WIDTH : left.stop * WIDTH], rows.weights[top * WIDTH : left.stop * WIDTH],

@@ -8,10 +8,13 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import lstsq, solve
+from scipy.optimize import linear_sum_assignment, linprog
+from scipy.sparse import csr_array, eye_array, kron, vstack
 
 from likewise import numeric
 from likewise.errors import InputError, ShapeError
-from likewise.sets.transport import panels as _panels
+from likewise.sets.transport import panels
 from likewise.sets.transport.panels import LARGE, PATIENT, QUICK, offsets
 from likewise.sets.transport.panels import one_blas_thread as one_blas_thread
 from likewise.types import Array, Signature
@@ -123,7 +126,7 @@ def solve_pairs(
     F minimises ⟨C, F⟩ + γ KL(F ‖ a bᵀ) over plans with marginals a, b [MLML Eq. 4–7]; `value` says which number is
     returned. What the quick policy leaves unconverged is solved again with a patient one; `converged` tells the truth.
     """
-    n_jobs = _panels.workers(n_jobs)
+    n_jobs = panels.workers(n_jobs)
     left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
     sizes = np.stack([X.sizes[left], Y.sizes[right]], axis=1)
     F_at, f_at, g_at = (offsets(s) for s in (sizes[:, 0] * sizes[:, 1], sizes[:, 0], sizes[:, 1]))
@@ -148,19 +151,19 @@ def solve_pairs(
     large = sizes[:, 0] * sizes[:, 1] > LARGE
     sharp = value == "sharp"
     small = np.flatnonzero(~large)
-    _panels.solve_pairs(X, Y, left, right, small, solved, gamma, QUICK, sharp, start is not None, n_jobs)
+    panels.solve_pairs(X, Y, left, right, small, solved, gamma, QUICK, sharp, start is not None, n_jobs)
     again = small[~solved.converged[small]]
     if len(again):
         patient = (*PATIENT[:1], max_iter, *PATIENT[2:])
-        _panels.solve_pairs(X, Y, left, right, again, solved, gamma, patient, sharp, False, n_jobs)
+        panels.solve_pairs(X, Y, left, right, again, solved, gamma, patient, sharp, False, n_jobs)
     for k in np.flatnonzero(large):
         _solve_large(X, Y, int(left[k]), int(right[k]), int(k), solved, gamma, max_iter, sharp)
 
-    def selves() -> tuple[Array, Array]:
+    def self_terms() -> tuple[Array, Array]:
         p, q = (_self_values(Z, k, gamma, tol, max_iter, n_jobs) for Z, k in ((X, left), (Y, right)))
         return p, q
 
-    _shift(solved.value, value, gamma, lambda: (_entropies(X)[left], _entropies(Y)[right]), selves)
+    _shift(solved.value, value, gamma, lambda: (_entropies(X)[left], _entropies(Y)[right]), self_terms)
     return solved
 
 
@@ -215,8 +218,6 @@ def sinkhorn(
 
 def _scale(K: Array, a: Array, b: Array, tol: float, most: int) -> tuple[Array, Array, float, int]:
     """u, v with diag(u) K diag(v) of marginals a, b: Sinkhorn steps, and a Newton step after every forty-nine."""
-    from scipy.linalg import lstsq, solve
-
     v = b.copy()
     u, residual, made = a / (K @ v), np.inf, 0
     while made < most:
@@ -273,12 +274,12 @@ def solve_all(
 
     Sets are sorted by size, laid out so that a BLAS product of stacked points is eight problems a panel as it stands.
     """
-    n_jobs = _panels.workers(n_jobs)
+    n_jobs = panels.workers(n_jobs)
     other = X if Y is None else Y
     if other.dim != X.dim:
         raise ShapeError(f"Y: expected {X.dim} dimensions as X has, got {other.dim}")
     out = AllPairs.empty(len(X), len(other), tol)
-    _panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
+    panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
     finish(X, Y, out, value, gamma, tol, max_iter, n_jobs)
     return out
 
@@ -293,14 +294,14 @@ def finish(
     if len(i):
         plain: Value = "sharp" if value == "sharp" else "kl"
         again = solve_pairs(X, other, i, j, gamma, value=plain, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
-        _panels.place(out, i, j, again.value, again.residual, again.iterations, Y is None)
+        panels.place(out, i, j, again.value, again.residual, again.iterations, Y is None)
 
-    def selves() -> tuple[Array, Array]:
+    def self_terms() -> tuple[Array, Array]:
         mine = _self_values(X, np.arange(len(X)), gamma, tol, max_iter, n_jobs)
         yours = mine if Y is None else _self_values(Y, np.arange(len(Y)), gamma, tol, max_iter, n_jobs)
         return mine[:, None], yours[None, :]
 
-    _shift(out.value, value, gamma, lambda: (_entropies(X)[:, None], _entropies(other)[None, :]), selves)
+    _shift(out.value, value, gamma, lambda: (_entropies(X)[:, None], _entropies(other)[None, :]), self_terms)
 
 
 def _shift(
@@ -308,7 +309,7 @@ def _shift(
     value: Value,
     gamma: float,
     entropies: Callable[[], tuple[Array, Array]],
-    selves: Callable[[], tuple[Array, Array]],
+    self_terms: Callable[[], tuple[Array, Array]],
 ) -> None:
     """From kl to the value asked for, in place.
 
@@ -318,15 +319,12 @@ def _shift(
         p, q = entropies()
         values += gamma * (p + q)
     elif value == "divergence":
-        p, q = selves()
+        p, q = self_terms()
         values -= 0.5 * (p + q)
 
 
 def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
     """Exact optimal transport, min ⟨C, F⟩ over plans with marginals a, b, the limit γ → 0: (value, plan)."""
-    from scipy.optimize import linear_sum_assignment, linprog
-    from scipy.sparse import eye_array, kron, vstack
-
     m, n = C.shape
     if m == n and np.allclose(a, 1 / m, rtol=1e-12, atol=0) and np.allclose(b, 1 / n, rtol=1e-12, atol=0):
         rows, columns = linear_sum_assignment(C)
@@ -343,7 +341,7 @@ def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class Wiring:
+class PlanLayout:
     """Where the plans of a list of pairs stand in one sparse matrix over all points; made once, it serves every solve.
 
     Entry e of the matrix, row by row, is entry order[e] of the plans and stands in column columns[e]; row i is entries
@@ -355,7 +353,7 @@ class Wiring:
     rows: Index
 
 
-def wiring(X: Pack, Y: Pack, left: Index, right: Index) -> Wiring:
+def plan_layout(X: Pack, Y: Pack, left: Index, right: Index) -> PlanLayout:
     """How `scatter` lays out the plans of the pairs (X[left[k]], Y[right[k]])."""
     m, n = X.sizes[left], Y.sizes[right]
     pair = np.repeat(np.arange(len(left)), m * n)
@@ -363,23 +361,21 @@ def wiring(X: Pack, Y: Pack, left: Index, right: Index) -> Wiring:
     i = X.offsets[left][pair] + within // n[pair]
     j = Y.offsets[right][pair] + within % n[pair]
     order = np.argsort(i, kind="stable")
-    return Wiring(order, j[order], offsets(np.bincount(i, minlength=len(X.points))))
+    return PlanLayout(order, j[order], offsets(np.bincount(i, minlength=len(X.points))))
 
 
 def scatter(
-    X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weights: Array, wires: Wiring | None = None
+    X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weights: Array, layout: PlanLayout | None = None
 ) -> Array:
     """Σ_k weights[k] · G_k, G = Σ_ij F_ij (p_i − q_j)(p_i − q_j)ᵀ: the gradient in M of a sum of values [MLML Eq. 15].
 
     As Zᵀ L Z with L the graph Laplacian of the weighted plans over the stacked points: never one d × d matrix a pair.
     X and Y are packed in the coordinates in which the gradient is wanted (usually unprojected), plans from `solved`;
-    `wires` is what `wiring` gives for these pairs, kept by whoever asks again and again.
+    `layout` is what `plan_layout` gives for these pairs, kept by whoever asks again and again.
     """
-    from scipy.sparse import csr_array
-
     if solved.plans is None:
         raise InputError("scatter needs plans; solve with plans=True")
-    at = wiring(X, Y, left, right) if wires is None else wires
+    at = plan_layout(X, Y, left, right) if layout is None else layout
     mass = (solved.plans * np.repeat(weights, solved.sizes.prod(axis=1)))[at.order]
     W = csr_array((mass, at.columns, at.rows), shape=(len(X.points), len(Y.points)))
     cross = X.points.T @ (W @ Y.points)

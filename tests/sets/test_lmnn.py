@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
+from sklearn.decomposition import PCA
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -16,9 +17,10 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from likewise import numeric
 from likewise.errors import ConfigError, InputError, LikewiseError, NotFittedError, ShapeError
-from likewise.sets import folds, learning, rules, selection
-from likewise.sets import multilevel as ml
-from likewise.sets.model import WassersteinLMNN
+from likewise.papers.mlml.rivals import Printed
+from likewise.sets import learning, selection
+from likewise.sets import objective as ml
+from likewise.sets.lmnn import WassersteinLMNN, principal_axes
 from likewise.sets.transport import solvers as transport
 from likewise.train.options import list_options
 from likewise.types import Signature
@@ -154,25 +156,19 @@ def test_scale_of_the_input_does_not_matter(train, test):
 
 def test_raw_sums_of_the_paper(train):
     X, y = train
-    model = WassersteinLMNN(
-        normalize=False,
-        start="identity",
-        init="paper",
-        solver="paper",
-        k_targets=2,
-        k_impostors=3,
-        max_iter=8,
-        rounds=2,
-    ).fit(X, y)
+    model = Printed(k_targets=2, k_impostors=3, max_iter=8, rounds=2).fit(X, y)
     assert model.rho_ == (1.0, 0.25)
     assert all(np.linalg.eigvalsh(M)[0] > -1e-9 for M in model.Mt_.values())
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "fista", "paper"])
+@pytest.mark.parametrize("solver", ["lbfgs", "fista", "as printed"])
 @pytest.mark.parametrize("multilevel", [True, False])
 def test_every_solver_lowers_the_objective(train, solver, multilevel):
     X, y = train
-    model = WassersteinLMNN(solver=solver, multilevel=multilevel, **QUICK).fit(X, y)
+    if solver == "as printed":
+        model = Printed(multilevel=multilevel, normalize=True, init="identity", **QUICK).fit(X, y)
+    else:
+        model = WassersteinLMNN(solver=solver, multilevel=multilevel, **QUICK).fit(X, y)
     start = WassersteinLMNN(multilevel=multilevel, max_iter=0, **FIXED).fit(X, y)
     assert model.objective(X, y) < start.objective(X, y)
 
@@ -226,6 +222,35 @@ def test_imbalanced_classes():
     Xt, yt = planted(1)
     assert "class 0" in model.predict(Xt)
     assert model.score(Xt, yt) > 0.5
+
+
+# ── principal axes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_axes_are_those_of_scikit_learn():
+    draw = np.random.default_rng(0)
+    sets = [Signature(draw.normal(size=(m, 6)) * [5, 4, 3, 2, 1, 0.5]) for m in (4, 7, 5)]
+    peer = PCA(3).fit(np.concatenate([s.points for s in sets]))
+    np.testing.assert_allclose(np.abs(peer.components_ @ principal_axes(sets, 3)), np.eye(3), atol=1e-9)
+
+
+@pytest.mark.parametrize("points", [np.outer(np.arange(4.0), [1, 2, 3]), np.ones((3, 3))])
+def test_axes_without_spread_go(points):
+    assert principal_axes([Signature(points)], 3).shape == (3, 1)
+
+
+def test_learning_on_axes_is_learning_on_projected_sets(train, test):
+    X, y = train
+    model = WassersteinLMNN(n_components=5, **QUICK).fit(X, y)
+    assert (model.n_features_in_, model.M0_.shape, model.axes_.shape) == (8, (5, 5), (8, 5))
+    plain = WassersteinLMNN(**QUICK).fit([x @ model.axes_ for x in X], y)
+    np.testing.assert_allclose(model.M0_, plain.M0_, rtol=1e-9, atol=1e-12)
+    assert model.predict(test[0]).tolist() == plain.predict(model.project(test[0])).tolist()
+    alike = model.compare(X[0], X[9], level="class 1")
+    assert alike.distance == pytest.approx(model.pair_distance([(X[0], X[9])], levels=["class 1"])[0], rel=1e-9)
+    assert model.compare(X[0], X[9], gamma=2.0, value="sharp").value == "sharp"
+    twin = WassersteinLMNN.from_state(*stored(model))
+    np.testing.assert_array_equal(twin.pairwise(test[0][:2]), model.pairwise(test[0][:2]))
 
 
 # ── distances ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -356,24 +381,24 @@ def test_rule_auto_takes_the_best_of_the_inner_folds(train, monkeypatch):
     first = WassersteinLMNN(max_iter=0).fit(X, y)
     unit = learning.scaled(first._raw, 1 / first.scale_).project(np.eye(8))
     known = {unit.points[unit.rows(i)].tobytes(): int(label[-1]) for i, label in enumerate(y)}
-    for best in rules.RULES:
+    for best in selection.RULES:
 
         def decide(self, P, own, rule, best=best):
             right = np.array([known[P.points[P.rows(i)].tobytes()] for i in range(len(P))])
             return right if rule == best else (right + 1) % 4
 
-        monkeypatch.setattr(rules.Gallery, "decide", decide)
+        monkeypatch.setattr(selection.Gallery, "decide", decide)
         assert WassersteinLMNN(rule="auto", max_iter=0, start="identity").fit(X, y).rule_ == best
 
 
 def test_inner_folds_leave_two_of_every_class():
     y = np.repeat([0, 1, 2], [2, 3, 11])
-    parts = folds.inner_folds(y, seed=0)
+    parts = selection.inner_folds(y, seed=0)
     held = np.concatenate(parts)
     assert len(held) == len(set(held.tolist())) == 14  # the class of two is never held out
     for fold in parts:
         assert np.bincount(np.delete(y, fold), minlength=3).min() >= 2
-    assert folds.inner_folds(np.array([0, 0, 1, 1]), seed=0) == []
+    assert selection.inner_folds(np.array([0, 0, 1, 1]), seed=0) == []
 
 
 def test_rule_auto_with_families_of_two_holds_out_families(world_with_relations):
@@ -388,8 +413,8 @@ def test_area_under_the_curve():
 
     rng = np.random.default_rng(0)
     d, same = rng.integers(0, 10, 50).astype(float), rng.random(50) < 0.4
-    assert folds.area(d, same) == pytest.approx(roc_auc_score(same, -d))
-    assert folds.area(d, np.zeros(50, dtype=bool)) == 0.5
+    assert selection.area(d, same) == pytest.approx(roc_auc_score(same, -d))
+    assert selection.area(d, np.zeros(50, dtype=bool)) == 0.5
 
 
 def test_an_unseen_level_is_refused_unless_the_rule_needs_none(fitted, train):
@@ -406,10 +431,10 @@ def test_an_unseen_level_is_refused_unless_the_rule_needs_none(fitted, train):
 def test_votes():
     D = np.array([[3.0, 1.0, 2.0, 4.0], [1.0, 2.0, 3.0, 4.0]])
     y = np.array([0, 1, 0, 0])
-    assert rules.vote(D, y, 1, 2).tolist() == [1, 0]
-    assert rules.vote(D, y, 3, 2).tolist() == [0, 0]
-    assert rules.vote(D, y, 2, 2).tolist() == [1, 0]  # one vote each: the nearer wins
-    assert rules.vote(D, y, 99, 2).tolist() == [0, 0]
+    assert selection.vote(D, y, 1, 2).tolist() == [1, 0]
+    assert selection.vote(D, y, 3, 2).tolist() == [0, 0]
+    assert selection.vote(D, y, 2, 2).tolist() == [1, 0]  # one vote each: the nearer wins
+    assert selection.vote(D, y, 99, 2).tolist() == [0, 0]
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -610,7 +635,7 @@ def test_save_and_load(fitted, test, tmp_path):
 
 def spoil(key, change):
     def act(arrays, header):
-        arrays[key] = change(arrays[key])
+        arrays[key] = change(arrays.get(key, np.eye(8)))
 
     return act
 
@@ -627,6 +652,8 @@ def spoil_header(key, value):
     [
         spoil("M0", lambda M: -M),
         spoil("Mt", lambda M: M[:1]),
+        spoil("axes", lambda A: A[:, :-1]),
+        spoil_header("source", [1]),
         spoil("offsets", lambda o: o[:-1]),
         spoil("offsets", lambda o: o[::-1]),
         spoil("weights", lambda w: 2 * w),

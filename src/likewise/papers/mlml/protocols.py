@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
 
 from likewise.errors import InputError, ShapeError
 from likewise.sets.layouts import Index, Kinship, ReId, Sets, Split, Traffic
@@ -378,8 +379,6 @@ def side_by_side(parts: Sequence[Array], train: Index) -> Array:
 
 def _axes(rows: Array, train: Array, pca: int | None, unit: bool) -> Array:
     if pca is not None:
-        from sklearn.decomposition import PCA
-
         size = min(pca, *train.shape)
         rows = PCA(size, random_state=0).fit(train).transform(rows)
     if unit:

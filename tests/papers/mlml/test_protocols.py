@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from likewise.errors import InputError, ShapeError
-from likewise.sets import baselines as b
+from likewise.papers.mlml import protocols as p
+from likewise.papers.mlml import rivals as b
 from likewise.sets import data as d
-from likewise.sets import protocols as p
 from likewise.types import Signature
 from worlds import layouts
 from worlds.vectors import planted_sets
@@ -167,7 +167,7 @@ class TestKinship:
                 assert C[0, 1] == pytest.approx(crossed)
 
     def test_learned_set_metric_and_pair_metric_run(self, kin):
-        from likewise.sets.model import WassersteinLMNN
+        from likewise.sets import WassersteinLMNN
 
         kin = d.kinfacew(kin.paths[0].parents[2], ["fs", "ms"])
         blocks = [Signature(d.block_lbp(path, (2, 1))) for path in kin.paths]

@@ -11,25 +11,27 @@ import sklearn.exceptions
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from likewise import numeric
-from likewise.errors import ConfigError, InputError, NotFittedError, ShapeError
-from likewise.sets import multilevel as ml
+from likewise.errors import InputError, NotFittedError, ShapeError
+from likewise.sets import objective as ml
 from likewise.sets import reading, stored
+from likewise.sets.compare import Gamma, SetComparison, compare
 from likewise.sets.learning import (
+    STARTS,
     Learned,
     Remember,
     Task,
     Watch,
-    forgetful,
     learn,
+    place_at_start,
     problem,
     scale_of,
     scaled,
     unwatched,
+    without_memo,
 )
-from likewise.sets.rules import RULES, Gallery
-from likewise.sets.selection import STARTS, choose, placed
+from likewise.sets.selection import RULES, Gallery, choose
 from likewise.sets.transport import solvers as transport
-from likewise.sets.transport.solvers import Index, Pack
+from likewise.sets.transport.solvers import Index, Pack, Value
 from likewise.train.options import build, check
 from likewise.types import Array, Signature
 
@@ -42,17 +44,87 @@ class NotFitted(NotFittedError, sklearn.exceptions.NotFittedError):  # type: ign
 class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: ignore[misc]
     """Nearest-neighbour classification of sets under a learned smoothed Wasserstein distance [MLML Eq. 9–16].
 
-    C = (p − q)ᵀ (M0 + Mt) (p − q): one shared metric M0 and one Mt a level, learned so that the `k_targets` nearest
-    sets of the same class come closer than any other class by a margin of 1. Every class needs two members.
+    The ground cost is C = (p − q)ᵀ (M0 + Mt) (p − q): one shared metric M0 and one Mt a level, learned so that the
+    `k_targets` nearest sets of the same class come closer than any other class by a margin of 1. The level of a set is
+    what `fit(levels=)` says, else its `Signature.level`, else its class. X is a sequence of Signature,
+    (points, weights) or (m, d) arrays, or one 2-D array whose rows are one-point sets.
 
-    X is a sequence of Signature, (points, weights) or (m, d) arrays, or one 2-D array whose rows are one-point sets.
-    The level of a set is what `fit(levels=)` says, else its `Signature.level`, else its class.
+    Parameters
+    ----------
+    multilevel : bool, default True
+        Learn one metric a level on top of the shared one; False learns M0 alone [MLML Eq. 9].
+    gamma : float or "auto", default "auto"
+        Smoothing of the plan, in units of the ground cost; "auto" is 0.05 × its median at the start.
+    value : {"kl", "paper", "divergence"}, default "kl"
+        Which number of the plan is the distance; see `likewise.sets.distances`. "sharp" cannot be trained.
+    k_targets : int, default 5
+        Nearest sets of the same class that are pulled closer.
+    k_impostors : int, default 40
+        Nearest sets of other classes that are pushed away.
+    mu : float in [0, 1], default 0.5
+        Weight of pushing against pulling.
+    rho0, rhot : float or "auto", default "auto"
+        How strongly M0 is held to the start, and each Mt to zero; "auto" chooses one of four by inner folds.
+    normalize : bool, default True
+        Means instead of the paper's sums, and points scaled to a median squared distance of 1.
+    start : {"whitened", "identity", "auto"}, default "whitened"
+        The metric that learning starts from and is held to: that of the matched points of one class, or I.
+    init : {"identity", "paper"}, default "identity"
+        Mt starts at 0.01 I, or at I as printed (erratum 4).
+    solver : {"auto", "lbfgs", "fista"}, default "auto"
+        "auto" is L-BFGS on factors for the global model, else accelerated projected gradients.
+    rule : {"gallery", "energy", "global", "mean", "auto"}, default "gallery"
+        Whose metric decides at test time (erratum 7); see `predict`. "auto" chooses by inner folds.
+    max_iter : int, default 20
+        Iterations a round; 0 learns nothing and leaves the start.
+    rounds : int, default 3
+        Rounds; each finds the impostors again under the metric so far.
+    tol : float, default 1e-6
+        Marginal error at which a transport problem counts as solved.
+    n_neighbors : int, default 1
+        Neighbours that vote.
+    n_jobs : int, default 1
+        Threads that solve transport problems; -1 is all cores. The result does not depend on it.
+    seed : int, default 0
+        Seed of the inner folds that choose what is "auto".
+    verbose : bool, default False
+        Print a line a round.
+    n_components : int or None, default None
+        Learn on so many principal axes of the training points: faster, and less to learn from few sets.
 
-    After fit: `M0_` (d, d) and `Mt_` (a dict, level → (d, d)), in the units of the input, so that
-    `distances(X, metric=M0_ + Mt_[t], gamma=gamma_)` is the learned distance; `start_`, `rho_` (ρ0, ρt) and `rule_` as
-    used (chosen if "auto"); `scale_`, the length by which points were divided, and `frame_` = A / scale_ with A the
-    whitening or I: the regulariser sees the metric in coordinates frame_ᵀ p; `classes_`, `levels_`, `gamma_`;
-    `history_`, a record an iteration: round, objective (plans re-solved), active triplets, step, seconds.
+    Attributes
+    ----------
+    M0_ : ndarray (d, d)
+        The shared metric, in the units of the input (on the axes, where `n_components` is given), so that
+        `distances(X, metric=M0_ + Mt_[t], gamma=gamma_)` is the learned distance.
+    Mt_ : dict of level → ndarray (d, d)
+        What each level adds; empty for the global model.
+    classes_, levels_ : ndarray, list
+        The labels and the levels seen.
+    gamma_, rho_, start_, rule_
+        As used: chosen where they were "auto". rho_ is (ρ0, ρt).
+    axes_ : ndarray (features, d) or None
+        Orthonormal columns: the principal axes that `project` puts points on.
+    scale_, frame_ : float, ndarray (d, d)
+        The length by which points were divided, and A / scale_ with A the whitening or I: the regulariser sees the
+        metric in coordinates frame_ᵀ p.
+    history_ : list of dict
+        A record an iteration: round, objective (plans re-solved), active triplets, step, seconds.
+    source_ : dict
+        How the sets were made of images, for whoever makes more: features, k, every, seed. Empty unless told.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import numpy as np
+    >>> draw = np.random.default_rng(0)
+    >>> y = np.repeat(["calm", "wild"], 6)
+    >>> X = [draw.normal(0, 1 + 3 * (label == "wild"), size=(draw.integers(4, 9), 2)) for label in y]
+    >>> model = lw.sets.WassersteinLMNN(multilevel=False, rho0=0.3, max_iter=5, rounds=1).fit(X, y)
+    >>> model.predict([draw.normal(0, 4, size=(6, 2))])
+    array(['wild'], dtype='<U4')
+    >>> model.M0_.shape
+    (2, 2)
     """
 
     # ── learning ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -66,14 +138,35 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         watch: Watch | None = None,
         remember: Remember | None = None,
     ) -> WassersteinLMNN:
-        """Learn M0 and every Mt from sets X with labels y; `levels` says under which metric each set is compared.
+        """Learn M0 and every Mt.
 
-        `watch` is called with a record after every trial and every iteration. `remember(name, make)` may give back what
-        a stopped fit of the same sets and options left under a name; else it calls make(): arrays and JSON, to be kept.
+        Parameters
+        ----------
+        X : sequence of sets
+            The training sets.
+        y : sequence of labels
+            A label a set; every class needs two members.
+        levels : sequence of hashables, optional
+            Under which level's metric each set is compared; default: `Signature.level`, else its class.
+        watch : callable, optional
+            Called with a record after every trial and every iteration.
+        remember : callable, optional
+            `remember(name, make)` gives back what a stopped fit of the same sets and options left under a name, or
+            calls make() and keeps what it gives (arrays and JSON): a stopped fit then resumes.
+
+        Returns
+        -------
+        WassersteinLMNN
+            The estimator itself, fitted.
+
+        Raises
+        ------
+        InputError
+            Sets, labels or levels do not fit together, or a class has one member.
+        ConfigError
+            An option is out of its bounds.
         """
         check(self)
-        if self.value == "sharp":
-            raise ConfigError("value: 'sharp' cannot be trained, its gradient is not the plan's; use 'kl'")
         sets = reading.of_one_dimension(reading.signatures(X), "X")
         labels = reading.labels_of(y, len(sets))
         self.classes_, codes = np.unique(labels, return_inverse=True)
@@ -81,14 +174,16 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         names = reading.levels_of(sets, labels, levels)
         self.levels_ = reading.distinct(names)
         self.n_features_in_ = sets[0].dim
-        raw = transport.pack(sets)
+        self.axes_ = None if self.n_components is None else principal_axes(sets, self.n_components)
+        self.source_: dict[str, Any] = {}
+        raw = transport.pack(self._read(sets, "X"))
         self.scale_ = scale_of(raw) if self.normalize else 1.0
         task = self._task(raw, codes.astype(np.int64), reading.positions(names, self.levels_))
         with transport.one_blas_thread():  # matrices of d × d: threads inside BLAS would wait for each other
-            chosen = choose(task, len(self.classes_), watch or unwatched, remember or forgetful)
+            chosen = choose(task, len(self.classes_), watch or unwatched, remember or without_memo)
             self.start_, self.rho_, self.rule_ = chosen.start, chosen.rho, chosen.rule
-            A, task = placed(task, self.start_)
-            learned = learn(task, self.rho_, watch or unwatched, remember or forgetful)
+            A, task = place_at_start(task, self.start_)
+            learned = learn(task, self.rho_, watch or unwatched, remember or without_memo)
         self.frame_, self.gamma_ = A / self.scale_, task.gamma
         self._keep(raw, task, learned)
         return self
@@ -113,6 +208,11 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         blocks = np.stack([self.M0_, *self.Mt_.values()])
         count = len(self.classes_)
         return Gallery(self, self._raw, self._codes, self._level, count, blocks, self.gamma_, self._targets)
+
+    def project(self, X: Any) -> list[Signature]:
+        """Sets on the axes that the metric was learned on: as they are, or on the principal axes of `n_components`."""
+        self._fitted()
+        return self._read(X, "X")
 
     # ── distances ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,18 +251,20 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         both = transport.pack(sets)
         return self._gallery.distances(both, both, left, right, self._codes_of(named, len(listed)), self.rule_)
 
+    def compare(
+        self, p: Any, q: Any, *, level: Hashable = None, gamma: Gamma = "auto", value: Value | None = None
+    ) -> SetComparison:
+        """Compare two sets under the learned metric; γ "auto" and no value are those of the training."""
+        self._fitted()
+        a, b = self._read([p, q], "p, q")
+        named = reading.pair_levels([a, b], 1, None if level is None else [level])
+        metric = self._gallery.metric(int(self._codes_of(named, 1)[0]), self.rule_)
+        g = self.gamma_ if gamma == "auto" else gamma
+        return compare(a, b, gamma=g, metric=metric, value=value or self.value, tol=self.tol)
+
     def transport_plan(self, p: Any, q: Any, level: Hashable = None) -> Array:
         """The plan F (m, n) between two sets under the learned metric; rows and columns of weight zero are zero."""
-        self._fitted()
-        sets = self._read([p, q], "p, q")
-        named = reading.pair_levels(sets, 1, None if level is None else [level])
-        root = numeric.factor(self._gallery.metric(int(self._codes_of(named, 1)[0]), self.rule_))
-        X, Y = (transport.pack([s]).project(root) for s in sets)
-        zero = np.zeros(1, dtype=np.int64)
-        found = transport.solve_pairs(X, Y, zero, zero, self.gamma_, tol=self.tol, plans=True)
-        F = np.zeros((len(sets[0]), len(sets[1])))
-        F[np.ix_(sets[0].weights > 0, sets[1].weights > 0)] = found.plan(0)
-        return F
+        return self.compare(p, q, level=level).plan
 
     def objective(self, X: Any, y: Any, levels: Sequence[Hashable] | None = None) -> float:
         """J of the learned metrics on labelled sets, with their own targets and impostors, hinge not smoothed."""
@@ -209,6 +311,8 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
             "targets": self._targets,
             "frame": self.frame_,
         }
+        if self.axes_ is not None:
+            arrays["axes"] = self.axes_
         classes = [stored.written(reading.plain(c), "y") for c in self.classes_]
         header = {
             "options": self.get_params(),
@@ -220,6 +324,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
             "rule": self.rule_,
             "start": self.start_,
             "history": self.history_,
+            "source": self.source_,
         }
         return arrays, header
 
@@ -235,7 +340,10 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         model.start_ = stored.one_of(header.get("start", "identity"), STARTS, "start")
         model.history_, model.n_iter_ = list(header["history"]), max(1, len(header["history"]))
         model.M0_ = numeric.psd(arrays["M0"], where="M0")
-        model.n_features_in_ = d = len(model.M0_)
+        d = len(model.M0_)
+        model.axes_ = stored.axes(arrays["axes"], d) if "axes" in arrays else None
+        model.n_features_in_ = d if model.axes_ is None else len(model.axes_)
+        model.source_ = stored.source(header["source"])
         model.frame_ = stored.frame(arrays.get("frame", np.eye(d) / model.scale_), d)
         parts = [numeric.psd(M, dim=d, where="Mt") for M in arrays["Mt"]]
         if len(parts) not in (0, len(model.levels_)):
@@ -262,7 +370,9 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
                     f"X has {s.dim} features, but WassersteinLMNN is expecting {self.n_features_in_} features as input"
                     f" ({where}[{k}])"
                 )
-        return sets
+        if self.axes_ is None:
+            return sets
+        return [Signature(s.points @ self.axes_, s.weights, s.level, s.names) for s in sets]
 
     def _level_code(self, level: Hashable, rule: str | None = None) -> int:
         if level is None or not self.Mt_:
@@ -281,3 +391,11 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         if len(levels) != n:
             raise ShapeError(f"levels: expected {n}, one a set or pair, got {len(levels)}")
         return np.array([self._level_code(reading.plain(t)) for t in levels], dtype=np.int64)
+
+
+def principal_axes(sets: Sequence[Signature], most: int) -> Array:
+    """At most `most` principal axes (features, r) of all points, each counted once; those of no spread go."""
+    points = np.concatenate([s.points for s in sets])
+    _, spread, rows = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
+    rank = max(1, int((spread > 1e-10 * max(float(spread[0]), 1e-300)).sum()))
+    return np.ascontiguousarray(rows[: min(most, rank)].T)

@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from scipy.optimize import minimize
 
 from likewise import numeric
-from likewise.errors import InputError
+from likewise.errors import ConfigError, InputError
 from likewise.sets.transport import solvers as transport
 from likewise.sets.transport.solvers import Index, Pack, Solutions
 from likewise.train.options import option
@@ -34,11 +35,13 @@ CHUNK = 200_000
 """Pairs solved in one call where only values are kept, so that memory stays bounded."""
 
 Record = dict[str, Any]
+Steps = Iterator[tuple[Array, Record]]
+"""What a solver yields: the blocks after an iteration, and a record of it."""
 
 
 @dataclass(eq=False, repr=False)
 class LMNNOptions:
-    """The options of WassersteinLMNN, declared apart so that the command line reads them without scikit-learn."""
+    """The options of WassersteinLMNN, which says what each means; learning reads them without the estimator."""
 
     multilevel: bool = option(True, "one metric a level on top of the shared one; False learns the shared one alone")
     gamma: float | str = option("auto", "smoothing of the plan, in units of its cost", above=0, choices=("auto",))
@@ -53,7 +56,7 @@ class LMNNOptions:
         "whitened", "the metric that learning starts from and is held to: of matched points of one class, or I"
     )
     init: Literal["identity", "paper"] = option("identity", "start at Mt = 0.01 I, or at I as printed")
-    solver: Literal["auto", "lbfgs", "fista", "paper"] = option("auto", "auto: lbfgs for the global model, else fista")
+    solver: Literal["auto", "lbfgs", "fista"] = option("auto", "auto: lbfgs for the global model, else fista")
     rule: Literal["gallery", "energy", "global", "mean", "auto"] = option(
         "gallery", "whose metric decides at test time"
     )
@@ -64,6 +67,13 @@ class LMNNOptions:
     n_jobs: int = option(1, "threads that solve transport problems; -1 is all cores", low=-1)
     seed: int = option(0, "seed of the inner folds that choose what is auto", low=0)
     verbose: bool = option(False, "print a line a round")
+    n_components: int | None = option(None, "learn on so many principal axes; None: on all coordinates", low=1)
+
+    def minimise(self, J: Objective, blocks: Array) -> Steps:
+        """The steps of the solver from these blocks on."""
+        if self.solver == "fista" or (self.solver == "auto" and J.levels):
+            return fista(J, blocks, self.max_iter)
+        return lbfgs(J, blocks, self.max_iter)
 
 
 @dataclass(frozen=True)
@@ -108,23 +118,12 @@ def distances(
     n_jobs: int = 1,
 ) -> Array:
     """Smoothed distances of the pairs (X[left], Y[right]) in packed coordinates, in bounded memory."""
-    plain: transport.Value = "kl" if value == "divergence" else value
     out = np.empty(len(left))
     for lo in range(0, len(left), CHUNK):
         part = slice(lo, lo + CHUNK)
         out[part] = transport.solve_pairs(
-            X, Y, left[part], right[part], gamma, value=plain, tol=tol, n_jobs=n_jobs
+            X, Y, left[part], right[part], gamma, value=value, tol=tol, n_jobs=n_jobs
         ).value
-    if value != "divergence":
-        return out
-    own = [_selves(Z, used, gamma, tol, n_jobs) for Z, used in ((X, left), (Y, right))]
-    return out - (own[0][left] + own[1][right]) / 2
-
-
-def _selves(X: Pack, used: Index, gamma: float, tol: float, n_jobs: int) -> Array:
-    """kl(P, P) of the sets that are used, 0 elsewhere."""
-    out, which = np.zeros(len(X)), np.unique(used)
-    out[which] = transport.solve_pairs(X, X, which, which, gamma, value="kl", tol=tol, n_jobs=n_jobs).value
     return out
 
 
@@ -213,10 +212,10 @@ def pairs_of(S: Index, R: Index, level: Index, *, own: bool = False) -> Pairs:
     parts = (where[: cut[0]], where[cut[0] : cut[1]], where[cut[1] :])
     if not own:
         return Pairs(lo, hi, t, *parts)
-    selves, at = np.unique(np.concatenate([t * n + lo, t * n + hi]), return_inverse=True)
+    self_terms, at = np.unique(np.concatenate([t * n + lo, t * n + hi]), return_inverse=True)
     at = at.astype(np.int64) + len(distinct)
-    a, b = np.concatenate([lo, selves % n]), np.concatenate([hi, selves % n])
-    return Pairs(a, b, np.concatenate([t, selves // n]), *parts, at[: len(lo)], at[len(lo) :])
+    a, b = np.concatenate([lo, self_terms % n]), np.concatenate([hi, self_terms % n])
+    return Pairs(a, b, np.concatenate([t, self_terms // n]), *parts, at[: len(lo)], at[len(lo) :])
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,9 +230,9 @@ class Bundle:
     """positions in Pairs"""
 
     @cached_property
-    def wires(self) -> transport.Wiring:
+    def layout(self) -> transport.PlanLayout:
         """Where the plans of these pairs stand in one sparse matrix: the same for every gradient."""
-        return transport.wiring(self.sets, self.sets, self.left, self.right)
+        return transport.plan_layout(self.sets, self.sets, self.left, self.right)
 
 
 def subset(X: Pack, which: Index) -> Pack:
@@ -275,9 +274,7 @@ class Objective:
         n_jobs: int = 1,
     ) -> None:
         if value == "sharp":
-            raise InputError(
-                "value='sharp' cannot be trained: its gradient is not the plan's; use 'kl' and read sharp later"
-            )
+            raise ConfigError("value: 'sharp' cannot be trained, its gradient is not the plan's; use 'kl'")
         self.pairs, self.levels, self.coefficients = pairs, levels, coefficients
         self.gamma, self.width, self.tol, self.n_jobs = gamma, width, tol, n_jobs
         self.value: transport.Value = "kl" if value == "divergence" else value
@@ -289,12 +286,12 @@ class Objective:
     def __call__(self, blocks: Array, *, slope: bool = True) -> Evaluation:
         """J and its gradient in every block; without `slope` the gradient is left out, which halves the work."""
         roots = [numeric.factor(metric(blocks, b.level)) for b in self.bundles]
-        return self._finish(blocks, self.solve(roots), slope)
+        return self.finish(blocks, self.solve(roots), slope)
 
     def at_factors(self, factors: Array) -> Evaluation:
         """J at M = L Lᵀ for factors (1 + T, d, d), with the gradient in L: ∂J/∂L = 2 (∂J/∂M) L."""
         roots = [np.hstack([factors[0], factors[1 + b.level]]) if self.levels else factors[0] for b in self.bundles]
-        found = self._finish(factors @ factors.transpose(0, 2, 1), self.solve(roots))
+        found = self.finish(factors @ factors.transpose(0, 2, 1), self.solve(roots))
         return Evaluation(found.objective, found.smooth, 2 * found.gradient @ factors, found.active)
 
     def solve(self, roots: list[Array]) -> Array:
@@ -317,30 +314,7 @@ class Objective:
             W[b.at] = found.value
         return W
 
-    def frozen(self, blocks: Array) -> Array:
-        """W of every pair at new metrics with the plans of the last solve: ⟨C(M), F⟩ plus entropy [MLML Eq. 14]."""
-        W = np.empty(len(self.pairs))
-        for b, found in zip(self.bundles, self.solved, strict=True):
-            if found is None:
-                raise InputError("no plan to freeze: evaluate the objective once before")
-            W[b.at] = self._constants[b.at] + plan_costs(b, found, numeric.factor(metric(blocks, b.level)))
-        return W
-
-    def freeze(self, blocks: Array) -> Evaluation:
-        """Solve the plans at these metrics and keep the part of each value that does not depend on M."""
-        roots = [numeric.factor(metric(blocks, b.level)) for b in self.bundles]
-        W = self.solve(roots)
-        self._constants = W.copy()
-        for b, found, L in zip(self.bundles, self.solved, roots, strict=True):
-            if found is not None:
-                self._constants[b.at] -= plan_costs(b, found, L)
-        return self._finish(blocks, W)
-
-    def at_frozen(self, blocks: Array) -> Evaluation:
-        """J with the plans held: convex in the blocks, whatever the paper's text says (erratum 3) [MLML Eq. 14]."""
-        return self._finish(blocks, self.frozen(blocks))
-
-    def _finish(self, blocks: Array, raw: Array, slope: bool = True) -> Evaluation:
+    def finish(self, blocks: Array, raw: Array, slope: bool = True) -> Evaluation:
         p, c = self.pairs, self.coefficients
         W = raw if p.own_left is None else _divergence(raw, p)
         z = MARGIN + W[p.near] - W[p.far]
@@ -370,7 +344,7 @@ class Objective:
         for b, found in zip(self.bundles, self.solved, strict=True):
             if found is None:
                 raise InputError("no plan to differentiate: evaluate the objective once before")
-            G = transport.scatter(b.sets, b.sets, b.left, b.right, found, weight[b.at], b.wires)
+            G = transport.scatter(b.sets, b.sets, b.left, b.right, found, weight[b.at], b.layout)
             gradient[0] += G
             if self.levels:
                 gradient[1 + b.level] += G
@@ -380,27 +354,6 @@ class Objective:
 def metric(blocks: Array, level: int) -> Array:
     """M0 + Mt, the metric of a level [MLML Eq. 10]; M0 alone in the global model."""
     return np.asarray(blocks[0] if len(blocks) == 1 else blocks[0] + blocks[1 + level])
-
-
-def plan_costs(b: Bundle, found: Solutions, L: Array) -> Array:
-    """⟨C, F⟩ of each pair of a bundle under the metric L Lᵀ, with the plans given."""
-    from scipy.sparse import csr_array
-
-    if found.plans is None:
-        raise InputError("plan_costs needs plans; solve with plans=True")
-    Z = b.sets.points @ L
-    m, n = found.sizes[:, 0], found.sizes[:, 1]
-    pair = np.repeat(np.arange(len(m)), m * n)
-    within = np.arange(len(found.plans)) - found.plan_offsets[pair]
-    row = found.f_offsets[pair] + within // n[pair]
-    column = b.sets.offsets[b.right][pair] + within % n[pair]
-    F = csr_array((found.plans, (row, column)), shape=(int(found.f_offsets[-1]), len(Z)))
-    owner = np.repeat(np.arange(len(m)), m)
-    source = Z[b.sets.offsets[b.left][owner] + np.arange(len(owner)) - found.f_offsets[owner]]
-    norms = np.einsum("ij,ij->i", Z, Z)
-    each = np.einsum("ij,ij->i", source, source) * (F @ np.ones(len(Z))) + F @ norms
-    each -= 2 * np.einsum("ij,ij->i", source, F @ Z)
-    return np.asarray(np.bincount(owner, each, minlength=len(m)), dtype=np.float64)
 
 
 def _bundle(sets: Pack, pairs: Pairs, level: int) -> Bundle:
@@ -442,16 +395,12 @@ def start(dim: int, levels: int, init: str = "identity") -> Array:
 
 # ── solvers: each yields the blocks after an iteration, with a record of it ────────────────────────────────────────
 
-Steps = Iterator[tuple[Array, Record]]
-
 PLATEAU = 1e-5
 """A solver stops when the smooth objective has fallen by less than this fraction of itself."""
 
 
 def lbfgs(J: Objective, blocks: Array, max_iter: int) -> Steps:
     """L-BFGS on factors, M = L Lᵀ in each block, from the symmetric roots of the blocks given."""
-    from scipy.optimize import minimize
-
     if max_iter == 0:
         return
     began = time.perf_counter()
@@ -466,7 +415,7 @@ def lbfgs(J: Objective, blocks: Array, max_iter: int) -> Steps:
         found = seen.get(x.tobytes()) or J.at_factors(x.reshape(shape))
         seen.clear()
         L = x.reshape(shape)
-        path.append((L @ L.transpose(0, 2, 1), _record(J, found, began)))
+        path.append((L @ L.transpose(0, 2, 1), record_step(J, found, began)))
 
     first = np.stack([numeric.sqrt_psd(M) for M in blocks])
     minimize(
@@ -485,7 +434,7 @@ def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
     began = time.perf_counter()
     x = y = blocks
     at_x = at_y = J(x)
-    step, momentum = _first_step(x, at_x.gradient), 1.0
+    step, momentum = first_step(x, at_x.gradient), 1.0
     for _ in range(max_iter):
         moved, found, step = _backtrack(J, y, at_y, step)
         if found.smooth > at_x.smooth and momentum > 1:
@@ -497,33 +446,14 @@ def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
         after = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         y = project(moved + (momentum - 1) / after * (moved - x))
         x, at_x, momentum = moved, found, after
-        yield x, _record(J, found, began, step)
+        yield x, record_step(J, found, began, step)
         if fallen < PLATEAU * abs(found.smooth):
             return
         at_y = J(y)
         step *= 1.5
 
 
-def alternation(J: Objective, blocks: Array, max_iter: int, inner: int = 10) -> Steps:
-    """As printed [MLML Algorithm 1]: solve every F, then projected subgradient steps on M with F frozen; and again.
-
-    A frozen F bounds an impostor's distance from above only, so the true objective need not fall (erratum 3).
-    λ and α of the printed algorithm occur in no equation (erratum 6); the step is ‖M‖ / (10 ‖∇‖ √k).
-    """
-    began, step = time.perf_counter(), 0.0
-    for outer in range(max_iter):
-        found = J.freeze(blocks)
-        if outer:
-            yield blocks, _record(J, found, began, step)
-        for k in range(inner):
-            gradient = J.at_frozen(blocks).gradient
-            step = float(_first_step(blocks, gradient) / np.sqrt(1 + k + outer * inner))
-            blocks = project(blocks - step * gradient)
-    if max_iter:
-        yield blocks, _record(J, J(blocks), began, step)
-
-
-def _first_step(x: Array, gradient: Array) -> float:
+def first_step(x: Array, gradient: Array) -> float:
     """A step that moves the blocks by a tenth of their norm."""
     return 0.1 * float(np.linalg.norm(x)) / max(float(np.linalg.norm(gradient)), 1e-300)
 
@@ -541,7 +471,7 @@ def _backtrack(J: Objective, y: Array, at_y: Evaluation, step: float) -> tuple[A
     return moved, found, step
 
 
-def _record(J: Objective, found: Evaluation, began: float, step: float = 0.0) -> Record:
+def record_step(J: Objective, found: Evaluation, began: float, step: float = 0.0) -> Record:
     """What an iteration came to; whoever watches J is told at once."""
     record = {
         "objective": found.objective,
@@ -553,6 +483,3 @@ def _record(J: Objective, found: Evaluation, began: float, step: float = 0.0) ->
     if J.watch is not None:
         J.watch(record)
     return record
-
-
-SOLVERS: dict[str, Callable[[Objective, Array, int], Steps]] = {"lbfgs": lbfgs, "fista": fista, "paper": alternation}

@@ -1,0 +1,626 @@
+"""What the paper compares with: metrics learned on vectors, set distances that learn nothing, the printed algorithm.
+
+A metric on vectors has `fit(X, y)` or `fit_pairs(A, B, same)`, then `.metric_` (d, d) ⪰ 0 and squared distances.
+`OfVectors` turns one into a method on signatures, by their means; `Unlearned` needs no training; `Printed` is
+WassersteinLMNN by the paper's own algorithm. PCA, where wanted, is the caller's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from likewise import numeric
+from likewise.errors import InputError, NotFittedError, ShapeError
+from likewise.sets import objective as ml
+from likewise.sets.lmnn import WassersteinLMNN
+from likewise.sets.transport import solvers as transport
+from likewise.train.options import option
+from likewise.types import Array, Signature
+
+try:
+    from ot import emd2
+except ImportError:  # POT comes with the extra `bench`
+    emd2 = None
+
+Index = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Labels = Sequence[Any] | NDArray[Any]
+SHRINKAGE = 0.01
+"""How far second moments are shrunk towards a multiple of I, so that they can be inverted."""
+
+# ── what they share ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Metric:
+    """A squared Mahalanobis distance (a − b)ᵀ M (a − b) whose M is `metric_`."""
+
+    metric_: Array
+
+    def distance(self, A: ArrayLike, B: ArrayLike) -> Array:
+        """Squared distances (n,) of row i of A to row i of B."""
+        return np.asarray((((np.asarray(A) - np.asarray(B)) @ numeric.factor(self._fitted())) ** 2).sum(axis=1))
+
+    def pairwise(self, A: ArrayLike, B: ArrayLike) -> Array:
+        """Squared distances (n, m) of all rows of A to all rows of B."""
+        return numeric.mahalanobis(np.asarray(A), np.asarray(B), self._fitted())
+
+    def _fitted(self) -> Array:
+        if not hasattr(self, "metric_"):
+            raise NotFittedError(f"{type(self).__name__} is not fitted; call fit first")
+        return self.metric_
+
+
+class PairMetric(Metric):
+    """A metric that learns from the differences of pairs that are known to be of the same class or not."""
+
+    seed: int = 0
+
+    def fit(self, X: ArrayLike, y: Labels) -> PairMetric:
+        """Learn from all pairs of the same class and as many drawn pairs of different classes."""
+        x = np.asarray(X, dtype=np.float64)
+        i, j, same = draw_pairs(_codes(y), seed=self.seed)
+        return self.fit_pairs(x[i], x[j], same)
+
+    def fit_pairs(self, A: ArrayLike, B: ArrayLike, same: ArrayLike) -> PairMetric:
+        """Learn from pairs (row i of A, row i of B) that are of the same class where same[i]."""
+        flags = np.asarray(same).astype(bool)
+        if flags.all() or not flags.any():
+            raise InputError(f"same: expected both kinds of pairs, got {int(flags.sum())} same of {len(flags)}")
+        self.metric_ = self._learn(np.asarray(A, dtype=np.float64) - np.asarray(B, dtype=np.float64), flags)
+        return self
+
+    def _learn(self, differences: Array, same: Flags) -> Array:
+        raise NotImplementedError
+
+
+def draw_pairs(y: Labels, *, ratio: float = 1.0, most: int = 20_000, seed: int = 0) -> tuple[Index, Index, Flags]:
+    """(i, j, same): all pairs i < j of one class, at most `most`, and `ratio` times as many of different classes."""
+    labels, rng = np.asarray(y), np.random.default_rng(seed)
+    i, j = np.triu_indices(len(labels), 1)
+    same = labels[i] == labels[j]
+
+    def some(indices: Index, most: int) -> Index:
+        return indices if len(indices) <= most else np.sort(rng.choice(indices, most, replace=False))
+
+    positive = some(np.flatnonzero(same), most)
+    keep = np.concatenate([positive, some(np.flatnonzero(~same), max(1, round(ratio * len(positive))))])
+    return i[keep], j[keep], same[keep]
+
+
+def _codes(y: Labels) -> Index:
+    """A number a class; at least two classes, and a class with two members."""
+    codes = np.unique(np.asarray(y), return_inverse=True)[1].ravel().astype(np.int64)
+    counts = np.bincount(codes)
+    if len(counts) < 2 or counts.max() < 2:
+        raise InputError("y: expected at least two classes, and a class with two members")
+    return codes
+
+
+def _shrunk(S: Array, shrinkage: float) -> Array:
+    """(1 − s) S + s (tr S / d) I: invertible where S is not."""
+    d = len(S)
+    return np.asarray((1 - shrinkage) * S + shrinkage * max(float(np.trace(S)) / d, 1e-300) * np.eye(d))
+
+
+def _precision(differences: Array, shrinkage: float) -> Array:
+    """The inverse of the shrunk second moment of differences."""
+    return np.asarray(np.linalg.inv(_shrunk(differences.T @ differences / len(differences), shrinkage)))
+
+
+def _laplacian(X: Array, W: Array) -> Array:
+    """½ Σ_ij W_ij (x_i − x_j)(x_i − x_j)ᵀ = Xᵀ (diag(W̄ 1) − W̄) X with W̄ = (W + Wᵀ) / 2."""
+    W = (W + W.T) / 2
+    return np.asarray((X * W.sum(axis=1)[:, None]).T @ X - X.T @ W @ X)
+
+
+# ── closed forms ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(eq=False)
+class Euclid(PairMetric):
+    """M = I: nothing is learned."""
+
+    seed: int = 0
+
+    def _learn(self, differences: Array, same: Flags) -> Array:
+        return np.eye(differences.shape[1])
+
+
+@dataclass(eq=False)
+class Mahalanobis(PairMetric):
+    """M = Σ_S⁻¹, the inverse second moment of the differences of same pairs."""
+
+    shrinkage: float = SHRINKAGE
+    seed: int = 0
+
+    def _learn(self, differences: Array, same: Flags) -> Array:
+        return numeric.project_psd(_precision(differences[same], self.shrinkage))
+
+
+@dataclass(eq=False)
+class KISSME(PairMetric):
+    """M = [Σ_S⁻¹ − Σ_D⁻¹]₊, the log-likelihood ratio of differences being of a same or of a different pair.
+
+    Köstinger et al., CVPR 2012. Both moments are shrunk towards a multiple of I.
+    """
+
+    shrinkage: float = SHRINKAGE
+    seed: int = 0
+
+    def _learn(self, differences: Array, same: Flags) -> Array:
+        S, D = (_precision(differences[which], self.shrinkage) for which in (same, ~same))
+        return numeric.project_psd(S - D)
+
+
+class Discriminant(Metric):
+    """M = T diag(λ) Tᵀ of S_b t = λ S_w t over the `rank` largest λ > 0, S_w and S_b scatters of two graphs."""
+
+    rank: int | None = None
+
+    def fit(self, X: ArrayLike, y: Labels) -> Discriminant:
+        """Learn from vectors X (n, d) and labels y."""
+        if self.rank is not None and self.rank < 1:
+            raise InputError(f"rank: expected at least 1, got {self.rank}")
+        x = np.asarray(X, dtype=np.float64)
+        within, between = self.graphs(x, _codes(y))
+        values, vectors = eigh(_laplacian(x, between), _shrunk(_laplacian(x, within), self.shrinkage))
+        keep = np.argsort(values)[::-1][: self.rank or len(values)]
+        T = vectors[:, keep] * np.sqrt(np.clip(values[keep], 0, None))
+        self.metric_ = np.asarray(T @ T.T)
+        return self
+
+    shrinkage: float = SHRINKAGE
+
+    def graphs(self, x: Array, codes: Index) -> tuple[Array, Array]:
+        """The weights (n, n) of the two graphs."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class LFDA(Discriminant):
+    """Local Fisher discriminant analysis.
+
+    S_w = ½ Σ W_ij (x_i − x_j)(x_i − x_j)ᵀ with W_ij = A_ij / n_c in a class c and 0 else; S_b likewise with
+    A_ij (1/n − 1/n_c) in a class and 1/n else; A_ij = exp(−‖x_i − x_j‖² / (σ_i σ_j)), σ_i the distance to the
+    `neighbours`-th nearest of the class. Sugiyama, JMLR 2007.
+    """
+
+    rank: int | None = None
+    neighbours: int = 7
+    shrinkage: float = SHRINKAGE
+
+    def graphs(self, x: Array, codes: Index) -> tuple[Array, Array]:
+        """W of S_w and of S_b."""
+        n = len(x)
+        within, between = np.zeros((n, n)), np.full((n, n), 1.0 / n)
+        for c in range(int(codes.max()) + 1):
+            rows = np.flatnonzero(codes == c)
+            D = numeric.squared_distances(x[rows], x[rows])
+            sigma = np.sqrt(np.sort(D, axis=1)[:, min(self.neighbours, len(rows) - 1)])
+            A = np.exp(-D / np.maximum(np.outer(sigma, sigma), 1e-12))
+            within[np.ix_(rows, rows)] = A / len(rows)
+            between[np.ix_(rows, rows)] = A * (1.0 / n - 1.0 / len(rows))
+        return within, between
+
+
+@dataclass(eq=False)
+class MFA(Discriminant):
+    """Marginal Fisher analysis: scatters ½ Σ W_ij (x_i − x_j)(x_i − x_j)ᵀ with W_ij 0 or 1.
+
+    S_w joins each point to its k_same nearest of its class, S_b each class to its k_other nearest pairs that lead
+    out of it. Yan et al., TPAMI 2007.
+    """
+
+    rank: int | None = None
+    k_same: int = 5
+    k_other: int = 20
+    shrinkage: float = SHRINKAGE
+
+    def graphs(self, x: Array, codes: Index) -> tuple[Array, Array]:
+        """The intrinsic and the penalty graph."""
+        D = numeric.squared_distances(x, x)
+        intrinsic, penalty = np.zeros_like(D), np.zeros_like(D)
+        intrinsic[targets(x, codes, self.k_same)] = 1
+        for c in range(int(codes.max()) + 1):
+            inside, outside = np.flatnonzero(codes == c), np.flatnonzero(codes != c)
+            nearest = np.argsort(D[np.ix_(inside, outside)], axis=None, kind="stable")[: self.k_other]
+            penalty[inside[nearest // len(outside)], outside[nearest % len(outside)]] = 1
+        return np.maximum(intrinsic, intrinsic.T), np.maximum(penalty, penalty.T)
+
+
+# ── by descent ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Descent(PairMetric):
+    """M = L Lᵀ by L-BFGS on a mean over pairs, their differences Z divided by their root mean square first."""
+
+    max_iter: int = 100
+
+    def _learn(self, differences: Array, same: Flags) -> Array:
+        scale = 1.0 / np.sqrt(max(float((differences**2).sum(axis=1).mean()), 1e-300))
+        Z, sign = differences * scale, np.where(same, 1.0, -1.0)
+        best = minimize(self.objective, self.first(Z), (Z, sign), "L-BFGS-B", True, options={"maxiter": self.max_iter})
+        L = self.factor(np.asarray(best.x), Z.shape[1])
+        return numeric.project_psd(scale**2 * L @ L.T)
+
+    def first(self, Z: Array) -> Array:
+        """Where the descent starts."""
+        raise NotImplementedError
+
+    def factor(self, x: Array, d: int) -> Array:
+        """L (d, r) of the unknowns."""
+        return x.reshape(d, -1)
+
+    def objective(self, x: Array, Z: Array, sign: Array) -> tuple[float, Array]:
+        """The mean over pairs and its gradient; sign is 1 for same pairs, −1 for different."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class LDML(Descent):
+    """Logistic discriminant metric learning: P(same) = σ(b − d_M), M and b of the greatest likelihood.
+
+    The mean of log(1 + exp(−s (b − ‖Lᵀz‖²))) is minimised from L ∝ I. Guillaumin et al., ICCV 2009.
+    """
+
+    max_iter: int = 100
+    seed: int = 0
+    bias_: float = field(default=float("nan"), init=False)
+
+    def first(self, Z: Array) -> Array:
+        """L = I, b = 1."""
+        return np.append(np.eye(Z.shape[1]).ravel(), 1.0)
+
+    def factor(self, x: Array, d: int) -> Array:
+        """L; the bias is kept."""
+        self.bias_ = float(x[-1])
+        return x[:-1].reshape(d, -1)
+
+    def objective(self, x: Array, Z: Array, sign: Array) -> tuple[float, Array]:
+        """mean log(1 + exp(−s (b − ‖Lᵀz‖²))), x = (L, b)."""
+        P = Z @ x[:-1].reshape(Z.shape[1], -1)
+        margin = sign * (x[-1] - (P**2).sum(axis=1))
+        slope = -sign / (1.0 + np.exp(np.clip(margin, -700, 700))) / len(Z)
+        gradient = -2.0 * Z.T @ (P * slope[:, None])
+        return float(np.logaddexp(0.0, -margin).mean()), np.append(gradient.ravel(), slope.sum())
+
+
+@dataclass(eq=False)
+class PCCA(Descent):
+    """Pairwise constrained component analysis: L (d, rank) that brings same pairs within distance 1, others beyond.
+
+    The mean of ℓ_β(s (‖Lᵀz‖² − 1)), ℓ_β(t) = log(1 + exp(β t)) / β, is minimised from the principal axes.
+    Mignon and Jurie, CVPR 2012.
+    """
+
+    rank: int = 30
+    beta: float = 3.0
+    max_iter: int = 100
+    seed: int = 0
+
+    def first(self, Z: Array) -> Array:
+        """The principal axes of the differences."""
+        return np.linalg.eigh(Z.T @ Z)[1][:, ::-1][:, : min(self.rank, Z.shape[1])].ravel()
+
+    def objective(self, x: Array, Z: Array, sign: Array) -> tuple[float, Array]:
+        """mean ℓ_β(s (‖Lᵀz‖² − 1)), x = L."""
+        P = Z @ x.reshape(Z.shape[1], -1)
+        t = self.beta * sign * ((P**2).sum(axis=1) - 1.0)
+        slope = sign / (1.0 + np.exp(np.clip(-t, -700, 700))) / len(Z)
+        return float(np.logaddexp(0.0, t).mean() / self.beta), (2.0 * Z.T @ (P * slope[:, None])).ravel()
+
+
+@dataclass(eq=False)
+class LMNN(Metric):
+    """Large margin nearest neighbours, plain or of low rank: M ⪰ 0 that minimises
+
+    (1 − μ) mean_ij d_ij + μ mean_ijl [1 + d_ij − d_il]₊ + λ R(M), j the k nearest of i's class, l of other classes.
+
+    R is 0, or "capped": Σ min(σ, cap), the capped trace norm (Huo et al. 2016), or "fantope": the sum of the d − rank
+    smallest eigenvalues (Law et al. 2014). Projected gradient steps that are taken only when the objective falls.
+    Differences are divided by their root mean square first. Weinberger and Saul, JMLR 2009.
+    """
+
+    k: int = 3
+    mu: float = 0.5
+    regulariser: Literal["none", "capped", "fantope"] = "none"
+    strength: float = 0.01
+    cap: float = 0.1
+    rank: int | None = None
+    max_iter: int = 100
+    history_: list[float] = field(default_factory=list, init=False)
+
+    def fit(self, X: ArrayLike, y: Labels) -> LMNN:
+        """Learn from vectors X (n, d) and labels y."""
+        if self.regulariser not in ("none", "capped", "fantope"):
+            raise InputError(f"regulariser: expected 'none', 'capped' or 'fantope', got {self.regulariser!r}")
+        x, codes = np.asarray(X, dtype=np.float64), _codes(y)
+        scale = 1.0 / np.sqrt(max(2 * float(x.var(axis=0).sum()), 1e-300))
+        x = (x - x.mean(axis=0)) * scale
+        self.metric_ = scale**2 * self._descend(x, codes, *targets(x, codes, self.k))
+        return self
+
+    def _descend(self, x: Array, codes: Index, i: Index, j: Index) -> Array:
+        M, step = np.eye(x.shape[1]), 1.0
+        value, gradient = self.objective(M, x, codes, i, j)
+        self.history_ = [value]
+        for _ in range(self.max_iter):
+            while step > 1e-10:
+                trial = numeric.project_psd(M - step * gradient)
+                new, new_gradient = self.objective(trial, x, codes, i, j)
+                if new < value:
+                    break
+                step /= 2
+            else:
+                break
+            stalled = value - new < 1e-6 * abs(value)
+            M, value, gradient, step = trial, new, new_gradient, 1.5 * step
+            self.history_.append(value)
+            if stalled:
+                break
+        return M
+
+    def objective(self, M: Array, x: Array, codes: Index, i: Index, j: Index) -> tuple[float, Array]:
+        """The objective and its (sub)gradient in M, for targets (i, j)."""
+        D = numeric.mahalanobis(x, x, M)
+        pull = D[i, j]
+        other = codes[i][:, None] != codes[None, :]
+        hinge = np.where(other, 1.0 + pull[:, None] - D[i], 0.0)
+        active = hinge > 0
+        n, triplets = len(i), max(int(other.sum()), 1)
+        value = (1 - self.mu) * float(pull.mean()) + self.mu * float(hinge[active].sum()) / triplets
+        W = np.zeros_like(D)
+        np.add.at(W, (i, j), (1 - self.mu) / n + self.mu * active.sum(axis=1) / triplets)
+        np.add.at(W, i, -self.mu * active / triplets)
+        regular, slope = self._regularity(M)
+        return value + regular, 2.0 * _laplacian(x, W) + slope
+
+    def _regularity(self, M: Array) -> tuple[float, Array]:
+        if self.regulariser == "none":
+            return 0.0, np.zeros_like(M)
+        w, V = np.linalg.eigh((M + M.T) / 2)
+        if self.regulariser == "capped":
+            low, value = w < self.cap, float(np.minimum(w, self.cap).sum())
+        else:
+            keep = len(w) // 2 if self.rank is None else self.rank
+            low = np.arange(len(w)) < len(w) - keep
+            value = float(w[low].sum())
+        return self.strength * value, self.strength * V[:, low] @ V[:, low].T
+
+
+def targets(x: Array, codes: Index, k: int) -> tuple[Index, Index]:
+    """(i, j): the k nearest of the same class, for each point that has one; fewer where the class is smaller."""
+    D = numeric.squared_distances(x, x)
+    np.fill_diagonal(D, np.inf)
+    D[codes[:, None] != codes[None, :]] = np.inf
+    order = np.argsort(D, axis=1, kind="stable")[:, :k]
+    i, j = np.repeat(np.arange(len(x)), order.shape[1]), order.ravel()
+    near = np.isfinite(D[i, j])
+    return i[near], j[near]
+
+
+def linear_svm(C: float = 1.0, seed: int = 0) -> Any:
+    """scikit-learn's linear support vector machine, on standardised features."""
+    return make_pipeline(StandardScaler(), LinearSVC(C=C, random_state=seed, max_iter=20_000))
+
+
+# ── methods on signatures ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mean_vectors(X: Sequence[Signature]) -> Array:
+    """Σ a_i p_i of each signature, (n, d)."""
+    return np.stack([s.weights @ s.points for s in X])
+
+
+def flat_vectors(X: Sequence[Signature]) -> Array:
+    """All points of a signature one after the other, (n, m·d): for sets whose points stand in one order (blocks)."""
+    sizes = {s.points.shape for s in X}
+    if len(sizes) > 1:
+        raise ShapeError(f"X: expected signatures of one shape, got {len(sizes)} shapes; use mean_vectors")
+    return np.stack([s.points.ravel() for s in X])
+
+
+class OnSignatures:
+    """A method that measures signatures, and predicts by the nearest of the gallery that `fit` saw."""
+
+    gallery_: list[Signature]
+    y_: NDArray[Any]
+
+    def fit(self, X: Sequence[Signature], y: Labels, levels: Sequence[Any] | None = None) -> OnSignatures:
+        """Keep the gallery; levels are not used."""
+        self.gallery_, self.y_ = list(X), np.asarray(y)
+        return self
+
+    def pairwise(self, X: Sequence[Signature], Y: Sequence[Signature]) -> Array:
+        """Distances (n, m)."""
+        raise NotImplementedError
+
+    def predict(self, X: Sequence[Signature]) -> NDArray[Any]:
+        """The label of the nearest set of the gallery."""
+        if not hasattr(self, "gallery_"):
+            raise NotFittedError(f"{type(self).__name__} is not fitted on classes; call fit first")
+        return np.asarray(self.y_[self.pairwise(X, self.gallery_).argmin(axis=1)])
+
+
+@dataclass(eq=False)
+class OfVectors(OnSignatures):
+    """A method on signatures from one on vectors: a metric of this module, or a scikit-learn classifier."""
+
+    model: Any
+    vectors: Callable[[Sequence[Signature]], Array] = mean_vectors
+
+    def fit(self, X: Sequence[Signature], y: Labels, levels: Sequence[Any] | None = None) -> OfVectors:
+        """Fit the model on the vectors of X; levels are not used."""
+        super().fit(X, y)
+        self.model.fit(self.vectors(X), self.y_)
+        return self
+
+    def fit_pairs(
+        self, pairs: Sequence[tuple[Signature, Signature]], same: ArrayLike, levels: Sequence[Any] | None = None
+    ) -> OfVectors:
+        """Fit the model on pairs; levels are not used."""
+        self.model.fit_pairs(self.vectors([p for p, _ in pairs]), self.vectors([q for _, q in pairs]), same)
+        return self
+
+    @property
+    def learns_from_pairs(self) -> bool:
+        """Whether the model takes pairs: one that does not is fitted on classes."""
+        return hasattr(self.model, "fit_pairs")
+
+    def pairwise(self, X: Sequence[Signature], Y: Sequence[Signature]) -> Array:
+        """Distances (n, m)."""
+        return np.asarray(self.model.pairwise(self.vectors(X), self.vectors(Y)))
+
+    def pair_distance(self, pairs: Sequence[tuple[Signature, Signature]], levels: Sequence[Any] | None = None) -> Array:
+        """Distances (n,) of pairs; levels are not used."""
+        left, right = self.vectors([p for p, _ in pairs]), self.vectors([q for _, q in pairs])
+        return np.asarray(self.model.distance(left, right))
+
+    def predict(self, X: Sequence[Signature]) -> NDArray[Any]:
+        """The model's own prediction, or the label of the nearest training vector."""
+        if hasattr(self.model, "predict"):
+            return np.asarray(self.model.predict(self.vectors(X)))
+        return super().predict(X)
+
+
+@dataclass(eq=False)
+class Unlearned(OnSignatures):
+    """Set distances that learn nothing: "sinkhorn" (smoothed), "emd" (exact transport), "euclid" (of the means).
+
+    γ "auto" is 0.05 × the median ground cost of what `fit` saw; `fit` otherwise only keeps the gallery for `predict`.
+    """
+
+    kind: Literal["sinkhorn", "emd", "euclid"] = "sinkhorn"
+    gamma: float | Literal["auto"] = "auto"
+    value: transport.Value = "kl"
+    tol: float = 1e-6
+
+    def fit(self, X: Sequence[Signature], y: Labels, levels: Sequence[Any] | None = None) -> Unlearned:
+        """Keep the gallery and set γ."""
+        if self.kind not in ("sinkhorn", "emd", "euclid"):
+            raise InputError(f"kind: expected 'sinkhorn', 'emd' or 'euclid', got {self.kind!r}")
+        super().fit(X, y)
+        self.gamma_ = transport.auto_gamma(transport.pack(self.gallery_)) if self.gamma == "auto" else self.gamma
+        return self
+
+    def pairwise(self, X: Sequence[Signature], Y: Sequence[Signature]) -> Array:
+        """Distances (n, m)."""
+        left, right = (g.ravel().astype(np.int64) for g in np.indices((len(X), len(Y))))
+        return self._solve(X, Y, left, right).reshape(len(X), len(Y))
+
+    def pair_distance(self, pairs: Sequence[tuple[Signature, Signature]], levels: Sequence[Any] | None = None) -> Array:
+        """Distances (n,) of pairs; levels are not used."""
+        each = np.arange(len(pairs), dtype=np.int64)
+        return self._solve([p for p, _ in pairs], [q for _, q in pairs], each, each)
+
+    def _solve(self, X: Sequence[Signature], Y: Sequence[Signature], left: Index, right: Index) -> Array:
+        if not hasattr(self, "gamma_"):
+            raise NotFittedError("Unlearned is not fitted; call fit first, it sets γ")
+        if self.kind == "euclid":
+            a, b = mean_vectors(X), mean_vectors(Y)
+            return np.asarray(((a[left] - b[right]) ** 2).sum(axis=1))
+        P, Q = transport.pack(X), transport.pack(Y)
+        if self.kind == "sinkhorn":
+            return transport.solve_pairs(P, Q, left, right, self.gamma_, value=self.value, tol=self.tol).value
+        rows = ((P.rows(int(i)), Q.rows(int(j))) for i, j in zip(left, right, strict=True))
+        costs = ((numeric.squared_distances(P.points[a], Q.points[b]), P.weights[a], Q.weights[b]) for a, b in rows)
+        return np.array([_exact(*each) for each in costs])
+
+
+def _exact(C: Array, a: Array, b: Array) -> float:
+    """The value of exact transport: by POT's network simplex where POT is installed (faster), else by ours."""
+    if emd2 is None:
+        return transport.exact(C, a, b)[0]
+    return float(emd2(a, b / b.sum() * a.sum(), C, numItermax=1_000_000))
+
+
+# ── the printed algorithm ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(eq=False, repr=False)
+class Printed(WassersteinLMNN):
+    """WassersteinLMNN by alternation with frozen plans [MLML Algorithm 1], from I, with the paper's own sums."""
+
+    normalize: bool = option(False, "means instead of the paper's sums")
+    start: Literal["whitened", "identity", "auto"] = option("identity", "the metric that learning starts from")
+    init: Literal["identity", "paper"] = option("paper", "start at Mt = I as printed, or at 0.01 I")
+
+    def minimise(self, J: ml.Objective, blocks: Array) -> ml.Steps:
+        """The steps of the alternation."""
+        return alternation(J, blocks, self.max_iter)
+
+
+class Frozen:
+    """J with the plans held that were solved at some metrics: convex in the blocks, whatever the text says (erratum 3).
+
+    W = ⟨C(M), F⟩ plus the entropy of F, which does not depend on M [MLML Eq. 14].
+    """
+
+    def __init__(self, J: ml.Objective, blocks: Array) -> None:
+        self.J, roots = J, [numeric.factor(ml.metric(blocks, b.level)) for b in J.bundles]
+        W = J.solve(roots)
+        self.at_start = J.finish(blocks, W)
+        self.entropy = W - self._costs(roots)
+
+    def values(self, blocks: Array) -> Array:
+        """W of every pair at other metrics."""
+        return self.entropy + self._costs([numeric.factor(ml.metric(blocks, b.level)) for b in self.J.bundles])
+
+    def __call__(self, blocks: Array) -> ml.Evaluation:
+        """J and its gradient at other metrics."""
+        return self.J.finish(blocks, self.values(blocks))
+
+    def _costs(self, roots: list[Array]) -> Array:
+        out = np.empty(len(self.J.pairs))
+        for b, solved, L in zip(self.J.bundles, self.J.solved, roots, strict=True):
+            if solved is not None:
+                out[b.at] = plan_costs(b, solved, L)
+        return out
+
+
+def plan_costs(b: ml.Bundle, solved: transport.Solutions, L: Array) -> Array:
+    """⟨C, F⟩ of each pair of a bundle under the metric L Lᵀ, with the plans given."""
+    if solved.plans is None:
+        raise InputError("plan_costs needs plans; solve with plans=True")
+    Z = b.sets.points @ L
+    m, n = solved.sizes[:, 0], solved.sizes[:, 1]
+    pair = np.repeat(np.arange(len(m)), m * n)
+    within = np.arange(len(solved.plans)) - solved.plan_offsets[pair]
+    row = solved.f_offsets[pair] + within // n[pair]
+    column = b.sets.offsets[b.right][pair] + within % n[pair]
+    F = csr_array((solved.plans, (row, column)), shape=(int(solved.f_offsets[-1]), len(Z)))
+    owner = np.repeat(np.arange(len(m)), m)
+    source = Z[b.sets.offsets[b.left][owner] + np.arange(len(owner)) - solved.f_offsets[owner]]
+    each = (source**2).sum(axis=1) * (F @ np.ones(len(Z))) + F @ (Z**2).sum(axis=1) - 2 * (source * (F @ Z)).sum(axis=1)
+    return np.asarray(np.bincount(owner, each, minlength=len(m)), dtype=np.float64)
+
+
+def alternation(J: ml.Objective, blocks: Array, max_iter: int, inner: int = 10) -> ml.Steps:
+    """As printed [MLML Algorithm 1]: solve every F, then projected subgradient steps on M with F frozen; and again.
+
+    A frozen F bounds an impostor's distance from above only, so the true objective need not fall (erratum 3).
+    λ and α of the printed algorithm occur in no equation (erratum 6); the step is ‖M‖ / (10 ‖∇‖ √k).
+    """
+    began, step, J.width = time.perf_counter(), 0.0, 0.0  # the printed hinge has a corner
+    for outer in range(max_iter):
+        frozen = Frozen(J, blocks)
+        if outer:
+            yield blocks, ml.record_step(J, frozen.at_start, began, step)
+        for k in range(inner):
+            gradient = frozen(blocks).gradient
+            step = float(ml.first_step(blocks, gradient) / np.sqrt(1 + k + outer * inner))
+            blocks = ml.project(blocks - step * gradient)
+    if max_iter:
+        yield blocks, ml.record_step(J, J(blocks), began, step)
