@@ -309,7 +309,7 @@ def _long(setting: Setting, name: str, seed: int) -> Rows:
         z = z[np.tile(~same, 2)]
         row = {"rho": rho, "ess": polarity.ess(log_w)}
         for step, key in ((paths.STEP, "step 1e-4"), (paths.LONG, "step 0.3")):
-            found = paths.path_length(generator, step=step, latents=z, describe=subject.describe, seed=seed)
+            found = paths.path_length(generator, step=step, latents=z, features=subject.describe, seed=seed)
             row[key] = float(found)
         rows.append(row)
     return rows

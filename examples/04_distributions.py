@@ -9,8 +9,8 @@ import torch
 import likewise as lw
 from likewise import plot
 from likewise.distributions import Generator, Normal, harvest, toys
-from likewise.distributions.pictures import as_pictures
 from likewise.distributions.shipped import describer
+from likewise.nn.features import to_uint8
 
 # 1. A map whose answer is known: moons, one heavier than the other. At ρ = 1 the square is covered evenly.
 moons = toys.mosaic("moons", cells=16).generator()
@@ -31,7 +31,7 @@ print(f"at rho = -1, {bank.ess(-1):.2f} of the bank still counts; 0.30 do at {ba
 rows, rhos = [], (-1.0, 0.0, 1.0)  # modes, the model itself, anti-modes
 for rho in rhos:
     z = bank.sample(10, rho, scheme="without")  # (10, 32)
-    rows.append(as_pictures(generator(z)))  # ten pictures (28, 28, 3)
+    rows.append(to_uint8(generator(z)))  # ten pictures (28, 28, 3)
 plot.save(plot.grid(rows, [f"ρ = {rho:g}" for rho in rhos]), "04_polarity.png")
 
 # 3. A network of one's own: any callable with the density of its latents.
@@ -48,7 +48,7 @@ for name, colour in colours.items():
     first += list(tinted[:20])
     second += list(tinted[20:]) if name != "blue" else []
 mean = lambda x: x.mean((2, 3))  # noqa: E731  pictures (n, 3, 8, 8) → features (n, 3): any callable
-result = lw.distributions.compare(np.stack(first), np.stack(second), describe=mean)
+result = lw.distributions.compare(np.stack(first), np.stack(second), features=mean)
 blue = sum(i >= 40 for i in result.uncovered)
 print(f"recall {result.recall:.2f}, uncovered: {blue} of 20 blue ones")  # → recall 0.62, uncovered: 20 of 20 blue ones
 result.plot("04_coverage.png")

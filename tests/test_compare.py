@@ -18,7 +18,7 @@ from likewise.compare import MOST, choose
 from likewise.distributions import Bank, Generator, Normal, harvest
 from likewise.distributions.bank import About
 from likewise.images.compare import ImageComparison
-from likewise.inputs import Told, told
+from likewise.inputs import Input, classify
 from likewise.pixels.compare import PixelComparison
 from likewise.sets.compare import SetComparison
 from worlds.aligners import Shifted
@@ -63,10 +63,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (PHOTO[..., 0], "photo", 1),
         (torch.rand(3, 70, 70), "photo", 1),
         (Image.new("RGB", (70, 70)), "photo", 1),
-        ("one", "album", 3),
-        (["a.png", "b.png"], "album", 2),
-        ([PHOTO, OTHER], "album", 2),
-        (np.stack([PHOTO, OTHER]), "album", 2),
+        ("one", "photos", 3),
+        (["a.png", "b.png"], "photos", 2),
+        ([PHOTO, OTHER], "photos", 2),
+        (np.stack([PHOTO, OTHER]), "photos", 2),
         ("rows.npy", "features", 9),
         ("sets.npz#left", "features", None),
         (np.zeros((5, 3)), "features", 5),
@@ -78,15 +78,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_thing_is_told(item: Any, kind: str, count: int | None) -> None:
-    found = told(item)
+    found = classify(item)
     assert (found.kind, found.count) == (kind, count)
     assert found.words
 
 
 def test_generators_and_banks_are_told() -> None:
     generator = Generator(lambda z: z @ torch.eye(2), Normal(2))
-    assert told(generator).kind == "generator"
-    assert told(harvest(generator, 4, progress=False)).words == "a bank of a generator"
+    assert classify(generator).kind == "generator"
+    assert classify(harvest(generator, 4, progress=False)).words == "a bank of a generator"
 
 
 @pytest.mark.usefixtures("here")
@@ -117,24 +117,24 @@ def test_what_is_nothing_is_refused_by_name(item: Any, said: str) -> None:
 # ── which level? ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def side(kind: Any, count: int | None, where: str) -> Told:
-    return Told(None, kind, f"{kind} of {count}", where, count)
+def side(kind: Any, count: int | None, where: str) -> Input:
+    return Input(None, kind, f"{kind} of {count}", where, count)
 
 
 @pytest.mark.parametrize(
     ("a", "b", "level", "why"),
     [
         (("photo", 1), ("photo", 1), "pixels", "both are single photos"),
-        (("album", 8), ("album", MOST), "sets", f"both hold at most {MOST} pictures (8 and {MOST})"),
-        (("album", MOST + 1), ("album", 5000), "distributions", f"both hold more than {MOST} ({MOST + 1} and 5,000)"),
-        (("album", 5000), ("album", MOST), "sets", "b is album of 200, too few for a distribution"),
-        (("photo", 1), ("album", 5000), "sets", "a is photo of 1, too few for a distribution"),
+        (("photos", 8), ("photos", MOST), "sets", f"both hold at most {MOST} pictures (8 and {MOST})"),
+        (("photos", MOST + 1), ("photos", 5000), "distributions", f"both hold more than {MOST} ({MOST + 1} and 5,000)"),
+        (("photos", 5000), ("photos", MOST), "sets", "b is album of 200, too few for a distribution"),
+        (("photo", 1), ("photos", 5000), "sets", "a is photo of 1, too few for a distribution"),
         (("video", None), ("video", None), "sets", "both are videos"),
-        (("video", None), ("album", 5000), "sets", "a is video"),
+        (("video", None), ("photos", 5000), "sets", "a is video"),
         (("photo", 1), ("video", None), "sets", "a is photo of 1 and b video of None"),
         (("features", 9), ("features", 9), "sets", "both are sets of features"),
         (("features", 900), ("features", 900), "distributions", "both hold more than"),
-        (("generator", None), ("album", 9), "distributions", "a is generator"),
+        (("generator", None), ("photos", 9), "distributions", "a is generator"),
         (("features", 3), ("generator", None), "distributions", "b is generator"),
     ],
 )
@@ -218,27 +218,27 @@ class TestSets(ContractOfALevel):
 
 @pytest.mark.usefixtures("here")
 def test_two_folders_are_sets() -> None:
-    found = lw.compare("one", "two", describe=colours)
+    found = lw.compare("one", "two", features=colours)
     assert found.level == "sets"
     assert isinstance(found.own, SetComparison)
     expected = lw.sets.compare(colours(media.images("one")), colours(media.images("two")))
     assert found.distance == pytest.approx(expected.distance)
     assert [Path(n).name for n in found.p.names] == ["0.png", "1.png", "2.png"]
     names, arrays = [str(p) for p in media.images("one")], [media.read_array(p) for p in media.images("two")]
-    again = lw.compare(names, arrays, describe=colours)
+    again = lw.compare(names, arrays, features=colours)
     assert again.distance == pytest.approx(found.distance)
 
 
 @pytest.mark.usefixtures("here")
 def test_a_photo_beside_a_folder_is_a_set_of_one() -> None:
-    found = lw.compare("a.png", "two", describe=colours)
+    found = lw.compare("a.png", "two", features=colours)
     assert (found.level, found.plan.shape) == ("sets", (1, 2))
     assert found.why == "a is a single photo and b a folder of 2 pictures"
 
 
 @pytest.mark.usefixtures("here")
 def test_a_large_set_has_at_most_k_points() -> None:
-    found = lw.compare(media.images("one"), media.images("two"), describe=colours, k=2)
+    found = lw.compare(media.images("one"), media.images("two"), features=colours, k=2)
     assert found.plan.shape == (2, 2)
 
 
@@ -246,11 +246,11 @@ def test_videos_are_sets_of_frames(tmp_path: Path) -> None:
     pytest.importorskip("av", reason="needs the extra video")
     for name, shade in (("a.mp4", 40), ("b.mp4", 200)):
         video(tmp_path / name, shade)
-    found = lw.compare(tmp_path / "a.mp4", tmp_path / "b.mp4", describe=colours, every=2)
+    found = lw.compare(tmp_path / "a.mp4", tmp_path / "b.mp4", features=colours, every=2)
     assert (found.level, found.why) == ("sets", "both are videos")
     assert found.plan.shape == (4, 4)
     assert [n.rpartition("#")[2] for n in found.p.names] == ["0", "2", "4", "6"]
-    mixed = lw.compare(tmp_path / "a.mp4", [PHOTO], describe=colours)
+    mixed = lw.compare(tmp_path / "a.mp4", [PHOTO], features=colours)
     assert mixed.why == "a is a video and b a list of one picture"
 
 
@@ -333,9 +333,9 @@ def test_a_bank_of_a_shipped_generator_knows_it(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     about = About(None, "likewise-fashion", "pixel", None, False, None, "gram")
     Bank(rng.normal(size=(12, 24)).astype(np.float32), rng.normal(size=(12, 2)), about=about).save(tmp_path / "bank")
-    assert told(tmp_path / "bank").words == "a bank of a generator"
+    assert classify(tmp_path / "bank").words == "a bank of a generator"
     rows = rng.normal(size=(6, 4))
-    low, high = (lw.compare(rows, tmp_path / "bank", describe=corner, rho=rho, n=12) for rho in (-3.0, 3.0))
+    low, high = (lw.compare(rows, tmp_path / "bank", features=corner, rho=rho, n=12) for rho in (-3.0, 3.0))
     assert (low.level, len(low.fake)) == ("distributions", 12)
     assert (low.fake.rows != high.fake.rows).any()
 

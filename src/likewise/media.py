@@ -11,15 +11,19 @@ import importlib
 import io
 import math
 import os
+import pickle
 import re
 import secrets
 import stat
 import struct
+import subprocess
 import sys
 import threading
 import warnings
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -123,6 +127,10 @@ def as_uint8(array: np.ndarray[Any, Any], *, where: str = "array") -> np.ndarray
 
 PICTURE_NAMES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"})
 """How names of pictures end: a file so named that cannot be read is told of, any other is passed over."""
+
+
+VIDEO_NAMES = frozenset({".avi", ".mp4", ".mov", ".mkv", ".webm", ".mpg", ".mpeg", ".m4v", ".wmv"})
+"""How names of files end that are taken for videos."""
 
 
 def images(path: str | os.PathLike[str], *, recursive: bool = True) -> list[Path]:
@@ -335,7 +343,7 @@ def _rgb(im: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
     if im.mode.startswith("I") or im.mode == "F":
         return np.repeat(_grey8(np.asarray(im))[:, :, None], 3, axis=2)
     if im.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in im.info:
-        return _over_white(np.asarray(im if im.mode == "RGBA" else im.convert("RGBA")))
+        return over_white(np.asarray(im if im.mode == "RGBA" else im.convert("RGBA")))
     return np.array(im if im.mode == "RGB" else im.convert("RGB"))
 
 
@@ -355,8 +363,8 @@ def _grey8(values: np.ndarray[Any, Any]) -> UInt8[np.ndarray, "h w"]:
     return grey
 
 
-def _over_white(rgba: UInt8[np.ndarray, "h w 4"]) -> UInt8[np.ndarray, "h w 3"]:
-    """c α + 255 (1 − α), rounded."""
+def over_white(rgba: UInt8[np.ndarray, "h w 4"]) -> UInt8[np.ndarray, "h w 3"]:
+    """Lay a transparent image over white: c α + 255 (1 − α), rounded."""
     mixed = np.empty((*rgba.shape[:2], 3), dtype=np.uint8)
     for top in range(0, len(rgba), 256):  # by bands: a large picture would need eight times its own memory
         band = rgba[top : top + 256]
@@ -565,6 +573,228 @@ def is_text(array: np.ndarray[Any, Any]) -> bool:
         return True
     codes = array.view(array.dtype.byteorder.replace("|", "=") + "u4") if array.dtype.itemsize else array[:0]
     return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes <= 0xDFFF))).any()
+
+
+# ----------------------------------------------------------------------------------------- flow files in and out
+
+FLO_MAGIC = struct.pack("<f", 202021.25)
+"""The first four bytes of a .flo file, which read "PIEH"."""
+UNKNOWN_FLOW, LARGEST_FLOW = 1e10, 1e9
+"""Middlebury marks an unknown vector by 1e10; whatever is larger than 1e9 counts as unknown."""
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+
+
+def decode_flow(path: str | os.PathLike[str]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Vectors (h, w, 2) float32 and where they are known (h, w), from a .flo or KITTI's PNG."""
+    with _regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > MOST_BYTES:
+            raise FileError(f"{path}: longer than {MOST_BYTES >> 20} MB, too long for a flow file")
+        data = stream.read()
+    if data.startswith(FLO_MAGIC):
+        return _decode_flo(data, str(path))
+    if data.startswith(PNG_MAGIC):
+        return _decode_kitti(data, str(path))
+    raise FileError(f"{path}: neither .flo nor a PNG of KITTI; it starts with {data[:8]!r}")
+
+
+def encode_flow(path: str | os.PathLike[str], vectors: np.ndarray[Any, Any], valid: np.ndarray[Any, Any]) -> Path:
+    """Write vectors (h, w, 2), known where `valid`, in the format of the suffix: .flo, or .png as KITTI has it."""
+    import cv2
+
+    suffix, (height, width) = Path(path).suffix.lower(), valid.shape
+    if suffix == ".flo":
+        if (np.abs(vectors) > LARGEST_FLOW).any():
+            raise InputError("flow: a component above 1e9 px means unknown in a .flo; mark such pixels False in valid")
+        known = np.where(valid[..., None], vectors, np.float32(UNKNOWN_FLOW)).astype("<f4")
+        return write_bytes(path, FLO_MAGIC + struct.pack("<ii", width, height) + known.tobytes())
+    if suffix != ".png":
+        raise InputError(f"path: expected a name that ends in .flo or .png, got {os.fspath(path)!r}")
+    steps = np.rint(vectors.astype(np.float64) * 64) + 32768
+    if ((steps < 0) | (steps > 65535)).any():
+        extremes = f"{vectors.min():g} to {vectors.max():g}"
+        raise InputError(f"flow: KITTI's PNG holds vectors from −512 to 511.98 px, got {extremes}; write a .flo")
+    rgb = np.concatenate([steps * valid[..., None], valid[..., None]], axis=2).astype(np.uint16)
+    return write_bytes(path, cv2.imencode(".png", rgb[..., ::-1])[1].tobytes())
+
+
+def _decode_flo(data: bytes, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Magic, width and height as int32, then u and v of each pixel as float32, row by row, little-endian."""
+    if len(data) < 12:
+        raise FileError(f"{name}: ends within its header; it is truncated")
+    width, height = struct.unpack("<ii", data[4:12])
+    _count((width, height), name, MOST_PIXELS)
+    if len(data) - 12 != 8 * width * height:
+        raise FileError(
+            f"{name}: {width} × {height} vectors are {8 * width * height:,} bytes, and it holds {len(data) - 12:,}"
+        )
+    raw = np.frombuffer(data, dtype="<f4", offset=12).reshape(height, width, 2)
+    known = (np.abs(raw) <= LARGEST_FLOW).all(axis=2)  # NaN is not, either
+    return np.where(known[..., None], raw, np.float32(0)).astype(np.float32), known
+
+
+def _decode_kitti(data: bytes, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(value − 2^15) / 64 of the red and the green channel; blue is 1 where the flow is known, else 0."""
+    import cv2
+
+    if len(data) < 33 or data[12:16] != b"IHDR":
+        raise FileError(f"{name}: a PNG without a header; it is damaged")
+    width, height, bits, colour, *rest = struct.unpack(">IIBBBBB", data[16:29])
+    _count((width, height), name, MOST_PIXELS)
+    if (bits, colour, *rest) != (16, 2, 0, 0, 0):
+        raise FileError(f"{name}: {bits} bits, colour type {colour}; KITTI's flow is a plain PNG of 16 bits in RGB")
+    _check_png(data, height * (1 + 6 * width), name)
+    values = cv2.imdecode(np.frombuffer(data, dtype=np.uint8), cv2.IMREAD_UNCHANGED)
+    if values is None or values.dtype != np.uint16 or values.shape != (height, width, 3):
+        raise FileError(f"{name}: damaged: its data cannot be decoded")
+    vectors = (values[..., 2:0:-1].astype(np.float32) - np.float32(32768)) / np.float32(64)
+    return vectors, values[..., 0] > 0
+
+
+def _check_png(data: bytes, size: int, name: str) -> None:
+    """Refuse a PNG whose chunks do not end in IEND or whose data does not unpack to exactly `size` bytes.
+
+    libpng fills what is missing with zeros, which would pass for flow.
+    """
+    at, packed, kind = 8, [], b""
+    while kind != b"IEND":
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        content = data[at + 8 : at + 8 + length]
+        check = data[at + 8 + length : at + 12 + length]
+        if len(check) != 4 or zlib.crc32(kind + content) != int.from_bytes(check, "big"):
+            raise FileError(f"{name}: a chunk is cut off or its checksum wrong; it is truncated or damaged")
+        packed += [content] if kind == b"IDAT" else []
+        at += 12 + length
+    unpacker = zlib.decompressobj()
+    try:
+        unpacked = len(unpacker.decompress(b"".join(packed), size + 1))
+    except zlib.error as error:
+        raise FileError(f"{name}: damaged: {error}") from None
+    if unpacked != size or not unpacker.eof:
+        raise FileError(f"{name}: its size asks for {size:,} bytes, and it holds {unpacked:,}; it is damaged")
+
+
+# ------------------------------------------------------------------------------- arrays of objects, MATLAB files
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Rebuilds NumPy arrays, numbers, text and plain containers; any other name is refused, never called."""
+
+    ALLOWED = frozenset(
+        (module, name)
+        for package in ("numpy.core", "numpy._core", "numpy")
+        for module, name in (
+            (f"{package}.multiarray", "_reconstruct"),
+            (f"{package}.multiarray", "scalar"),
+            (f"{package}.numeric", "_frombuffer"),
+            (package, "ndarray"),
+            (package, "dtype"),
+        )
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        """One of the few names that arrays are made of."""
+        if (module, name) not in self.ALLOWED:
+            raise FileError(f"names {module}.{name}, which arrays do not need; nothing was run")
+        return super().find_class(module, name)
+
+
+def unpickle_arrays(data: bytes, name: str) -> Any:
+    """Arrays of Python objects from a pickle of a stranger: data is rebuilt, nothing else is ever called."""
+    try:
+        return _ArrayUnpickler(io.BytesIO(data)).load()
+    except FileError as error:
+        raise FileError(f"{name}: {error}") from None
+    except Exception as error:  # a damaged stream can raise anything
+        raise FileError(f"{name}: damaged: {error or type(error).__name__}") from None
+
+
+_READ_MAT = """
+import pickle, resource, sys
+from scipy.io import loadmat
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+memory = 2 * int(sys.argv[2]) + (2 << 30)
+resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+values = loadmat(sys.argv[1], variable_names=sys.argv[3:], appendmat=False, chars_as_strings=True)
+kept = {k: v for k, v in values.items() if k in sys.argv[3:]}
+sys.stdout.buffer.write(pickle.dumps(kept, protocol=4))
+"""
+"""A program: the named variables of a MATLAB file, read under limits of time and memory."""
+
+
+def read_mat(
+    path: str | os.PathLike[str], names: Iterable[str], *, most_bytes: int = MOST_ARRAY_BYTES
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Those of the named variables that a MATLAB file (version 7 or older) holds, as `scipy.io.loadmat` gives them.
+
+    SciPy reads it in a child process with limits, so that a hostile file can end nothing but that.
+    """
+    with _regular(path) as stream:
+        if os.fstat(stream.fileno()).st_size > most_bytes:
+            raise FileError(f"{path}: longer than {most_bytes:,} bytes, too long for a MATLAB file")
+    command = [sys.executable, "-c", _READ_MAT, os.fspath(path), str(most_bytes), *names]
+    child = subprocess.run(command, capture_output=True, check=False)
+    if child.returncode or len(child.stdout) > 2 * most_bytes:
+        said = child.stderr.decode("utf-8", "replace").strip().splitlines()
+        why = said[-1] if said and child.returncode > 0 else "too long, too large or damaged"
+        raise FileError(f"{path}: not a readable MATLAB file: {why[:200]}")
+    values: dict[str, np.ndarray[Any, Any]] = unpickle_arrays(child.stdout, str(path))
+    return values
+
+
+# ------------------------------------------------------------------------------------------------------------ EXIF
+
+FILM_WIDTH = 36.0
+"""The width of the film, in mm, that "focal length in 35 mm film" is told for."""
+
+
+@dataclass(frozen=True)
+class Exif:
+    """What a camera wrote into a photo; None where it is not told.
+
+    `focal` is the focal length over the longest side, `place` (latitude, longitude, altitude), `time` as written.
+    """
+
+    make: str = ""
+    focal: float | None = None
+    place: tuple[float, float, float] | None = None
+    time: str | None = None
+
+
+def read_exif(path: str | os.PathLike[str]) -> Exif:
+    """The EXIF of a photo; whatever is missing or damaged counts as not told."""
+    if not is_image(path):
+        raise FileError(f"{path}: not an image")
+    try:
+        with opened(path) as image:
+            exif = image.getexif()
+            details, gps = exif.get_ifd(0x8769), exif.get_ifd(0x8825)
+            make = " ".join(str(exif.get(tag, "")).strip() for tag in (0x010F, 0x0110)).strip()
+            time = str(details.get(0x9003) or exif.get(0x0132) or "").strip("\0 ") or None
+    except Exception:  # damaged EXIF can raise anything
+        return Exif()
+    return Exif(make, _focal(details.get(0xA405)), _place(gps), time)
+
+
+def _focal(film: Any) -> float | None:
+    """f₃₅ / 36 mm: the focal length as a share of the longest side."""
+    try:
+        value = float(film)
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+    return value / FILM_WIDTH if 5.0 <= value <= 2000.0 else None
+
+
+def _place(gps: Any) -> tuple[float, float, float] | None:
+    try:
+        north, east = (
+            (1.0 if str(gps[mark]) in "NE" else -1.0) * sum(float(v) / 60.0**k for k, v in enumerate(gps[tag][:3]))
+            for mark, tag in ((1, 2), (3, 4))
+        )
+        height = float(gps.get(6, 0.0)) * (-1.0 if gps.get(5, b"\0") in (1, b"\1") else 1.0)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
+        return None
+    known = np.isfinite([north, east, height]).all() and abs(north) <= 90 and abs(east) <= 180 and (north or east)
+    return (north, east, height) if known else None
 
 
 # ------------------------------------------------------------------------------------------------------- files out

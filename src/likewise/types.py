@@ -2,18 +2,143 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import io
 import json
-from collections.abc import Hashable
+import os
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from likewise import media
 from likewise.errors import InputError, ShapeError
 
 Array = NDArray[np.float64]
+
+
+ROUNDING = 1e-4
+"""How far resampled floats may lie beyond [0, 1] and still count as an image: what bicubic filters overshoot."""
+
+
+class Image:
+    """One image, decoded at most once; while it is in use it keeps what was computed from it.
+
+    Parameters
+    ----------
+    source : str, PathLike, Pillow image, array or Tensor
+        A file; any Pillow image; an array (h, w), (h, w, 1), (h, w, 3) or (h, w, 4) or a tensor (h, w) or (c, h, w) as
+        uint8, uint16 or floats in [0, 1]. Grey is repeated, transparency laid over white.
+    name : str, optional
+        What it is called in results; by default its path, or "" for what came from memory.
+    where : str
+        What it is called in errors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> image = Image(np.zeros((4, 6), np.uint8), name="black")
+    >>> image.pixels.shape, tuple(image.tensor.shape)
+    ((4, 6, 3), (3, 4, 6))
+    """
+
+    def __init__(self, source: Any, *, name: str | None = None, where: str = "image") -> None:
+        self.path = Path(source) if isinstance(source, str | os.PathLike) else None
+        self.where = where
+        self._source = _channels_last(source, where) if hasattr(source, "shape") else source
+        if self.path is None and not hasattr(source, "shape") and not hasattr(source, "getexif"):
+            raise InputError(
+                f"{where}: expected a path, an array, a Pillow image or a tensor, got {type(source).__name__}"
+            )
+        own = str(getattr(source, "filename", "") if self.path is None else self.path)
+        self.name = own if name is None else name
+        self._kept: dict[Hashable, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"Image({self.name or 'from memory'})"
+
+    @property
+    def pixels(self) -> NDArray[np.uint8]:
+        """uint8 (h, w, 3), upright, RGB; decoded when first asked for."""
+        return np.asarray(self.remember("pixels", self._decode))
+
+    @property
+    def tensor(self) -> Any:
+        """A float32 tensor (3, h, w) in [0, 1]; deep arrays and floats keep their precision."""
+        import torch  # here: who compares sets of numbers never pays for it
+
+        deep = isinstance(self._source, np.ndarray) and self._source.dtype != np.uint8
+        values = _unit_rgb(self._source) if deep else self.pixels.astype(np.float32) / np.float32(255)
+        return torch.from_numpy(np.ascontiguousarray(np.moveaxis(values, -1, 0)))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        h, w = self.pixels.shape[:2]
+        return int(h), int(w)
+
+    @property
+    def exif(self) -> media.Exif:
+        """What the camera wrote: its make, focal length, place and time, each None where it is not told."""
+        nothing = media.Exif()
+        return cast(media.Exif, self.remember("exif", lambda: media.read_exif(self.path) if self.path else nothing))
+
+    def reduced(self, side: int) -> NDArray[np.uint8]:
+        """The pixels, or, of a large JPEG that is not decoded yet, a fraction whose shortest side is still ≥ `side`."""
+        if self.path is None or "pixels" in self._kept:
+            return self.pixels
+        return np.asarray(self.remember(("reduced", side), lambda: media.read_array(str(self.path), side=side)))
+
+    def remember(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives, computed once for this image and key."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def _decode(self) -> NDArray[np.uint8]:
+        if self.path is not None:
+            return media.read_array(self.path)
+        if not isinstance(self._source, np.ndarray):
+            return media.from_pillow(self._source)
+        if self._source.dtype != np.uint8:
+            return np.asarray(np.rint(_unit_rgb(self._source) * 255), dtype=np.uint8)
+        if self._source.shape[2] == 4:
+            return media.over_white(self._source)
+        return np.ascontiguousarray(np.broadcast_to(self._source, (*self._source.shape[:2], 3)))
+
+
+def _channels_last(source: Any, where: str) -> NDArray[Any]:
+    """An array or a tensor of one image as (h, w, 1 | 3 | 4), its type and range checked."""
+    tensor = hasattr(source, "detach")
+    values = _plain(source.float() if tensor and source.dtype.itemsize == 2 else source, None, where)
+    if values.ndim == 2:
+        values = values[..., None]
+    elif tensor and values.ndim == 3:
+        values = np.moveaxis(values, 0, -1)
+    if values.ndim != 3 or values.shape[2] not in (1, 3, 4) or values.size == 0:
+        wanted = "a tensor (h, w) or (3, h, w)" if tensor else "(h, w), (h, w, 3) or (h, w, 4)"
+        raise ShapeError(f"{where}: expected {wanted}, got shape {tuple(source.shape)}")
+    if values.dtype in (np.uint8, np.uint16):
+        return values
+    if not np.issubdtype(values.dtype, np.floating):
+        raise InputError(f"{where}: expected uint8, uint16, or floats in [0, 1], got {values.dtype}")
+    if not (values.min() >= -ROUNDING and values.max() <= 1 + ROUNDING):
+        raise InputError(f"{where}: expected floats in [0, 1], got {values.min():g} to {values.max():g}")
+    return values
+
+
+def _unit_rgb(values: NDArray[Any]) -> NDArray[np.float32]:
+    """(h, w, 1 | 3 | 4) of any depth as float32 (h, w, 3) in [0, 1], transparency over white."""
+    top = np.iinfo(values.dtype).max if values.dtype.kind == "u" else 1
+    unit = np.clip(values.astype(np.float32) / np.float32(top), 0, 1)
+    if unit.shape[2] == 4:
+        alpha = unit[..., 3:]
+        unit = unit[..., :3] * alpha + (1 - alpha)
+    return np.repeat(unit, 3, axis=2) if unit.shape[2] == 1 else unit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,10 +241,19 @@ class Comparison:
         """The comparison as JSON; with `path`, also written there, atomically."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
         if path is not None:
-            from likewise.media import write_text
-
-            write_text(path, text + "\n")
+            media.write_text(path, text + "\n")
         return text
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the words and the picture."""
+        words = f"<pre>{html.escape(repr(self))}</pre>"
+        try:
+            figure = self.plot()
+        except InputError:  # it has none
+            return words
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=80)
+        return f'{words}<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
 @dataclass(frozen=True)
@@ -206,6 +340,72 @@ def _known(valid: Any, size: tuple[int, ...]) -> NDArray[np.bool_]:
     if mask.shape != size:
         raise ShapeError(f"valid: expected {size}, as the vectors have, got shape {mask.shape}")
     return mask
+
+
+def read_flow(path: str | os.PathLike[str]) -> Flow:
+    """Read a flow file: Middlebury's .flo or KITTI's 16-bit PNG, judged by its first bytes.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        The file.
+
+    Returns
+    -------
+    Flow
+        Unknown pixels (in .flo a component above 1e9 or NaN, in a PNG a third channel of 0) are False in `valid`, which
+        is None where every vector is known.
+
+    Raises
+    ------
+    FileError
+        It is missing, damaged, or of another kind.
+
+    Examples
+    --------
+    >>> import likewise as lw, numpy as np
+    >>> lw.pixels.write_flow("/tmp/likewise-doctest.flo", np.zeros((2, 3, 2))).name
+    'likewise-doctest.flo'
+    >>> lw.pixels.read_flow("/tmp/likewise-doctest.flo")
+    Flow(2 × 3, 0.00 px in the mean)
+    """
+    vectors, valid = media.decode_flow(path)
+    return Flow(vectors, None if valid.all() else valid)
+
+
+def write_flow(path: str | os.PathLike[str], flow: Any, valid: Any = None) -> Path:
+    """Write a flow as Middlebury's .flo or KITTI's .png, by the suffix, atomically.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        A .flo keeps float32 as it is; a .png rounds to 1/64 px and holds −512 … 511.98.
+    flow : Flow or array (h, w, 2)
+        Pixels, x then y.
+    valid : array (h, w) of bool, optional
+        Where vectors are known; a Flow has its own.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        The suffix is another, or the format cannot hold the vectors.
+
+    Examples
+    --------
+    >>> import likewise as lw, numpy as np
+    >>> lw.pixels.write_flow("/tmp/likewise-doctest.flo", np.zeros((2, 3, 2))).name
+    'likewise-doctest.flo'
+    """
+    if isinstance(flow, Flow) and valid is not None:
+        raise InputError("valid: the Flow has its own; give either a Flow or vectors with valid")
+    given = flow if isinstance(flow, Flow) else Flow(flow, valid)
+    known = np.ones((given.height, given.width), dtype=bool) if given.valid is None else given.valid
+    return media.encode_flow(path, given.vectors, known)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -17,9 +17,10 @@ from PIL import Image
 import likewise as lw
 from likewise import cli
 from likewise.cli.sets_evaluate import Watched, confusion
-from likewise.cli.sources import Reader, thumbnails
+from likewise.cli.sources import Reader
 from likewise.errors import InputError
 from likewise.sets import data
+from likewise.sets.data import thumbnails
 from likewise.types import Signature
 from worlds import layouts as worlds
 from worlds.command import Ran

@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from likewise.distributions.compare import compare
-from likewise.distributions.features import Features, features
 from likewise.distributions.latents import Normal
 from likewise.distributions.metrics import SmallSampleWarning
 from likewise.distributions.model import Generator
 from likewise.errors import FileError, InputError, ShapeError
+from likewise.nn.features import Features, extract
 
 
 class Colours:
@@ -71,33 +71,33 @@ def test_every_form_of_the_same_pictures_gives_the_same_rows(tmp_path: Path) -> 
         [str(f) for f in files],
         there,
     ):
-        found = features(source, Colours())
+        found = extract(source, Colours())
         np.testing.assert_allclose(found.rows, expected, atol=1e-6)
         assert found.net == "colours"
-    assert features(files, Colours()).names == tuple(str(f) for f in files)
+    assert extract(files, Colours()).names == tuple(str(f) for f in files)
     arrays.flags.writeable = False
-    np.testing.assert_allclose(features(arrays, Colours()).rows, expected, atol=1e-6)
-    grey = features(arrays[..., 0], lambda x: x.flatten(1))
+    np.testing.assert_allclose(extract(arrays, Colours()).rows, expected, atol=1e-6)
+    grey = extract(arrays[..., 0], lambda x: x.flatten(1))
     assert grey.rows.shape == (70, 36)
 
 
 def test_pictures_of_different_sizes_are_described_in_their_own() -> None:
     mixed = [*pictures(3), *pictures(2, size=(8, 4)), *pictures(1)]
     net = Colours()
-    assert features(mixed, net).rows.shape == (6, 6)
+    assert extract(mixed, net).rows.shape == (6, 6)
     assert net.seen == [(3, 3, 6, 6), (2, 3, 8, 4), (1, 3, 6, 6)]
     with pytest.raises(ShapeError, match="must pool"):
-        features([*pictures(1), *pictures(1, size=(8, 4))], lambda x: x.flatten(1))
+        extract([*pictures(1), *pictures(1, size=(8, 4))], lambda x: x.flatten(1))
 
 
 def test_a_generator_is_drawn_as_often_as_the_other_side_has_pictures() -> None:
-    found = compare(pictures(30), generator(), describe=Colours())
+    found = compare(pictures(30), generator(), features=Colours())
     assert found.distance.n_fake == found.distance.n_real == 30
-    assert compare(generator(), pictures(30), describe=Colours(), n=50).distance.n_real == 50
-    again = compare(pictures(30), generator(), describe=Colours(), seed=0)
+    assert compare(generator(), pictures(30), features=Colours(), n=50).distance.n_real == 50
+    again = compare(pictures(30), generator(), features=Colours(), seed=0)
     assert again.to_json() == found.to_json()
-    assert compare(pictures(30), generator(), describe=Colours(), seed=1).distance != found.distance
-    two = compare(generator(), generator(), describe=Colours(), n=40)
+    assert compare(pictures(30), generator(), features=Colours(), seed=1).distance != found.distance
+    two = compare(generator(), generator(), features=Colours(), n=40)
     assert two.distance > 0
 
 
@@ -116,7 +116,7 @@ def test_a_conditional_generator_draws_classes() -> None:
         seen.append(y)
         return z + y[:, None]
 
-    features(Generator(net, Normal(2), labels=3), n=50, where="fake")
+    extract(Generator(net, Normal(2), labels=3), n=50, where="fake")
     assert set(torch.cat(seen).tolist()) == {0, 1, 2}
 
 
@@ -124,7 +124,7 @@ def test_a_module_is_held_in_evaluation_mode_and_given_back() -> None:
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5))
     net.train()
     x = torch.rand(8, 3, 4, 4)
-    np.testing.assert_array_equal(features(x, net).rows, x.flatten(1).numpy())
+    np.testing.assert_array_equal(extract(x, net).rows, x.flatten(1).numpy())
     assert net.training
 
 
@@ -132,28 +132,28 @@ def test_two_nets_of_one_class_have_two_names() -> None:
     torch.manual_seed(0)
     one, two = (torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2)) for _ in range(2))
     x, y = torch.rand(9, 3, 2, 2), torch.rand(9, 3, 2, 2)
-    a, b = compare(x, y, describe=one), compare(x, y, describe=two)
+    a, b = compare(x, y, features=one), compare(x, y, features=two)
     assert a.net != b.net
-    assert a.net == compare(x, y, describe=one).net
+    assert a.net == compare(x, y, features=one).net
     with pytest.raises(InputError, match="differ in net"):
         _ = a.distance < b.distance
 
 
 def test_the_smooth_net_is_near_the_default_and_has_gradients() -> None:
-    from likewise.distributions.describers import PhotoFeatures
+    from likewise.nn.features import PhotoFeatures
 
     r = np.random.default_rng(0)
     coarse = torch.as_tensor(r.uniform(size=(2, 3, 4, 4)), dtype=torch.float32)
     x = torch.nn.functional.interpolate(coarse, (240, 240), mode="bicubic").clamp(0, 1)
-    smooth, default = PhotoFeatures()(x).numpy(), features(x).rows
+    smooth, default = PhotoFeatures()(x).numpy(), extract(x).rows
     assert (np.sum(smooth * default, 1) > 0.85).all()
     np.testing.assert_allclose(PhotoFeatures(-1)(2 * x - 1).numpy(), smooth, atol=1e-3)
-    assert features(x, PhotoFeatures()).net != features(x).net
+    assert extract(x, PhotoFeatures()).net != extract(x).net
     small = torch.rand(1, 1, 32, 32, requires_grad=True)
     PhotoFeatures()(small)[0, :8].sum().backward()
     assert small.grad is not None
     assert float(small.grad.abs().sum()) > 0
-    with pytest.raises(ShapeError, match="pictures"):
+    with pytest.raises(ShapeError, match="images"):
         PhotoFeatures()(torch.zeros(2, 5))
     with pytest.raises(InputError, match="low < high"):
         PhotoFeatures(1.0, 0.0)
@@ -161,12 +161,12 @@ def test_the_smooth_net_is_near_the_default_and_has_gradients() -> None:
 
 def test_precomputed_features_meet_a_described_side() -> None:
     x = pictures(30)
-    kept = features(x, Colours())
+    kept = extract(x, Colours())
     assert (
-        compare(kept, pictures(30, 1), describe=Colours()).to_json()
-        == compare(x, pictures(30, 1), describe=Colours()).to_json()
+        compare(kept, pictures(30, 1), features=Colours()).to_json()
+        == compare(x, pictures(30, 1), features=Colours()).to_json()
     )
-    bare = compare(kept.rows, pictures(30, 1), describe=Colours())
+    bare = compare(kept.rows, pictures(30, 1), features=Colours())
     assert bare.net == "colours"
 
 
@@ -174,33 +174,33 @@ def test_precomputed_features_meet_a_described_side() -> None:
     ("source", "describe", "error", "words"),
     [
         (torch.full((4, 3, 5, 5), -0.5), None, InputError, "in \\[0, 1\\]"),
-        (torch.rand(4, 3, 5, 5), lambda x: x.flatten(1)[:2], ShapeError, "one row a picture"),
+        (torch.rand(4, 3, 5, 5), lambda x: x.flatten(1)[:2], ShapeError, "one row an image"),
         (torch.rand(4, 3, 5, 5), lambda x: x.flatten(1) * np.nan, InputError, "NaN"),
-        (torch.rand(4, 3, 5, 5), lambda x: x.sum(), ShapeError, "describe"),
+        (torch.rand(4, 3, 5, 5), lambda x: x.sum(), ShapeError, "features"),
         (torch.zeros(4, 3, 5, 5, dtype=torch.int64), Colours(), InputError, "uint8 or floats"),
-        ([], None, ShapeError, "at least one picture"),
+        ([], None, InputError, "at least one image"),
         (["a", 3], None, InputError, "in the list"),
         (b"x", None, InputError, "got bytes"),
         (np.zeros((0, 3)), None, ShapeError, "features"),
-        ("no/such/folder", None, FileError, "no such folder"),
+        ("no/such/folder", None, FileError, "no such file or folder"),
     ],
 )
 def test_wrong_sources_are_named(source, describe, error, words) -> None:
     with pytest.raises(error, match=words) as caught:
-        features(source, describe, where="real")
+        extract(source, describe, where="real")
     assert "real" in str(caught.value) or "describe" in str(caught.value) or "no/such" in str(caught.value)
 
 
 def test_files_of_features_must_hold_one_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", a=np.ones((2, 2)), b=np.ones((2, 2)))
     with pytest.raises(FileError, match="expected one array"):
-        features(tmp_path / "two.npz")
+        extract(tmp_path / "two.npz")
     (tmp_path / "text.txt").write_text("x")
-    with pytest.raises(FileError, match="expected a folder"):
-        features(tmp_path / "text.txt")
+    with pytest.raises(FileError, match="neither an image nor a video"):
+        extract(tmp_path / "text.txt")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileError, match="no pictures"):
-        features(tmp_path / "empty")
+        extract(tmp_path / "empty")
 
 
 def test_unreadable_files_stop_or_are_named_and_left_out(tmp_path: Path) -> None:
@@ -209,15 +209,15 @@ def test_unreadable_files_stop_or_are_named_and_left_out(tmp_path: Path) -> None
     (there / "2.png").write_bytes(whole[: len(whole) // 2])
     (there / "no.jpg").write_bytes(b"")
     with pytest.raises(FileError, match=r"no\.jpg"):
-        features(there, Colours())
-    found = features(there, Colours(), on_error="skip")
+        extract(there, Colours())
+    found = extract(there, Colours(), on_error="skip")
     assert len(found) == 4
     assert [Path(name).name for name, _ in found.skipped] == ["no.jpg", "2.png"]
     assert "2.png" not in " ".join(found.names or ())
     for p in there.iterdir():
         p.write_bytes(whole[:60])
     with pytest.raises(FileError, match="none of"):
-        features(there, Colours(), on_error="skip")
+        extract(there, Colours(), on_error="skip")
 
 
 # -------------------------------------------------------------------------------------------------------- uncovered
@@ -228,21 +228,21 @@ def test_the_pictures_that_nothing_covers_are_named_the_farthest_first(tmp_path:
     a, b = folder(tmp_path / "a", 30), folder(tmp_path / "b", 30, seed=1)
     for name, tint in (("red", (255, 0, 0)), ("green", (0, 255, 0)), ("blue", (0, 0, 200))):
         Image.new("RGB", (6, 6), tint).save(a / f"{name}.png")
-    found = compare(a, b, describe=Colours())
+    found = compare(a, b, features=Colours())
     lost = [Path(name).stem for name in found.uncovered]
     assert {"red", "green", "blue"} <= set(lost)
     margin = found.support.real.margin[found.support.uncovered]
     assert (np.diff(margin) <= 0).all()
     assert (margin > 0).all()
     assert len(lost) / 33 == pytest.approx(1 - float(found.recall))
-    assert compare(a, a, describe=Colours()).uncovered == ()
+    assert compare(a, a, features=Colours()).uncovered == ()
     record = json.loads(found.to_json())
     assert [Path(row["sample"]).stem for row in record["uncovered"]] == lost
     assert Path(record["uncovered"][0]["nearest"]).parent.name == "b"
 
 
 def test_the_json_says_net_sizes_and_k() -> None:
-    found = compare(pictures(30), pictures(20, 1), describe=Colours(), k=2)
+    found = compare(pictures(30), pictures(20, 1), features=Colours(), k=2)
     record = json.loads(found.to_json())
     assert (record["net"], record["n_real"], record["n_fake"], record["k"]) == ("colours", 30, 20, 2)
     assert set(record["figures"]) == {"frechet", "kid", "precision", "recall", "density", "coverage"}
@@ -253,7 +253,7 @@ def test_the_json_says_net_sizes_and_k() -> None:
 
 def test_few_pictures_warn_and_say_how_many() -> None:
     with pytest.warns(SmallSampleWarning, match="5 real and 6 fake"):
-        compare(pictures(5), pictures(6, 1), describe=Colours())
+        compare(pictures(5), pictures(6, 1), features=Colours())
 
 
 # ---------------------------------------------------------------------------------------------------------- picture
@@ -265,7 +265,7 @@ def words(figure) -> str:
 
 def test_the_picture_shows_the_uncovered_and_their_nearest(tmp_path: Path) -> None:
     a, b = pictures(30), pictures(30, 1, tint=0.9)
-    found = compare(a, b, describe=Colours())
+    found = compare(a, b, features=Colours())
     figure = found.plot(tmp_path / "a.png", labels=("old", "new"))
     lost = min(16, len(found.uncovered))
     kept = min(8, 30 - len(found.uncovered))
@@ -282,14 +282,14 @@ def test_the_picture_shows_the_uncovered_and_their_nearest(tmp_path: Path) -> No
 
 def test_a_comparison_with_nothing_uncovered_is_drawn_and_so_is_one_with_nothing_covered() -> None:
     a = pictures(12)
-    assert "none" in words(compare(a, a, describe=Colours()).plot())
-    far = compare(a, pictures(12, tint=3.0), describe=lambda x: x.mean((2, 3)))
+    assert "none" in words(compare(a, a, features=Colours()).plot())
+    far = compare(a, pictures(12, tint=3.0), features=lambda x: x.mean((2, 3)))
     assert "0 of 12" in words(far.plot())
 
 
 def test_pictures_of_a_generator_are_made_again_for_the_drawing() -> None:
-    found = compare(pictures(30), generator(), describe=Colours())
-    shown = found.fake.pictures([3])[0]
+    found = compare(pictures(30), generator(), features=Colours())
+    shown = found.fake.images([3])[0]
     z = Normal(3).sample(30, np.random.default_rng(0))[3]
     np.testing.assert_allclose(shown[0, 0] / 255, 1 / (1 + np.exp(-z)), atol=0.003)
 
@@ -344,7 +344,7 @@ def test_files_are_read_as_grey_for_a_net_of_one_plane(tmp_path: Path) -> None:
     for i, picture in enumerate(grey):
         write_image(tmp_path / f"{i:02d}.png", np.repeat(picture[:, :, None], 3, axis=2))
     batch = torch.from_numpy(grey)[:, None].float() / 255
-    found = compare(tmp_path, batch, describe=lambda x: x.flatten(1))
+    found = compare(tmp_path, batch, features=lambda x: x.flatten(1))
     assert found.distance == pytest.approx(0, abs=1e-9)
     assert found.recall == 1
 

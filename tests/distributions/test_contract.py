@@ -8,7 +8,7 @@ import pytest
 import likewise as lw
 from likewise import numeric
 from likewise.distributions.compare import compare
-from likewise.distributions.features import Features, features
+from likewise.nn.features import Features, extract
 from likewise.sets.transport import solvers as transport
 from worlds.contract import ContractOfALevel
 
@@ -32,7 +32,7 @@ class TestDistributions(ContractOfALevel):
             (lambda: compare(x, y[:, :2]), "fake"),
             (lambda: compare(x, y, k=0), "k"),
             (lambda: compare(x, y, k=40), "k"),
-            (lambda: compare(x, y, describe="lenet"), "describe"),
+            (lambda: compare(x, y, features="lenet"), "describe"),
             (lambda: compare(np.zeros((3, 2, 2, 2, 2)), y), "real"),
             (lambda: compare(np.array([["a", "b"]] * 9), y), "real"),
         ]
@@ -77,11 +77,11 @@ def test_the_default_net_gives_the_rows_of_the_images_level(tmp_path):
         smooth = np.kron(r.integers(0, 256, (h // 10 + 1, w // 10 + 1, 3)), np.ones((10, 10, 1)))[:h, :w]
         Image.fromarray(smooth.astype(np.uint8)).save(tmp_path / f"{i}.png")
         paths.append(tmp_path / f"{i}.png")
-    own, theirs = features(paths), lw.images.default()
+    own, theirs = extract(paths), lw.images.default()
     np.testing.assert_allclose(own.rows, theirs.embed(paths), atol=1e-6)
     assert own.net == theirs.name
-    assert features(paths, theirs).net == own.net
-    np.testing.assert_allclose(features(tmp_path, theirs).rows, own.rows, atol=1e-6)
+    assert extract(paths, theirs).net == own.net
+    np.testing.assert_allclose(extract(tmp_path, theirs).rows, own.rows, atol=1e-6)
 
 
 def test_precomputed_features_of_another_net_are_refused():

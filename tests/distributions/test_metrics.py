@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likewise.distributions import metrics
-from likewise.distributions.features import Features
 from likewise.distributions.marchenko import MarchenkoPastur, marchenko_pastur
 from likewise.distributions.metrics import Figure, SmallSampleWarning
 from likewise.errors import InputError, ShapeError
+from likewise.nn.features import Features
 
 
 def sample(n: int, d: int = 3, seed: int = 0, shift: float = 0.0) -> np.ndarray:
@@ -253,8 +253,8 @@ def test_quality_and_diversity_are_told_apart() -> None:
         (lambda X: metrics.frechet(X, np.full((5, 3), np.nan)), "fake"),
         (lambda X: metrics.kid(Features(X, "a"), Features(X, "b")), "described by b, but real by a"),
         (lambda X: metrics.kid(X, 3), "fake"),
-        (lambda X: metrics.kid("/no/such/folder", X), "no such folder"),
-        (lambda X: metrics.kid(X, X, describe=3), "describe"),
+        (lambda X: metrics.kid("/no/such/folder", X), "no such file or folder"),
+        (lambda X: metrics.kid(X, X, features=3), "features"),
     ],
 )
 def test_wrong_arguments_are_named(call, name: str) -> None:

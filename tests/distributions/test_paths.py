@@ -133,7 +133,7 @@ def test_conditional_generators_keep_their_class_along_a_path() -> None:
 def test_the_distance_may_be_that_of_a_net() -> None:
     net = torch.nn.Linear(4, 2, bias=False).double().requires_grad_(False)
     ends = np.random.default_rng(0).normal(size=(6, 4))
-    found = path_length(lambda z: z.double(), latents=ends, path="lerp", describe=net, step=0.3)
+    found = path_length(lambda z: z.double(), latents=ends, path="lerp", features=net, step=0.3)
     expected = (((ends[3:] - ends[:3]) @ net.weight.numpy().T) ** 2).sum(1)
     np.testing.assert_allclose(found.distances, expected, rtol=1e-4)
     assert found.value.net.startswith("Linear-")
@@ -150,7 +150,7 @@ def test_an_embedder_of_8_bits_is_refused_for_small_steps_and_the_default_net_is
 
     ends = np.random.default_rng(0).normal(size=(4, 2))
     with pytest.raises(InputError, match="8 bits"):
-        path_length(net, latents=ends, describe=lw.images.default())
+        path_length(net, latents=ends, features=lw.images.default())
     short, less = (path_length(net, latents=ends, path="lerp", kind="end", step=step) for step in (1e-2, 5e-3))
     np.testing.assert_allclose(short.distances, less.distances, rtol=0.1)
     assert (short.distances > 0).all()

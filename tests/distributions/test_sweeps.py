@@ -90,7 +90,7 @@ def test_pictures_make_a_grid_and_a_plot(tmp_path):
     generator = Generator(pictures, Normal(2), name="pictures")
     bank = harvest(generator, 60, progress=False)
     real = generator.draw(30, seed=5)
-    found = sweep(generator, bank, RHOS, real=real, describe=lambda x: x.flatten(1), n=30)
+    found = sweep(generator, bank, RHOS, real=real, features=lambda x: x.flatten(1), n=30)
     found.plot(tmp_path / "frontier.png")
     found.grid(tmp_path / "grid.png")
     assert len(found.pictures) == len(RHOS)

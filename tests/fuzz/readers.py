@@ -57,7 +57,7 @@ def film(path: Path) -> None:
 
 
 def flow(path: Path) -> None:
-    from likewise.flowfiles import read_flow
+    from likewise.types import read_flow
 
     np.asarray(read_flow(path).vectors).sum()
 

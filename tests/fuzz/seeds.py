@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from tests.worlds import layouts, scenes
 
-from likewise import flowfiles
+from likewise import types
 from likewise.types import Flow
 
 SMALL = (24, 32)
@@ -202,13 +202,13 @@ def io_folder(folder: Path) -> Path:
 
 def flo(folder: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(6, 8, 2)).astype(np.float32)
-    flowfiles.write_flow(folder / "a.flo", vectors)
-    flowfiles.write_flow(folder / "b.flo", Flow(vectors, np.arange(48).reshape(6, 8) % 3 > 0))
+    types.write_flow(folder / "a.flo", vectors)
+    types.write_flow(folder / "b.flo", Flow(vectors, np.arange(48).reshape(6, 8) % 3 > 0))
 
 
 def kitti(folder: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(6, 8, 2)).astype(np.float32)
-    flowfiles.write_flow(folder / "a.png", Flow(vectors, np.arange(48).reshape(6, 8) % 3 > 0))
+    types.write_flow(folder / "a.png", Flow(vectors, np.arange(48).reshape(6, 8) % 3 > 0))
 
 
 # -------------------------------------------------------------------------------------------------------------- models

@@ -17,8 +17,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from likewise.errors import FileError, InputError
-from likewise.flowfiles import PNG, read_flow, write_flow
-from likewise.types import Flow
+from likewise.types import PNG, Flow, read_flow, write_flow
 
 NORMAL = st.floats(-1e9, 1e9, width=32)
 SMALL = st.integers(0, 65535).map(lambda v: (v - 32768) / 64)

@@ -13,8 +13,7 @@ from scipy.ndimage import gaussian_filter
 from scipy.spatial.transform import Rotation
 
 from likewise import media
-from likewise.flowfiles import write_flow
-from likewise.types import Flow
+from likewise.types import Flow, write_flow
 
 Floats = NDArray[np.float64]
 

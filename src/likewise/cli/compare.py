@@ -10,7 +10,7 @@ import click
 from likewise.cli.terminal import check_writable, labels_of, remark, result, tell_left_out, write_json
 
 if TYPE_CHECKING:
-    from likewise.compare import Chosen
+    from likewise.compare import AutoComparison
 
 LEVELS = ("auto", "pixels", "images", "sets", "distributions")
 
@@ -40,17 +40,17 @@ def compare(a: str, b: str, level: str, out: str, as_json: bool, **given: Any) -
     compare.json; for photos also matches.png and warp.png. More options: `likewise LEVEL compare --help`.
     """
     from likewise.cli.pixels_model import working
-    from likewise.compare import between, check, choose
-    from likewise.inputs import told
+    from likewise.compare import check, choose, compare_at
+    from likewise.inputs import classify
 
-    one, two, folder = told(a, "A"), told(b, "B"), Path(out)
+    one, two, folder = classify(a, "A"), classify(b, "B"), Path(out)
     chosen, why = choose(one, two) if level == "auto" else (level, "--level says so")
     options = {name: value for name, value in given.items() if value is not None}
     check(one, two, chosen, options)
     check_writable(folder)
     remark(f"{chosen}, because {why}")
     with working("comparing"):
-        found = between(one, two, chosen, why, {**options, **_quietly(chosen)})
+        found = compare_at(one, two, chosen, why, {**options, **_quietly(chosen)})
         files = _written(found, folder, labels_of(a, b))
     tell_left_out(found.skipped)
     record = {**found.to_dict(), "a": a, "b": b, "files": [str(f) for f in files]}
@@ -64,14 +64,14 @@ def _quietly(level: str) -> dict[str, str]:
     return {"on_error": "skip"} if level in ("sets", "distributions") else {}
 
 
-def words(found: Chosen, labels: tuple[str, str]) -> str:
+def words(found: AutoComparison, labels: tuple[str, str]) -> str:
     """The one line: the level, why, and what it found."""
     own, (one, two) = found.own, labels
     said = {"pixels": _pixels, "images": _images, "sets": _sets, "distributions": _distributions}[found.level]
     return f"{found.level}, because {found.why}: {said(found, own, one, two)}"
 
 
-def _pixels(found: Chosen, own: Any, one: str, two: str) -> str:
+def _pixels(found: AutoComparison, own: Any, one: str, two: str) -> str:
     home = f"{own.home:.0%} of {one} comes home from {two}"
     matches = found.matches or ()
     counts = f"{len(_agreed(matches))} of {len(matches)} matches agree on one geometry" if matches else "no matches"
@@ -85,29 +85,29 @@ def _agreed(matches: Any) -> Any:
     return matches.take(matches.geometry().inliers)
 
 
-def _images(found: Chosen, own: Any, one: str, two: str) -> str:
+def _images(found: AutoComparison, own: Any, one: str, two: str) -> str:
     return f"distance {own.distance:.3f} of {one} and {two} (0 the same, 2 the most)"
 
 
-def _sets(found: Chosen, own: Any, one: str, two: str) -> str:
+def _sets(found: AutoComparison, own: Any, one: str, two: str) -> str:
     m, n = own.plan.shape
     how = "" if own.converged else f", not converged (marginal error {own.residual:.1e})"
     return f"distance {own.distance:.4g} of {one} and {two}, plan {m}×{n}{how}"
 
 
-def _distributions(found: Chosen, own: Any, one: str, two: str) -> str:
+def _distributions(found: AutoComparison, own: Any, one: str, two: str) -> str:
     shares = f"precision {own.precision:.3f}, recall {own.recall:.3f}"
     left = f"{len(own.uncovered)} of the {len(own.real)} of {one} are uncovered by the {len(own.fake)} of {two}"
     return f"Fréchet distance {float(own.distance):.4g}, {shares}; {left}"
 
 
-def _written(found: Chosen, folder: Path, labels: tuple[str, str]) -> list[Path]:
+def _written(found: AutoComparison, folder: Path, labels: tuple[str, str]) -> list[Path]:
     """The pictures: the level's own, and for two photos the matches and the second laid onto the first."""
     target = folder / "compare.png"
     if found.level == "pixels":
         return _photos(found, folder, target)
     if found.level == "sets":
-        from likewise.cli.sources import thumbnails
+        from likewise.sets.data import thumbnails
 
         own: Any = found.own
         found.plot(target, labels=labels, thumbnails=(thumbnails(own.p), thumbnails(own.q)))
@@ -118,7 +118,7 @@ def _written(found: Chosen, folder: Path, labels: tuple[str, str]) -> list[Path]
     return [target]
 
 
-def _photos(found: Chosen, folder: Path, target: Path) -> list[Path]:
+def _photos(found: AutoComparison, folder: Path, target: Path) -> list[Path]:
     from likewise import plot
     from likewise.media import write_image
 

@@ -24,7 +24,7 @@ def coverage_panel(folder: Path, seed: int) -> Panel:
         here, there = samples.collections(folder / "collections", seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSampleWarning)  # the page says so itself
-            found = compare(here, there, describe=default())
+            found = compare(here, there, features=default())
         found.plot(folder / "coverage.png", labels=("the first", "the second"))
         found.to_json(folder / "coverage.json")
         names = [Path(str(name)).stem.rpartition("-")[0] for name in found.uncovered]
@@ -59,15 +59,15 @@ def polarity_panel(folder: Path, seed: int) -> Panel:
     """Clothes by a small generator, a row for each ρ."""
     from likewise import plot
     from likewise.distributions import harvest, shipped
-    from likewise.distributions.pictures import as_pictures
     from likewise.distributions.shipped import describer
+    from likewise.nn.features import to_uint8
     from likewise.plot.report import Section
 
     with step("a generator, dialled from its modes to its anti-modes") as said:
         generator = shipped("fashion").in_space(describer("fashion"))
         bank = harvest(generator, LATENTS, k=TOP, seed=seed, progress=False)
         draws = {rho: bank.draw(ACROSS, rho, scheme="without", seed=seed) for rho in RHOS}
-        rows = [as_pictures(generator(drawn.latents)) for drawn in draws.values()]
+        rows = [to_uint8(generator(drawn.latents)) for drawn in draws.values()]
         labels = [f"ρ = {rho:g}" for rho in RHOS]
         plot.save(plot.grid(rows, labels, edge=0.62), folder / "polarity.png")
         shares = {f"{rho:g}": drawn.ess for rho, drawn in draws.items()}

@@ -209,13 +209,13 @@ def sample(
 def _written(x: Any, folder: Path, title: str) -> None:
     """Each picture of a batch, and all of them in a grid; what is not a picture is kept as numbers."""
     from likewise import plot
-    from likewise.distributions.pictures import as_pictures
     from likewise.media import write_image
+    from likewise.nn.features import to_uint8
 
     if x.ndim != 4:
         _save_array(folder / "samples.npy", x.numpy())
         return
-    pictures = as_pictures(x)
+    pictures = to_uint8(x)
     for i, picture in enumerate(pictures):
         write_image(folder / "pictures" / f"{i:05d}.png", picture)
     across = max(1, min(16, round(len(pictures) ** 0.5)))
@@ -288,7 +288,7 @@ def sweep(
     store, source = bank_at(bank, generator, family, space)
     net = None if describe is None else load_object(describe)
     settings: dict[str, Any] = {"psis": psis, "k": top, "n": n, "neighbours": neighbours, "seed": seed}
-    found = sweep(source, store, rhos, real=real, describe=net, progress=True, **settings)
+    found = sweep(source, store, rhos, real=real, features=net, progress=True, **settings)
     found.to_json(folder / "sweep.json")
     write_text(folder / "sweep.md", found.table() + "\n")
     found.plot(folder / "frontier.png")
@@ -333,7 +333,7 @@ def modes(
 
 def _draw_modes(generator: Generator, bank: Bank, ends: Sequence[Any], path: Path) -> None:
     from likewise import plot
-    from likewise.distributions.pictures import as_pictures
+    from likewise.nn.features import to_uint8
 
     rows, labels = [], []
     for name, chosen in zip(("modes", "anti-modes"), ends, strict=True):
@@ -341,7 +341,7 @@ def _draw_modes(generator: Generator, bank: Bank, ends: Sequence[Any], path: Pat
         if x.ndim != 4:
             remark("what this generator makes is no picture: modes.json has the rows of the bank")
             return
-        pictures = as_pictures(x)
+        pictures = to_uint8(x)
         rows += [pictures[i : i + 16] for i in range(0, len(pictures), 16)]
         labels += [name, *[""] * ((len(pictures) - 1) // 16)]
     plot.save(plot.grid(rows, labels), path)

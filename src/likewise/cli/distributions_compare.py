@@ -47,7 +47,7 @@ def compare(
     check_writable(folder)
     sides = [_source(text, family) for text in (a, b)]
     net = _describer(describe, photos=all(isinstance(side, Path) and side.is_dir() for side in sides))
-    found = measure(*sides, describe=net, k=k, n=n, seed=seed, on_error="skip", progress=True)
+    found = measure(*sides, features=net, k=k, n=n, seed=seed, on_error="skip", progress=True)
     tell_left_out([*found.real.skipped, *found.fake.skipped])
     record = {**found.to_dict(), "a": a, "b": b, "describe": describe, "seed": seed}
     found.plot(folder / "compare.png", labels=labels_of(a, b), most=most)

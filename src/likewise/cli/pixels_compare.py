@@ -93,8 +93,8 @@ def words(found: PixelComparison) -> str:
 def write(found: PixelComparison, files: Mapping[str, Path | None]) -> None:
     """The files that were asked for."""
     from likewise import plot
-    from likewise.flowfiles import write_flow
     from likewise.media import write_image
+    from likewise.types import write_flow
 
     if (path := files.get("picture")) is not None:
         found.plot(path)

@@ -86,8 +86,8 @@ def _kept(renderer: Renderer, seed: int, place: Path) -> None:
 def write(pair: Pair, place: Path, seed: int) -> None:
     """The files of a pair."""
     from likewise.cli.terminal import write_json
-    from likewise.flowfiles import write_flow
     from likewise.media import write_image
+    from likewise.types import write_flow
 
     for name in ("a", "b"):
         write_image(place / f"{name}.png", getattr(pair, name).permute(1, 2, 0).clamp(0, 1).numpy())
@@ -102,8 +102,8 @@ def _sheet(places: list[Path], path: Path, gap: int = 6) -> Path:
     import numpy as np
 
     from likewise import plot
-    from likewise.flowfiles import read_flow
     from likewise.media import read_array, write_image
+    from likewise.types import read_flow
 
     rows = []
     for p in places:

@@ -117,7 +117,7 @@ def _frames(file: str, every: int, most: int | None, size: int | None) -> Iterat
 
 def _flows(network: Any, frames: Iterable[Picture], folder: Path, form: str, say: Any) -> tuple[list[Path], int]:
     """A flow file a pair of consecutive frames, and how many of them were not there before."""
-    from likewise.flowfiles import write_flow
+    from likewise.types import write_flow
 
     files, fresh = [], 0
     for number, (a, b) in enumerate(itertools.pairwise(frames)):
@@ -148,16 +148,16 @@ def _flow(network: Any, a: Picture, b: Picture, number: int) -> Any:
 
 def _scale(flows: list[Path]) -> float:
     """The largest of the frames' own scales, each the 99th percentile of its lengths."""
-    from likewise.flowfiles import read_flow
     from likewise.plot.flows import longest
+    from likewise.types import read_flow
 
     return max(longest(read_flow(f)) for f in flows)
 
 
 def _wheels(flows: list[Path], folder: Path, scale: float) -> list[Path]:
     from likewise import plot
-    from likewise.flowfiles import read_flow
     from likewise.media import write_image
+    from likewise.types import read_flow
 
     return [write_image(folder / f"{f.stem}.png", plot.wheel(read_flow(f), largest=scale)) for f in flows]
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from likewise.cli import LazyGroup
-from likewise.cli.sources import FEATURES, NamedSets, Reader, thumbnails
+from likewise.cli.sources import FEATURES, Reader
 from likewise.cli.terminal import check_writable, labels_of, remark, result, write_json
 from likewise.errors import InputError
 from likewise.train.options import add_options, option
 
 if TYPE_CHECKING:
     from likewise.sets.compare import SetComparison
+    from likewise.sets.data import SetCollection
     from likewise.sets.lmnn import WassersteinLMNN
     from likewise.sets.matrix import DistanceMatrix
     from likewise.types import Signature
@@ -131,6 +132,8 @@ def compare(a: str, b: str, out: str, metric: str | None, level: str | None, as_
     found = _compared(p, q, model, named, given)
     record = {**found.to_dict(), "a": a, "b": b, "metric": metric, "metric_level": level, "features": reader.features}
     record["left_out"] = reader.left_out()
+    from likewise.sets.data import thumbnails
+
     pictures = thumbnails(p), thumbnails(q)
     title = f"{found.value} distance {found.distance:.4g}"
     found.plot(Path(out) / "compare.png", thumbnails=pictures, labels=labels_of(a, b), title=title)
@@ -257,7 +260,7 @@ def _put_back(target: Path, parts: Path) -> bool:
     return True
 
 
-def _rows(found: NamedSets, path: str, reader: Reader) -> dict[str, Any]:
+def _rows(found: SetCollection, path: str, reader: Reader) -> dict[str, Any]:
     labels = None if found.labels is None else found.labels.tolist()
     features = reader.features if found.described else None
     return {"path": path, "names": found.names, "labels": labels, "features": features, "left_out": reader.left_out()}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from likewise.cli.sets import Reading, model_at, reader_of
-from likewise.cli.sources import NamedSets, Reader
+from likewise.cli.sources import Reader
 from likewise.cli.terminal import check_writable, remark, write_json
 from likewise.errors import FileError, InputError
 from likewise.sets.objective import LMNNOptions
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from likewise.papers.mlml.protocols import Result
+    from likewise.sets.data import SetCollection
     from likewise.sets.layouts import ReId, Sets
     from likewise.sets.lmnn import WassersteinLMNN
     from likewise.types import Signature
@@ -247,11 +248,11 @@ def _classify(job: Job) -> None:
 
 
 def _train_test(job: Job) -> tuple[Sets, Sets]:
-    from likewise.sets import data
+    from likewise.sets import layouts
 
     series = sorted(job.path.glob("*_TRAIN.ts")) if job.path.is_dir() else []
     if series:
-        both = data.time_series(series[0], series[0].with_name(series[0].name.replace("_TRAIN", "_TEST")))
+        both = layouts.time_series(series[0], series[0].with_name(series[0].name.replace("_TRAIN", "_TEST")))
         return both.train, both.test
     parts = [job.path / name for name in ("train", "test")]
     for part in parts:
@@ -263,7 +264,7 @@ def _train_test(job: Job) -> tuple[Sets, Sets]:
     return one, two
 
 
-def _labelled(found: NamedSets, path: Path) -> Sets:
+def _labelled(found: SetCollection, path: Path) -> Sets:
     from likewise.sets.layouts import Sets
 
     if found.labels is None:
@@ -273,10 +274,10 @@ def _labelled(found: NamedSets, path: Path) -> Sets:
 
 def _kinship(job: Job) -> None:
     from likewise.papers.mlml import protocols
-    from likewise.sets import data
+    from likewise.sets import layouts
     from likewise.store.run import progress
 
-    dataset = data.kinfacew(job.path)
+    dataset = layouts.kinfacew(job.path)
     faces: list[Signature] = []
     with progress(len(dataset.paths), "faces") as advance:
         for path in dataset.paths:
@@ -301,10 +302,10 @@ def _face(path: Path, features: str) -> Signature:
 
 def _reid(job: Job) -> None:
     from likewise.papers.mlml import protocols
-    from likewise.sets import data
+    from likewise.sets import layouts
 
     inner = job.path / "i-LIDS-VID"
-    dataset: ReId = data.ilids_vid(job.path) if inner.is_dir() else data.prid2011(job.path)
+    dataset: ReId = layouts.ilids_vid(job.path) if inner.is_dir() else layouts.prid2011(job.path)
     sides = dataset.a, dataset.b
     a, b = ([_tracklet(job.reader, t) for t in side] for side in sides)
     splits = min(job.resamples, len(dataset.splits)) if dataset.splits else job.resamples
@@ -322,9 +323,9 @@ def _traffic(job: Job) -> None:
     import numpy as np
 
     from likewise.papers.mlml import protocols
-    from likewise.sets import data
+    from likewise.sets import layouts
 
-    dataset = data.ucsd_traffic(job.path)
+    dataset = layouts.ucsd_traffic(job.path)
     sets = dataset.signatures(job.reader.k, every=job.reader.every, seed=job.seed)
     tests = [test for _, test in dataset.splits]
     _classified(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from likewise.cli.sets import Reading, reader_of
-from likewise.cli.sources import NamedSets, Reader
+from likewise.cli.sources import Reader
 from likewise.cli.terminal import check_writable, remark, result, write_json
 from likewise.errors import InputError, LikewiseError
 from likewise.sets.objective import LMNNOptions
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from likewise.sets.data import SetCollection
     from likewise.sets.lmnn import WassersteinLMNN
     from likewise.store.run import Run
     from likewise.types import Signature
@@ -96,7 +97,7 @@ def _begin(target: Path, run_folder: str | None, overwrite: bool, resume: bool, 
     return Run.create(folder, config, seed=config["seed"])
 
 
-def _labels(found: NamedSets, path: str) -> NDArray[Any]:
+def _labels(found: SetCollection, path: str) -> NDArray[Any]:
     if found.labels is None:
         raise InputError(
             f"path: the sets in {path} have no classes; expected class/object/pictures, class/videos, "
@@ -106,7 +107,7 @@ def _labels(found: NamedSets, path: str) -> NDArray[Any]:
 
 
 def _learned(
-    found: NamedSets, labels: NDArray[Any], pca: int, given: dict[str, Any], reader: Reader, run: Run
+    found: SetCollection, labels: NDArray[Any], pca: int, given: dict[str, Any], reader: Reader, run: Run
 ) -> tuple[WassersteinLMNN, float]:
     """The fitted pipeline, and how long learning took; each step is logged in the run and told to who watches."""
     from likewise.sets import WassersteinLMNN
@@ -157,7 +158,7 @@ def _words(record: dict[str, Any]) -> str:
 
 
 def _record(
-    model: WassersteinLMNN, found: NamedSets, labels: NDArray[Any], seconds: float, reader: Reader, path: str
+    model: WassersteinLMNN, found: SetCollection, labels: NDArray[Any], seconds: float, reader: Reader, path: str
 ) -> dict[str, Any]:
     learned, unlearned, asked = leave_one_out(model, found.signatures, labels)
     return {

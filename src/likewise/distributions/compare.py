@@ -11,9 +11,8 @@ import numpy as np
 from likewise.types import Comparison
 
 if TYPE_CHECKING:
-    from likewise.distributions.describers import Describe
-    from likewise.distributions.features import Features
     from likewise.distributions.metrics import Figure, Support
+    from likewise.nn.features import Features
     from likewise.numeric import Index
 
 MEASURES = ("distance", "kid", "precision", "recall", "density", "coverage")
@@ -121,7 +120,7 @@ class DistributionComparison(Comparison):
         return {"KID": f"{float(self.kid):.3g}{error}", **shares, "k": str(self.k), self.net: sizes}
 
     def _has_pictures(self) -> bool:
-        sides = (self.real.pictures, self.fake.pictures)
+        sides = (self.real.images, self.fake.images)
         return all(pictures is not None and len(pictures([0])) == 1 for pictures in sides)
 
     def _pairs(self, most: int) -> tuple[list[Any], list[Any]]:
@@ -133,10 +132,10 @@ class DistributionComparison(Comparison):
         return self._pictured(found.uncovered[:most]), self._pictured(typical)
 
     def _pictured(self, which: Index) -> list[Any]:
-        if self.real.pictures is None or self.fake.pictures is None or len(which) == 0:
+        if self.real.images is None or self.fake.images is None or len(which) == 0:
             return []
         found = self.support.real
-        mine, theirs = self.real.pictures(which.tolist()), self.fake.pictures(found.index[which].tolist())
+        mine, theirs = self.real.images(which.tolist()), self.fake.images(found.index[which].tolist())
         return list(zip(mine, theirs, found.distance[which].tolist(), strict=True))
 
     def _map(self) -> tuple[Any, Any, Any]:
@@ -174,7 +173,7 @@ def compare(
     real: Any,
     fake: Any,
     *,
-    describe: Describe = None,
+    features: Any = None,
     k: int = 3,
     n: int | None = None,
     seed: int = 0,
@@ -184,12 +183,12 @@ def compare(
     """Compare what two collections cover: .distance .kid .precision .recall .density .coverage .uncovered .plot().
 
     Each side is a folder of pictures, a list of files or arrays, a batch of pictures, features (n, d), or a Generator,
-    of which `n` pictures are drawn (by default as many as the other side has). `describe`: any callable of pictures
+    of which `n` pictures are drawn (by default as many as the other side has). `features`: any callable of pictures
     (tensors (b, c, h, w) → (b, …)) or an embedder with .embed; by default EfficientNet-Lite0. k sets the balls.
     """
     from likewise.distributions import metrics
 
-    a, b = metrics.both(real, fake, describe, n=n, seed=seed, on_error=on_error, progress=progress)
+    a, b = metrics.both(real, fake, features, n=n, seed=seed, on_error=on_error, progress=progress)
     found = metrics.support(a, b, k=k)
     return DistributionComparison(
         distance=metrics.frechet(a, b),

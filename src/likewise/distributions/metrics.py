@@ -1,6 +1,6 @@
 """The measures of what a model or collection covers, each a Figure that knows its net and its sample sizes.
 
-Every function takes sources as `likewise.distributions.features` does: folders, pictures, generators, rows (n, d).
+Every function takes sources as `likewise.nn.features.extract` does: folders, pictures, generators, rows (n, d).
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from likewise import numeric
-from likewise.distributions.describers import Describe
-from likewise.distributions.features import DRAWN, PLAIN, Features, features, is_generator, planes_of
 from likewise.errors import InputError, ShapeError
+from likewise.inputs import count as count_images
+from likewise.inputs import is_generator
+from likewise.nn.features import PLAIN, SAMPLES, Features, channels_of, extract
 from likewise.numeric import Covered, Index
+from likewise.store.run import progress as show_progress
 from likewise.types import Array
 
 K = 3
@@ -112,15 +114,25 @@ class Figure(float):
 
 
 def both(
-    real: Any, fake: Any, describe: Describe = None, *, n: int | None = None, seed: int = 0, **options: Any
+    real: Any,
+    fake: Any,
+    features: Any = None,
+    *,
+    n: int | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    **options: Any,
 ) -> tuple[Features, Features]:
     """The features of two sources under one net; of a generator as many are drawn as the other side has."""
     first, second = (real, fake) if is_generator(fake) else (fake, real)
     names = ("real", "fake") if is_generator(fake) else ("fake", "real")
-    options = {"planes": planes_of(real) or planes_of(fake), **options}
-    one = features(first, describe, n=n, seed=seed, where=names[0], **options)
-    count = n if n is not None else (DRAWN if is_generator(first) else len(one))
-    two = features(second, describe, n=count, seed=seed + is_generator(first), where=names[1], **options)
+    options = {"planes": channels_of(real) or channels_of(fake), **options}
+    total = sum(n or SAMPLES if is_generator(side) else count_images(side) or 0 for side in (real, fake))
+    with show_progress(total, "features", show=progress) as advance:
+        options["progress"] = lambda done: [advance() for _ in range(done)]
+        one = extract(first, features, n=n, seed=seed, where=names[0], **options)
+        count = n if n is not None else (SAMPLES if is_generator(first) else len(one))
+        two = extract(second, features, n=count, seed=seed + is_generator(first), where=names[1], **options)
     a, b = (one, two) if is_generator(fake) else (two, one)
     _check_pair(a, b)
     return a, b
@@ -146,13 +158,13 @@ def _figure(name: str, value: float, real: Features, fake: Features, **more: Any
 # ---------------------------------------------------------------------------------------------------------- Fréchet
 
 
-def frechet(real: Any, fake: Any, *, describe: Describe = None, n: int | None = None, seed: int = 0) -> Figure:
+def frechet(real: Any, fake: Any, *, features: Any = None, n: int | None = None, seed: int = 0) -> Figure:
     """The Fréchet distance of two samples: ‖μ_r − μ_f‖² + Tr(Σ_r + Σ_f − 2 (Σ_r Σ_f)^½) of their features.
 
     Covariances with n − 1, nothing shrunk. It is biased upwards by about 1/n; a sample not larger than the number of
     features gives a SmallSampleWarning.
     """
-    a, b = both(real, fake, describe, n=n, seed=seed)
+    a, b = both(real, fake, features, n=n, seed=seed)
     smallest = min(len(a), len(b))
     if smallest <= a.dim:
         warnings.warn(
@@ -168,13 +180,13 @@ def frechet(real: Any, fake: Any, *, describe: Describe = None, n: int | None = 
 # ------------------------------------------------------------------------------------------------------------- KID
 
 
-def kid(real: Any, fake: Any, *, describe: Describe = None, n: int | None = None, seed: int = 0) -> Figure:
+def kid(real: Any, fake: Any, *, features: Any = None, n: int | None = None, seed: int = 0) -> Figure:
     """The kernel distance MMD² of two samples under (xᵀy / d + 1)³, unbiased: it may fall below 0.
 
     MMD² = Σ_{i≠j} k(x_i, x_j) / m(m−1) + Σ_{i≠j} k(y_i, y_j) / n(n−1) − 2 Σ k(x_i, y_j) / mn, over all pairs. Its
     `.error` is the jackknife over ten blocks of samples, left out in turn (None below 40 samples).
     """
-    a, b = both(real, fake, describe, n=n, seed=seed)
+    a, b = both(real, fake, features, n=n, seed=seed)
     sums = _KernelSums(a.rows, b.rows, min(BLOCKS, max(1, min(len(a), len(b)) // 4)))
     return _figure("kid", sums.mmd(), a, b, error=sums.jackknife())
 
@@ -287,14 +299,12 @@ class Support:
         return np.asarray(outside[np.argsort(-self.real.margin[outside], kind="stable")], dtype=np.int64)
 
 
-def support(
-    real: Any, fake: Any, *, k: int = K, describe: Describe = None, n: int | None = None, seed: int = 0
-) -> Support:
+def support(real: Any, fake: Any, *, k: int = K, features: Any = None, n: int | None = None, seed: int = 0) -> Support:
     """Both samples with the balls whose radius is the distance to the k-th nearest other sample of their own side.
 
     A ball holds its surface: a sample that stands k + 1 times in a collection still covers itself.
     """
-    a, b = both(real, fake, describe, n=n, seed=seed)
+    a, b = both(real, fake, features, n=n, seed=seed)
     most = min(len(a), len(b)) - 1
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
         raise InputError(f"k: expected a whole number from 1 to {most}, fewer than the samples of each side, got {k!r}")
@@ -356,11 +366,9 @@ class Nearest:
         return f"Nearest(median {self.median:.4g}, of training samples to each other {np.median(self.own):.4g})"
 
 
-def nearest_training(
-    real: Any, fake: Any, *, describe: Describe = None, n: int | None = None, seed: int = 0
-) -> Nearest:
+def nearest_training(real: Any, fake: Any, *, features: Any = None, n: int | None = None, seed: int = 0) -> Nearest:
     """How far each fake sample is from its nearest real one: min_i ‖φ(x_i) − φ(y_j)‖ [Polarity Fig. 15]."""
-    a, b = both(real, fake, describe, n=n, seed=seed)
+    a, b = both(real, fake, features, n=n, seed=seed)
     distance, index = numeric.nearest(b.rows, a.rows)
     own = numeric.nearest(a.rows)[0]
     median = _figure("nearest training sample", float(np.median(distance)), a, b)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from likewise.distributions import spaces
-from likewise.distributions.identity import fingerprint
 from likewise.distributions.latents import Latent
 from likewise.distributions.spaces import Map, Space
 from likewise.errors import InputError, ShapeError
+from likewise.nn.features import fingerprint
 
 if TYPE_CHECKING:
     import torch

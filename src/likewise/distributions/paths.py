@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.distributions.describers import Describe, PhotoFeatures, describer
 from likewise.distributions.metrics import Figure
 from likewise.errors import InputError, ShapeError
+from likewise.nn.features import PhotoFeatures, as_net
 from likewise.types import Array
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def path_length(
     latents: Any = None,
     labels: Any = None,
     distance: Distance | None = None,
-    describe: Describe = None,
+    features: Any = None,
     trim: bool = False,
     seed: int = 0,
 ) -> PathLength:
@@ -94,7 +94,7 @@ def path_length(
     kind: "full" draws t from [0, 1 − ε], "end" is t = 0. path: "auto" is slerp for latents without bounds and lerp
     otherwise. With `mapping` (z → w) the path is a straight line in w and `generator` is the synthesis w → x.
     latents (2n, dim) replace those drawn of the generator's own density (a Bank's at some ρ); pair i is row i and
-    row n + i. distance(x, y) → (n,), squared; without one ‖φ(x) − φ(y)‖² with φ = `describe`, a callable of tensors
+    row n + i. distance(x, y) → (n,), squared; without one ‖φ(x) − φ(y)‖² with φ = `features`, a callable of tensors
     (an embedder rounds to 8 bits, in which small steps are lost); by default PhotoFeatures, EfficientNet-Lite0.
     """
     _check(n, kind, step)
@@ -103,7 +103,7 @@ def path_length(
     n = len(z) // 2
     t = np.zeros(n) if kind == "end" else rng.uniform(0, 1 - step, n)
     y = _classes(generator, n, labels, rng)
-    measure, net = _measure(distance, describe, step)
+    measure, net = _measure(distance, features, step)
     walk = _walk(generator, z, t, step, path, mapping)
     parts = []
     for start in range(0, n, BATCH):
@@ -154,18 +154,18 @@ def _path(generator: Any, path: str, mapping: object) -> str:
     return "lerp" if mapping is not None or bounded else "slerp"
 
 
-def _measure(distance: Distance | None, describe: Describe, step: float) -> tuple[Distance, str]:
+def _measure(distance: Distance | None, features: Any, step: float) -> tuple[Distance, str]:
     if distance is not None:
         if not callable(distance):
             raise InputError(f"distance: expected a callable of two batches, got {type(distance).__name__}")
         name = getattr(distance, "name", None) or getattr(distance, "__qualname__", type(distance).__qualname__)
         return distance, str(name)
-    if describe is None:
+    if features is None:
         return _photo_distance, PhotoFeatures().name
-    net = describer(describe)
+    net = as_net(features)
     if net.takes_any_size and step < 0.01:
         raise InputError(
-            f"describe: {net.name} sees pictures of 8 bits, in which a step of {step:g} is lost; give a callable of "
+            f"features: {net.name} sees pictures of 8 bits, in which a step of {step:g} is lost; give a callable of "
             "tensors, or distance="
         )
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from likewise.distributions.pictures import as_pictures
 from likewise.errors import InputError
+from likewise.nn.features import to_uint8
 
 if TYPE_CHECKING:
     from likewise.distributions.bank import Bank, Draw
-    from likewise.distributions.features import Features
     from likewise.distributions.model import Generator
+    from likewise.nn.features import Features
 
 MEASURES = ("frechet", "precision", "recall", "density", "coverage")
 """What is measured in each cell."""
@@ -139,7 +139,7 @@ def sweep(
     rhos: Sequence[float],
     *,
     real: Any,
-    describe: Any = None,
+    features: Any = None,
     psis: Sequence[float] = (1.0,),
     k: int | None = None,
     n: int | None = None,
@@ -151,15 +151,15 @@ def sweep(
 
     The bank's latents are drawn anew for each ρ (`n` of them, by default as many as there are real samples, at most
     N/2) and shown to the generator truncated to each ψ; the volumes stay those of the bank (C.3). `real` and
-    `describe` are those of `compare`; `k` is the number of singular values in a volume, `neighbours` that of the balls.
+    `features` are those of `compare`; `k` is the number of singular values in a volume, `neighbours` that of the balls.
     """
     from likewise.distributions import metrics
-    from likewise.distributions.features import features, planes_of
+    from likewise.nn.features import channels_of, extract
     from likewise.store import run as runs
 
     rhos, psis = _dials(rhos, "rhos"), _dials(psis, "psis")
     bank.check(generator)
-    truth = features(real, describe, where="real", progress=progress, planes=planes_of(generator))
+    truth = extract(real, features, where="real", planes=channels_of(generator))
     count = min(len(truth), max(2, len(bank) // 2)) if n is None else n
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count <= neighbours:
         raise InputError(f"n: expected a whole number above {neighbours}, got {n!r}")
@@ -169,7 +169,7 @@ def sweep(
             cut = generator.truncated(psi)
             for rho in rhos:
                 drawn = bank.draw(int(count), rho, k, seed=seed)
-                fake, shown = _described(cut, drawn, describe)
+                fake, shown = _described(cut, drawn, features)
                 found = metrics.measures(truth, fake, k=neighbours)
                 cells.append(_cell(drawn, psi, found, len(truth)))
                 if shown is not None:
@@ -183,17 +183,17 @@ def _cell(drawn: Draw, psi: float, found: Any, n_real: int) -> Cell:
     return Cell(drawn.rho, psi, **figures, ess=drawn.ess, largest=drawn.largest, n=len(drawn.latents), n_real=n_real)
 
 
-def _described(generator: Generator, drawn: Draw, describe: Any) -> tuple[Features, Any]:
+def _described(generator: Generator, drawn: Draw, features: Any) -> tuple[Features, Any]:
     """The features of what the generator makes of a draw, and its first few pictures, if they are pictures."""
-    from likewise.distributions.features import Features, features
+    from likewise.nn.features import Features, extract
 
     rows, shown = [], None
     for start in range(0, len(drawn.latents), CHUNK):
         part = slice(start, start + CHUNK)
         x = generator(drawn.latents[part], None if drawn.labels is None else drawn.labels[part])
         if start == 0 and x.ndim == 4:
-            shown = as_pictures(x[:SHOWN])
-        rows.append(features(x, describe, where="generator"))
+            shown = to_uint8(x[:SHOWN])
+        rows.append(extract(x, features, where="generator"))
     return Features(np.concatenate([r.rows for r in rows]), rows[0].net), shown
 
 

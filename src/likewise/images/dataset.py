@@ -55,7 +55,7 @@ class Dataset:
         found.update(np.ascontiguousarray(self.labels).tobytes())
         for item in self.items:
             named = isinstance(item, str | os.PathLike)
-            found.update(os.fsencode(os.path.abspath(item)) + b"\0" if named else np.asarray(item).tobytes())  # type: ignore[arg-type]
+            found.update(os.fsencode(os.path.abspath(item)) + b"\0" if named else np.asarray(item).tobytes())
         return found.hexdigest()
 
     def rare(self, least: int = 2) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import matfiles, media
+from likewise import media
 from likewise.errors import FileError, InputError
 from likewise.images.dataset import Dataset as Dataset
 
@@ -134,7 +134,7 @@ def cars196(path: FilePath, split: Split | None = None) -> Dataset:
 
 
 def _cars_list(file: Path) -> tuple[list[Path], list[str], list[int]]:
-    held = matfiles.variables(file, ["annotations", "class_names"])
+    held = media.read_mat(file, ["annotations", "class_names"])
     try:
         rows = held["annotations"].ravel()
         paths, numbers = [str(_single(p)) for p in rows["relative_im_path"]], [int(_single(c)) for c in rows["class"]]

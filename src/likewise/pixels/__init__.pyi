@@ -1,5 +1,3 @@
-from likewise.flowfiles import read_flow as read_flow
-from likewise.flowfiles import write_flow as write_flow
 from likewise.pixels import life as life
 from likewise.pixels import metrics as metrics
 from likewise.pixels.aligner import Aligner as Aligner
@@ -23,3 +21,5 @@ from likewise.pixels.rendering import render as render
 from likewise.pixels.sfm import reconstruct as reconstruct
 from likewise.pixels.training import Config as Config
 from likewise.pixels.training import train as train
+from likewise.types import read_flow as read_flow
+from likewise.types import write_flow as write_flow

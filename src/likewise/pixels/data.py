@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from likewise import media
 from likewise.errors import InputError, ShapeError
-from likewise.flowfiles import read_flow
 from likewise.pixels.geometry import (
     grid,
     rescale_fundamental,
@@ -31,7 +30,7 @@ from likewise.pixels.geometry import (
 )
 from likewise.pixels.metrics import project
 from likewise.pixels.pictures import Picture, picture
-from likewise.types import Flow
+from likewise.types import Flow, read_flow
 
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]

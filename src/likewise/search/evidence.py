@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from likewise import inputs
 from likewise.errors import InputError
 from likewise.types import Matches
 
@@ -173,11 +173,7 @@ def comparable(given: Any, side: int = SIDE) -> Photo:
     """A picture as uint8 (h, w, 3), its longest side at most `side` px, its shortest at least 64."""
     import cv2
 
-    from likewise import media
-    from likewise.images import data
-
-    path = isinstance(given, str | os.PathLike)
-    array = media.read_array(given, side=side) if path else data.picture(given)
+    array = inputs.image(given).reduced(side)
     scale = min(1.0, side / max(array.shape[:2]))
     scale = max(scale, SMALLEST / min(array.shape[:2]))
     if scale == 1.0:

@@ -13,7 +13,7 @@ import numpy as np
 from likewise import media
 from likewise.errors import FileError, InputError
 from likewise.images import data
-from likewise.sets.data import VIDEO_NAMES
+from likewise.media import VIDEO_NAMES
 
 SHOTS = 16
 """Frames of a video, and pictures of a query, at most."""

@@ -14,7 +14,9 @@ from numpy.typing import ArrayLike
 
 from likewise import numeric, plot
 from likewise.errors import ConvergenceWarning, InputError, ShapeError
-from likewise.sets.reading import Set, signature_of, signatures
+from likewise.inputs import signature as signature_of
+from likewise.inputs import signatures
+from likewise.sets.reading import Set
 from likewise.sets.transport import batched
 from likewise.sets.transport import solvers as transport
 from likewise.sets.transport.solvers import AllPairs, Pack, Value

@@ -91,6 +91,37 @@ def describe_with(feature: Callable[..., Array], **options: Any) -> Describe:
     return describe
 
 
+NAMES = ("embed", "pixels", "lbp")
+"""embed: 1280 numbers of a network; pixels: the image, grey, 20 × 20; lbp: 8 × 8 histograms of local patterns."""
+
+
+class Described:
+    """A feature that needs no network, with a name: what `likewise.nn.features` takes for a net."""
+
+    side = None  # files are decoded at full size: patterns of pixels change with the scale
+
+    def __init__(self, name: str, feature: Callable[[Any], Array]) -> None:
+        self.name, self.feature = name, feature
+
+    def embed(self, images: Sequence[Any]) -> Array:
+        """One row an image."""
+        return np.stack([self.feature(image).ravel() for image in images])
+
+
+def named(features: Any) -> Any:
+    """The net that a name of `NAMES` stands for; anything else is taken as it is."""
+    if not isinstance(features, str):
+        return features
+    nets = {
+        "embed": None,
+        "pixels": Described("pixels", grey_pixels),
+        "lbp": Described("lbp", lambda image: block_lbp(image, root=True)),
+    }
+    if features not in nets:
+        raise InputError(f"features: expected one of {', '.join(NAMES)}, got {features!r}")
+    return nets[features]
+
+
 def motion_window(
     frames: Sequence[Picture], *, size: tuple[int, int] = (60, 80), window: tuple[int, int] = (48, 48)
 ) -> Array:

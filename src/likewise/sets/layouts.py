@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from likewise import matfiles, media
+from likewise import media
 from likewise.errors import FileError, InputError, MissingExtra, ShapeError
 from likewise.sets.features import Describe
 from likewise.types import Array, Signature
@@ -112,8 +112,6 @@ class ReId:
         self, describe: Describe, k: int | None = 8, *, seed: int = 0
     ) -> tuple[list[Signature], list[Signature], list[Signature]]:
         """Signatures of camera A, of camera B, and of the distractors."""
-        from likewise.sets.data import from_images
-
         a, b, extra = ([from_images(t, describe, k, seed=seed) for t in side] for side in (self.a, self.b, self.extra))
         return a, b, extra
 
@@ -411,7 +409,7 @@ def _text(path: Path) -> str:
 
 def _mat(path: Path, key: str) -> NDArray[Any]:
     """One variable of a MATLAB file (version 7 or older; reading executes nothing)."""
-    found = matfiles.variables(path, [key])
+    found = media.read_mat(path, [key])
     if key not in found:
         raise FileError(f"{path}: has no variable {key!r}")
     return found[key]
@@ -433,3 +431,17 @@ def folder(path: FilePath, *tried: str) -> Path:
         if candidate.is_dir():
             return candidate
     raise FileError(f"{root}: no such folder")
+
+
+def from_images(
+    paths: Sequence[FilePath], describe: Describe, k: int | None = 8, *, seed: int = 0, level: Any = None
+) -> Signature:
+    """The signature of some image files: `describe` makes (n, d) of their paths; names are the files."""
+    from likewise.sets.data import signature
+
+    if len(paths) == 0:
+        raise InputError("paths: expected at least one image, got none")
+    rows = np.asarray(describe(list(paths)), dtype=np.float64)
+    if rows.ndim != 2 or len(rows) != len(paths):
+        raise ShapeError(f"describe: expected ({len(paths)}, d), one row an image, got shape {rows.shape}")
+    return signature(rows, k, seed, names=[str(p) for p in paths], level=level)

@@ -10,7 +10,7 @@ import numpy as np
 import sklearn.exceptions
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from likewise import numeric
+from likewise import inputs, numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
 from likewise.sets import objective as ml
 from likewise.sets import reading, stored
@@ -167,7 +167,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
             An option is out of its bounds.
         """
         check(self)
-        sets = reading.of_one_dimension(reading.signatures(X), "X")
+        sets = reading.of_one_dimension(inputs.signatures(X), "X")
         labels = reading.labels_of(y, len(sets))
         self.classes_, codes = np.unique(labels, return_inverse=True)
         reading.check_classes(self.classes_, codes)
@@ -363,7 +363,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
             raise NotFitted("this WassersteinLMNN is not fitted yet; call fit(X, y) first")
 
     def _read(self, X: Any, where: str) -> list[Signature]:
-        sets = reading.signatures(X, where=where)
+        sets = inputs.signatures(X, where=where)
         for k, s in enumerate(sets):
             if s.dim != self.n_features_in_:
                 raise ShapeError(

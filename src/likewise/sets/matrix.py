@@ -28,8 +28,8 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from likewise import media, numeric
 from likewise.errors import ConvergenceWarning, FileError, InputError, ShapeError
+from likewise.inputs import signatures
 from likewise.sets.compare import Gamma, check_gamma
-from likewise.sets.reading import signatures
 from likewise.sets.transport import solvers as transport
 from likewise.sets.transport.solvers import AllPairs, Pack, Value
 from likewise.store import checkpoint

@@ -1,4 +1,4 @@
-"""Reading what the user gave: sets in all their forms, labels, levels, pairs; each refusal names the argument."""
+"""Labels, levels and pairs of sets as the user gave them; each refusal names the argument."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import sklearn.exceptions
 from numpy.typing import ArrayLike
 
 from likewise.errors import InputError, ShapeError
@@ -17,31 +18,6 @@ Set = Signature | tuple[ArrayLike, ArrayLike] | ArrayLike
 """What counts as a set: a Signature, (points, weights), or an (m, d) array of equally weighted points."""
 
 
-def signatures(X: Any, *, where: str = "X") -> list[Signature]:
-    """X as a list of Signatures: Signature, (points, weights) or (m, d) arrays; a row of a 2-D array is one point."""
-    if isinstance(X, Signature):
-        raise InputError(f"{where}: expected several sets, got one Signature; put it in a list")
-    held = _as_array(X, where)
-    try:
-        members = list(held)
-    except TypeError:
-        raise InputError(f"{where}: expected a sequence of sets, got {type(X).__name__}") from None
-    if not members:
-        raise ShapeError(f"{where}: expected at least one set, got none (Found array with 0 sample(s))")
-    return [signature_of(member, where=f"{where}[{i}]") for i, member in enumerate(members)]
-
-
-def signature_of(member: Any, *, where: str) -> Signature:
-    """One set as a Signature."""
-    if isinstance(member, Signature):
-        return member
-    if isinstance(member, tuple):
-        if len(member) != 2:
-            raise InputError(f"{where}: expected (points, weights), got a tuple of {len(member)}")
-        return Signature(*member, where=where)
-    return Signature(member, where=where)
-
-
 def of_one_dimension(sets: list[Signature], where: str) -> list[Signature]:
     """The same sets, if all have as many coordinates as the first."""
     for k, s in enumerate(sets):
@@ -50,54 +26,10 @@ def of_one_dimension(sets: list[Signature], where: str) -> list[Signature]:
     return sets
 
 
-def _as_array(X: Any, where: str) -> Any:
-    """Data frames and other containers as the array they hold, checked; lists as they are."""
-    if hasattr(X, "toarray"):
-        raise InputError(f"{where} is sparse; give X.toarray()")
-    if hasattr(X, "to_numpy"):
-        X = X.to_numpy()
-    if not isinstance(X, np.ndarray | Sequence) and hasattr(X, "__array__"):
-        X = np.asarray(X)
-    if isinstance(X, np.ndarray):
-        return X if X.dtype == object and X.ndim == 1 else _checked(_numeric(X, where), where)
-    return X
-
-
-def _checked(X: Any, where: str) -> Any:
-    """An array of numbers (n, d) or (n, m, d); the words are those that scikit-learn's own checks look for."""
-    if X.ndim == 1:
-        raise ShapeError(f"{where}: expected sets or a 2-D array, got a 1-D array. Reshape your data: X.reshape(-1, 1)")
-    if X.ndim not in (2, 3):
-        raise ShapeError(f"{where}: expected a list of (m, d) sets, or (n, d) or (n, m, d); got shape {X.shape}")
-    if np.iscomplexobj(X):
-        raise InputError(f"{where}: Complex data not supported")
-    if X.shape[-1] == 0:
-        raise ShapeError(f"{where}: 0 feature(s) (shape={X.shape}) while a minimum of 1 is required.")
-    return X
-
-
-def _numeric(X: Any, where: str) -> Any:
-    """An object array of two or more dimensions as numbers."""
-    if X.dtype != object:
-        return X
-    try:
-        return X.astype(np.float64)
-    except TypeError as error:
-        raise NotNumbers(f"{where}: argument must be a string or a number: {error}") from None
-    except ValueError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-class NotNumbers(InputError, TypeError):
-    """A value of a type that is no number: an InputError that is a TypeError, too, as scikit-learn expects."""
-
-
 def labels_of(y: Any, n: int) -> Any:
     """One label a set, (n,)."""
     if y is None:
         raise InputError("requires y to be passed, but the target y is None: one label a set")
-    import sklearn.exceptions
-
     labels = np.asarray(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         warnings.warn(

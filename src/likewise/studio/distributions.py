@@ -175,7 +175,7 @@ class Distributions:
 
     def _refer(self, work: Work, dialled: Dialled) -> None:
         """What the dials are measured against: real pictures where some were given, or else the generator itself."""
-        from likewise.distributions.features import features, planes_of
+        from likewise.nn.features import channels_of, extract
 
         work.say("describing what it is measured against")
         if self.real is None:
@@ -184,7 +184,7 @@ class Distributions:
         else:
             source = self.real
             dialled.words = f"Measured against the pictures of {self.real}."
-        dialled.truth = features(source, dialled.describe, where="real", planes=planes_of(dialled.generator))
+        dialled.truth = extract(source, dialled.describe, where="real", planes=channels_of(dialled.generator))
 
     def point(self, fields: Fields) -> dict[str, float]:
         """Precision, recall and Fréchet distance at one ρ and ψ, measured now."""
@@ -212,11 +212,11 @@ class Distributions:
 def measured(dialled: Dialled, rho: float, psi: float) -> dict[str, float]:
     """A point of the plane of ρ and ψ: MEASURED pictures against what is referred to."""
     from likewise.distributions import metrics
-    from likewise.distributions.features import features
+    from likewise.nn.features import extract
 
     drawn = dialled.bank.draw(MEASURED, rho, seed=1)
     pictures = dialled.at(psi)(drawn.latents, drawn.labels)
-    found = metrics.measures(dialled.truth, features(pictures, dialled.describe, where="generator"))
+    found = metrics.measures(dialled.truth, extract(pictures, dialled.describe, where="generator"))
     figures = {name: float(found[name]) for name in ("precision", "recall", "frechet")}
     return {"rho": rho, "psi": psi, **figures, "ess": drawn.ess}
 
@@ -264,9 +264,9 @@ def _made(generator: Any, bank: Any, rows: Any) -> list[RGB]:
 
 
 def _shown(generator: Any, latents: Any, labels: Any) -> list[RGB]:
-    from likewise.distributions.pictures import as_pictures
+    from likewise.nn.features import to_uint8
 
-    return as_pictures(generator(latents, labels))
+    return to_uint8(generator(latents, labels))
 
 
 def _across(n: int) -> int:
