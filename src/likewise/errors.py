@@ -7,6 +7,7 @@ LikewiseError
 ├── FileError (also an OSError)         a file is missing, damaged, hostile or of another kind
 ├── ShardError (engine.shards)          some shards of a job failed: which, why; the finished ones are kept
 ├── BudgetError (distributions.online)  a sampler would need more Jacobians than it was allowed
+├── RequestError                        the studio refuses a request: an HTTP status and a sentence
 ├── NotFittedError                      an estimator was asked before it was fitted (scikit-learn's, too)
 └── MissingExtra (also an ImportError)  an optional dependency is not installed: the message has the pip line
 
@@ -36,6 +37,14 @@ class ConfigError(InputError):
 
 class FileError(LikewiseError, OSError):
     """A file is missing, damaged, hostile or of another kind than it says."""
+
+
+class RequestError(LikewiseError):
+    """A request that the studio answers by an HTTP status and a sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NotFittedError(LikewiseError, ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""The tab of distributions, as a person uses it: ρ and ψ are dragged, the grid follows, curves say what it costs."""
+"""The tab of distributions, as a person uses it: ρ and ψ are dragged, the grid follows, curves show quality and diversity."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_draw_anew_draws_others_and_plain_sampling_goes_back(generator: Visit) -
     generator.page.get_by_role("button", name="Plain sampling").click()
     generator.until(f"({ALT}).includes('ρ = 0.0, ψ = 1.00')")
     before = generator.page.evaluate(SOURCE)
-    generator.page.get_by_role("button", name="Draw anew").click()
+    generator.page.get_by_role("button", name="Resample").click()
     generator.until(f"was => ({SOURCE}) !== was", before)
     assert ess(generator) == 100
 

@@ -1,4 +1,4 @@
-"""A studio to ask: its session, a client that has the token, small pictures, and lines of jobs."""
+"""A studio to ask: its session, a client that has the token, small images, and lines of jobs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from likewise.studio.serving import bound, server
-from likewise.studio.session import Session
+from likewise.studio.app import Session, bind, server
 
 TOKEN = "t" * 43
 
@@ -30,9 +29,9 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 @contextlib.contextmanager
-def answering(session: Session) -> Iterator[int]:
-    """A real server on this machine, in a thread of its own; its port."""
-    listening = bound(0)
+def answering(session: Session) -> Iterator[httpx.Client]:
+    """A real server on this machine, in a thread of its own, and a client that knows its token."""
+    listening = bind(0)
     serving = server(session, listening, token=TOKEN)
     thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -40,53 +39,43 @@ def answering(session: Session) -> Iterator[int]:
     while not serving.started and time.monotonic() < until:
         time.sleep(0.01)
     assert serving.started
-    yield int(listening.getsockname()[1])
+    with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}/{TOKEN}/", timeout=120) as client:
+        yield client
     serving.should_exit = True
     thread.join(30)  # thousands of files may have to be deleted
     listening.close()
+    session._warming.join(60)  # a thread inside torch must not outlive the tests
     assert not thread.is_alive()
 
 
 @pytest.fixture(scope="session")
-def port(session: Session) -> Iterator[int]:
-    with answering(session) as number:
-        yield number
-
-
-@pytest.fixture(scope="session")
-def client(port: int) -> Iterator[httpx.Client]:
-    """A client that knows the token."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}/{TOKEN}/", timeout=60) as made:
+def client(session: Session) -> Iterator[httpx.Client]:
+    with answering(session) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def ask(client: httpx.Client) -> Callable[[str, dict[str, Any]], list[dict[str, Any]]]:
+def port(client: httpx.Client) -> int:
+    return client.base_url.port or 0
+
+
+def lines_of(client: httpx.Client, path: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
     """Run a job to its end; its lines."""
-
-    def lines(path: str, fields: dict[str, Any]) -> list[dict[str, Any]]:
-        answer = client.post(path, json=fields)
-        assert answer.status_code == 200, answer.text
-        assert answer.headers["content-type"] == "application/x-ndjson"
-        return [json.loads(line) for line in answer.text.splitlines()]
-
-    return lines
+    response = client.post(path, json=fields)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
 
 
-@pytest.fixture(scope="session")
-def done(ask: Callable[[str, dict[str, Any]], list[dict[str, Any]]]) -> Callable[[str, dict[str, Any]], Any]:
+def result_of(client: httpx.Client, path: str, fields: dict[str, Any]) -> Any:
     """Run a job to its end; its result."""
-
-    def result(path: str, fields: dict[str, Any]) -> Any:
-        last = ask(path, fields)[-1]
-        assert last["state"] == "done", last
-        return last["result"]
-
-    return result
+    last = lines_of(client, path, fields)[-1]
+    assert last["state"] == "done", last
+    return last["result"]
 
 
 def scene(seed: int = 0, size: int = 96) -> np.ndarray[Any, Any]:
-    """A small picture with something to find in it: blocks of random colours, smoothed."""
+    """A small image with something to match in it: blocks of random colours, smoothed."""
     draw = np.random.default_rng(seed)
     blocks = draw.integers(0, 256, (size // 8, size // 8, 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(blocks).resize((size, size), Image.Resampling.BICUBIC))
@@ -98,15 +87,22 @@ def encoded(array: np.ndarray[Any, Any], kind: str = "PNG") -> bytes:
     return buffer.getvalue()
 
 
+def load(client: httpx.Client, url: str) -> np.ndarray[Any, Any]:
+    """An image of the studio, as the page would load it."""
+    response = client.get(url)
+    assert response.status_code == 200
+    return np.asarray(Image.open(io.BytesIO(response.content)).convert("RGB"))
+
+
 @pytest.fixture(scope="session")
 def send(client: httpx.Client) -> Callable[..., dict[str, Any]]:
-    """Upload a picture; what the studio says of it."""
+    """Upload an image; what the studio says of it."""
 
     def sent(array: np.ndarray[Any, Any], name: str = "a.png") -> dict[str, Any]:
-        answer = client.post("api/pictures", content=encoded(array), headers={"X-Name": name})
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        response = client.post("api/pictures", content=encoded(array), headers={"X-Name": name})
+        assert response.status_code == 200, response.text
+        image: dict[str, Any] = response.json()
+        return image
 
     return sent
 

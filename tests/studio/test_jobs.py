@@ -13,13 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from likewise.errors import InputError
+from likewise.errors import InputError, RequestError
 from likewise.studio import jobs
-from likewise.studio.asked import Refused
-from likewise.studio.jobs import Jobs, Work
-from likewise.studio.session import Session
+from likewise.studio.app import Session
+from likewise.studio.jobs import Jobs, Task, Work
 
-from .conftest import TOKEN, answering
+from .conftest import answering
 
 
 @pytest.fixture
@@ -33,28 +32,29 @@ async def _lines(job: jobs.Job) -> list[dict[str, Any]]:
     return [json.loads(line) async for line in job.lines()]
 
 
-def test_a_job_tells_what_it_does_and_what_came_of_it(queue: Jobs) -> None:
-    def task(work: Work) -> int:
-        work.partial(1)
-        work.say("adding", 0.5)
-        return 2
-
+def _run(queue: Jobs, task: Task) -> list[dict[str, Any]]:
     async def run() -> list[dict[str, Any]]:
         return await _lines(queue.submit(task, asyncio.get_running_loop()))
 
-    lines = asyncio.run(run())
-    assert [line for line in lines if line["state"] not in ("waiting", "working")] == [
-        {"state": "partial", "result": 1},
-        {"state": "done", "result": 2},
-    ]
+    return asyncio.run(run())
+
+
+def test_a_job_reports_what_it_does_and_its_result(queue: Jobs) -> None:
+    def task(work: Work) -> int:
+        work.partial(1)
+        work.report("adding", 0.5)
+        return 2
+
+    lines = [line for line in _run(queue, task) if line["state"] not in ("waiting", "working")]
+    assert lines == [{"state": "partial", "result": 1}, {"state": "done", "result": 2}]
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [
         (InputError("a: expected b"), "a: expected b"),
-        (RuntimeError("secret"), jobs.UNFORESEEN),
-        (float("nan"), jobs.UNFORESEEN),
+        (RuntimeError("secret"), jobs.UNEXPECTED),
+        (float("nan"), jobs.UNEXPECTED),
     ],
 )
 def test_a_job_that_fails_says_one_sentence(queue: Jobs, error: Any, said: str) -> None:
@@ -63,10 +63,7 @@ def test_a_job_that_fails_says_one_sentence(queue: Jobs, error: Any, said: str) 
             raise error
         return error  # NaN is not JSON
 
-    async def run() -> list[dict[str, Any]]:
-        return await _lines(queue.submit(task, asyncio.get_running_loop()))
-
-    assert asyncio.run(run())[-1] == {"state": "failed", "error": said}
+    assert _run(queue, task)[-1] == {"state": "failed", "error": said}
 
 
 def test_one_works_the_others_wait_and_the_ninth_is_refused(queue: Jobs) -> None:
@@ -86,7 +83,7 @@ def test_one_works_the_others_wait_and_the_ninth_is_refused(queue: Jobs) -> None
         while not order:
             await asyncio.sleep(0.01)
         waiting = [queue.submit(blocking(i), loop) for i in range(1, 9)]
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(RequestError) as refused:
             queue.submit(blocking(9), loop)
         assert refused.value.status == 503
         free.set()
@@ -150,7 +147,7 @@ class Stages:
         try:
             while self.count < 2000:
                 self.count += 1
-                work.say(f"stage {self.count}")
+                work.report(f"stage {self.count}")
                 time.sleep(0.01)
         finally:
             self.ended.set()
@@ -162,7 +159,7 @@ def stages() -> Iterator[tuple[httpx.Client, Session, Stages, Stages]]:
     """A studio of its own in which two kinds of jobs go from stage to stage."""
     session, one, other = Session(), Stages(), Stages()
     session.sets.compare, session.pixels.compare = one, other  # type: ignore[assignment]
-    with answering(session) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}/{TOKEN}/", timeout=30) as client:
+    with answering(session) as client:
         yield client, session, one, other
     assert not session.store.folder.exists()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from PIL import Image
 
 from likewise.errors import FileError
 from likewise.studio import distributions
-from likewise.studio.given import Given
-from likewise.studio.session import Session
+from likewise.studio.app import Given, Session
 
-from .conftest import TOKEN, answering
+from .conftest import answering, lines_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::likewise.distributions.metrics.SmallSampleWarning"),
@@ -58,10 +56,9 @@ def opened(place: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     """A studio that was given a generator, and the lines of opening it."""
     name = f"{place / 'mine.py'}:{request.param}"
     session = Session(Given(generator=name, real=place / "real"), cache=tmp_path)
-    with answering(session) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}/{TOKEN}/", timeout=120) as client:
+    with answering(session) as client:
         assert client.get("api/distributions/generators").json()[0]["name"] == name
-        answer = client.post("api/distributions/open", json={"name": name})
-        yield client, [json.loads(line) for line in answer.text.splitlines()]
+        yield client, lines_of(client, "api/distributions/open", {"name": name})
     session.close()
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from likewise.studio import security
-from likewise.studio.session import Session
+from likewise.studio.app import Session, bind
 
 from .conftest import TOKEN
 
@@ -22,7 +22,7 @@ POLICY = (
 
 
 def test_tokens_are_long_and_never_the_same() -> None:
-    some = {security.token() for _ in range(50)}
+    some = {security.new_token() for _ in range(50)}
     assert len(some) == 50
     assert min(map(len, some)) >= 43
     assert all(set(t) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") for t in some)
@@ -34,7 +34,7 @@ def test_tokens_are_long_and_never_the_same() -> None:
 def test_without_the_token_nothing_is_told(port: int, path: str) -> None:
     answer = httpx.get(f"http://127.0.0.1:{port}{path}")
     assert answer.status_code == 403
-    assert answer.json() == {"error": security.NO_TOKEN}
+    assert answer.json() == {"error": security.WRONG_TOKEN}
 
 
 def test_the_token_alone_leads_to_the_page(client: httpx.Client) -> None:
@@ -49,7 +49,7 @@ def test_the_token_alone_leads_to_the_page(client: httpx.Client) -> None:
 def test_another_name_is_misdirected(client: httpx.Client, port: int, host: str) -> None:
     answer = client.get("api/about", headers={"Host": host.format(port)})
     assert answer.status_code == 421
-    assert answer.json() == {"error": security.NOT_HERE}
+    assert answer.json() == {"error": security.WRONG_HOST}
 
 
 def test_localhost_is_ours(client: httpx.Client, port: int) -> None:
@@ -62,7 +62,7 @@ def test_localhost_is_ours(client: httpx.Client, port: int) -> None:
 def test_another_page_is_refused(client: httpx.Client, port: int, origin: str) -> None:
     answer = client.post("api/sets/plan", json={}, headers={"Origin": origin.format(port)})
     assert answer.status_code == 403
-    assert answer.json() == {"error": security.NOT_OURS}
+    assert answer.json() == {"error": security.WRONG_ORIGIN}
 
 
 def test_our_own_page_is_not(client: httpx.Client, port: int) -> None:
@@ -101,13 +101,13 @@ def test_refusals_carry_the_headers_too(client: httpx.Client, port: int) -> None
         assert answer.headers["content-security-policy"] == POLICY
 
 
-def test_an_unforeseen_error_is_one_plain_sentence(
+def test_an_unexpected_error_is_one_plain_sentence(
     client: httpx.Client, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def burst(*_: object) -> None:
         raise RuntimeError("secret /home/somebody")
 
-    monkeypatch.setattr(session.store, "shown", burst)
+    monkeypatch.setattr(session.store, "view", burst)
     answer = client.get("api/pictures/x/thumb")
     assert answer.status_code == 500
     assert set(answer.json()) == {"error"}
@@ -156,9 +156,7 @@ def test_web_sockets_are_closed() -> None:
 
 
 def test_only_this_machine_can_connect() -> None:
-    from likewise.studio.serving import bound
-
-    with bound(0) as listening:
+    with bind(0) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
         assert listening.family == socket.AF_INET
 
@@ -169,7 +167,7 @@ def test_requests_at_once_are_bounded() -> None:
     async def send(message: dict[str, Any]) -> None:
         said.append(message)
 
-    guard = security.Guard(None, TOKEN, 80, most=3)  # type: ignore[arg-type]
+    guard = security.Guard(None, TOKEN, 80, limit=3)  # type: ignore[arg-type]
     guard.under_way = 3
     scope = {"type": "http", "path": f"/{TOKEN}/x", "headers": [(b"host", b"127.0.0.1")]}
     asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]

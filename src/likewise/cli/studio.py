@@ -8,17 +8,17 @@ import click
 
 
 @click.command()
-@click.argument("collections", nargs=-1, metavar="[FOLDER or INDEX]...", type=click.Path())
+@click.argument("folders", nargs=-1, metavar="[FOLDER or INDEX]...", type=click.Path())
 @click.option("--runs", multiple=True, type=click.Path(), help="a run directory, or a folder of them; may be repeated")
 @click.option("--generator", metavar="SPEC", help="a generator of your own: module:attribute, or a file of weights")
-@click.option("--real", type=click.Path(), help="real pictures that the generator is measured against")
+@click.option("--real", type=click.Path(path_type=Path), help="real images that the generator is measured against")
 @click.option("--port", default=0, show_default="a free one", type=click.IntRange(0, 65535), help="on 127.0.0.1")
 @click.option("--open/--no-open", "open_browser", default=True, show_default=True, help="open the page in a browser")
 def studio(
-    collections: tuple[str, ...],
+    folders: tuple[str, ...],
     runs: tuple[str, ...],
     generator: str | None,
-    real: str | None,
+    real: Path | None,
     port: int,
     open_browser: bool,
 ) -> None:
@@ -28,7 +28,6 @@ def studio(
     machine only, at an address with a token in it, which is printed on one line. Ctrl-C ends it.
     """
     from likewise.studio import serve
-    from likewise.studio.given import Given
 
-    given = Given(collections, tuple(map(Path, runs)), generator, None if real is None else Path(real))
-    serve(given, port=port, open_browser=open_browser)
+    runs_at = [Path(run) for run in runs]
+    serve(folders, runs=runs_at, generator=generator, real=real, port=port, open_browser=open_browser)

@@ -1,30 +1,62 @@
 """A local page for all four levels: FastAPI on 127.0.0.1, behind an unguessable address.
 
-security   token, Host, Origin, headers          uploads   files that come in, counted and judged
-jobs       one worker, a queue, NDJSON streams   store     the session's pictures and files
-asked      what a request may ask for            app       the routes
-pixels, images, sets, distributions, runs        what stands behind each tab
+app        the routes, the session, the server     security   token, Host, Origin, headers
+requests   what a request may ask for              jobs       one worker, a queue, NDJSON streams
+uploads    files that come in; session images      pixels, images, sets, distributions, runs: one a tab
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
 from likewise.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from likewise.studio.given import Given
 
 __all__ = ["serve"]
 
 
-def serve(given: Given | None = None, *, port: int = 0, open_browser: bool = True) -> None:
-    """Serve the studio on 127.0.0.1 until it is interrupted; prints its address on one line."""
-    for package in ("fastapi", "uvicorn"):
-        try:
-            __import__(package)
-        except ImportError:
-            raise MissingExtra(package, "studio") from None
-    from likewise.studio import serving
+def serve(
+    folders: Sequence[str] = (),
+    *,
+    runs: Sequence[Path] = (),
+    generator: str | None = None,
+    real: Path | None = None,
+    port: int = 0,
+    open_browser: bool = True,
+) -> None:
+    """Serve the studio on 127.0.0.1 until it is interrupted; prints its address on one line.
 
-    serving.run(given, port=port, open_browser=open_browser)
+    Parameters
+    ----------
+    folders : sequence of str
+        Folders of images, or indexes, that can be searched.
+    runs : sequence of Path
+        Run directories, or folders of them, to watch.
+    generator : str, optional
+        A generator of your own: ``module:attribute``, or a file of weights.
+    real : Path, optional
+        A folder of real images that the generator is measured against.
+    port : int
+        A port of 127.0.0.1; 0 takes a free one.
+    open_browser : bool
+        Open the page in a browser.
+
+    Raises
+    ------
+    MissingExtra
+        FastAPI or uvicorn is not installed.
+    FileError
+        A folder or file that was named is not there.
+
+    Examples
+    --------
+    >>> import likewise.studio
+    >>> likewise.studio.serve(["photos/"])  # doctest: +SKIP
+    """
+    for package in ("fastapi", "uvicorn"):
+        if find_spec(package) is None:
+            raise MissingExtra(package, "studio")
+    from likewise.studio.app import Given, run
+
+    run(Given(folders, runs, generator, real), port=port, open_browser=open_browser)

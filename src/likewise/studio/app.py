@@ -1,14 +1,28 @@
-"""The routes of the studio: each names what it asks a tab for; light ones answer at once, heavy ones are jobs."""
+"""The studio: its routes, the state that one server holds, and the server itself.
+
+Each route names what it asks a tab for; light ones are answered at once from a few threads, heavy ones are jobs.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+import socket
+import sys
+import threading
+import warnings
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import anyio
+import torch
+import uvicorn
 from anyio import to_thread
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -18,28 +32,110 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from likewise.errors import FileError, InputError, LikewiseError
+from likewise import images, media, pixels
+from likewise.distributions.metrics import SmallSampleWarning
+from likewise.distributions.polarity import DegeneracyWarning
+from likewise.distributions.shipped import GENERATORS
+from likewise.errors import ConvergenceWarning, FileError, InputError, LikewiseError, RequestError
 from likewise.studio import uploads
-from likewise.studio.asked import Fields, Gone, Refused, body, queried
-from likewise.studio.jobs import ENDED, UNFORESEEN, Stream, Work
-from likewise.studio.security import Guard, sentence
-from likewise.studio.session import Session
+from likewise.studio.distributions import DistributionsTab
+from likewise.studio.images import ImagesTab
+from likewise.studio.jobs import ENDED, UNEXPECTED, Jobs, Stream, Work
+from likewise.studio.pixels import PixelsTab
+from likewise.studio.requests import Fields, not_found, read_json
+from likewise.studio.runs import RunsTab
+from likewise.studio.security import Guard, error_response, new_token
+from likewise.studio.sets import SetsTab
+from likewise.studio.uploads import ImageStore
 
 PAGE = Path(__file__).parent / "page"
-AT_ONCE = 4
-"""Light requests that are worked on at the same time."""
-log = logging.getLogger("likewise.studio")
+AT_ONCE, SLOW_AT_ONCE = 4, 2
+"""Light requests, and slower ones (decoding, grouping), that are worked on at the same time."""
+MAX_CONNECTIONS = 1000
+"""Connections that are open at the same time; the guard answers far fewer, this bounds those that say nothing."""
+GRACE = 2
+"""Seconds that responses under way are given at the end."""
+INTERRUPTED = 130
 
-Handler = Callable[[Request], Awaitable[Response]]
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line named: folders or indexes, run directories, a generator, a folder of real images."""
+
+    folders: Sequence[str] = ()
+    runs: Sequence[Path] = ()
+    generator: str | None = None
+    real: Path | None = None
+
+    def __post_init__(self) -> None:
+        """What is not there is refused before the server begins; a generator's module is not imported yet."""
+        folders = [Path(folder) for folder in self.folders if "://" not in folder]
+        for path in (*folders, *self.runs, *([] if self.real is None else [self.real])):
+            if not path.is_dir():
+                raise FileError(f"{path}: is a file; name its folder" if path.exists() else f"{path}: no such folder")
+        name = self.generator or ":"
+        if name not in GENERATORS and ":" not in name and not Path(name).is_file():
+            raise FileError(f"{name}: no such file, and not the module:attribute of a generator")
 
 
-def guarded(session: Session, token: str, port: int, page: Path = PAGE) -> ASGIApp:
+class Session:
+    """Everything that one server holds: the images, the queue, and what stands behind each tab."""
+
+    def __init__(self, given: Given | None = None, *, cache: Path | None = None) -> None:
+        given = given or Given()
+        self.store, self.jobs, self.closed = ImageStore(), Jobs(), False
+        cache = _writable((cache or media.cache_folder()) / "studio", self.store.folder / "cache")
+        self._warming = threading.Thread(target=_warm_up, name="studio-warm-up", daemon=True)
+        self.pixels = PixelsTab(self.store)
+        self.images = ImagesTab(self.store, cache, given.folders)
+        self.sets = SetsTab(self.store, cache)
+        self.distributions = DistributionsTab(self.store, cache, given.generator, given.real)
+        self.runs = RunsTab(self.store, given.runs)
+
+    def about(self) -> dict[str, Any]:
+        """Version and threads."""
+        return {"version": version("likewise"), "threads": torch.get_num_threads()}
+
+    def warm_up(self) -> None:
+        """Load in the background what the first question would have to wait for."""
+        self._warming.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is still at work though the session is closed."""
+        return self.closed and (self.jobs.busy or self._warming.is_alive())
+
+    def close(self) -> None:
+        """Cancel what runs, end the sample runs, and remove the session's folder; a second call does nothing."""
+        if not self.closed:
+            self.closed = True
+            self.jobs.close()
+            self.runs.close()
+            self.images.close()
+            self.store.close()
+
+
+def _warm_up() -> None:
+    with contextlib.suppress(Exception):  # whoever asks for the networks is told what went wrong
+        pixels.default()
+        images.default()
+
+
+def _writable(wanted: Path, otherwise: Path) -> Path:
+    """The user's cache folder, or one of the session where that cannot be written to."""
+    for folder in (wanted, otherwise):
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+    return otherwise
+
+
+# ── routes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def build(session: Session, token: str, port: int, page: Path = PAGE) -> ASGIApp:
     """The whole studio, behind its guard."""
-    return Guard(application(session, page), token, port)
-
-
-def application(session: Session, page: Path = PAGE) -> FastAPI:
-    """The studio without its guard."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -48,107 +144,82 @@ def application(session: Session, page: Path = PAGE) -> FastAPI:
         finally:
             session.close()
 
-    async def unforeseen(request: Request, error: Exception) -> Response:
-        return sentence(503, ENDED) if session.closed else sentence(500, UNFORESEEN)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return error_response(503, ENDED) if session.closed else error_response(500, UNEXPECTED)
 
-    routes = [*_routes(session), Mount("/", Pages(directory=page, html=True, check_dir=False))]
-    handlers: Any = {
-        LikewiseError: _explained,
-        HTTPException: _http,
-        ClientDisconnect: _left,
-        Exception: unforeseen,
-    }
-    return FastAPI(
-        routes=routes, lifespan=lifespan, exception_handlers=handlers, openapi_url=None, docs_url=None, redoc_url=None
+    handlers: Any = {LikewiseError: _explain, HTTPException: _http, ClientDisconnect: _left, Exception: unexpected}
+    app = FastAPI(
+        routes=[*_routes(session), Mount("/", Pages(directory=page, html=True, check_dir=False))],
+        lifespan=lifespan,
+        exception_handlers=handlers,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
     )
+    return Guard(app, token, port)
 
 
 def _routes(session: Session) -> list[Route]:
-    tabs, limiter = session, anyio.CapacityLimiter(AT_ONCE)
-    slow, decoding = anyio.CapacityLimiter(2), anyio.CapacityLimiter(2)
-    store, arrivals = session.store, uploads.Arrivals(session.store)
-
-    async def answered(call: Callable[..., Any], *arguments: Any) -> JSONResponse:
-        """What a light call gives, from a small pool of threads."""
-        return JSONResponse(await to_thread.run_sync(call, *arguments, limiter=limiter))
+    tabs, store, uploading = session, session.store, uploads.Uploads(session.store)
+    quick, slow = anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(SLOW_AT_ONCE)
 
     def get(path: str, call: Callable[[], Any]) -> Route:
         async def handler(request: Request) -> Response:
-            return await answered(call)
+            return JSONResponse(await to_thread.run_sync(call, limiter=quick))
 
         return Route(path, handler, methods=["GET"])
 
-    def light(path: str, call: Callable[[Fields], Any]) -> Route:
+    def light(path: str, call: Callable[[Fields], Any], limiter: anyio.CapacityLimiter = quick) -> Route:
         async def handler(request: Request) -> Response:
-            return await answered(call, await body(request))
+            return JSONResponse(await to_thread.run_sync(call, await read_json(request), limiter=limiter))
 
         return Route(path, handler, methods=["POST"])
 
     def job(path: str, call: Callable[[Work, Fields], Any]) -> Route:
         async def handler(request: Request) -> Response:
-            import asyncio
-
-            fields = await body(request)
+            fields = await read_json(request)
             task = session.jobs.submit(lambda work: call(work, fields), asyncio.get_running_loop())
             return Stream(session.jobs, task)
 
         return Route(path, handler, methods=["POST"])
 
-    async def picture(request: Request) -> Response:
+    async def image(request: Request) -> Response:
         name = uploads.name_of(request)
-        async with arrivals.received(request, uploads.MOST_PICTURE) as file:
-            kept = await to_thread.run_sync(uploads.picture_in, file, name, store, limiter=decoding)
-        return JSONResponse(kept.to_dict())
+        async with uploading.receive(request, uploads.MAX_IMAGE) as file:
+            added = await to_thread.run_sync(uploads.add_image, file, name, store, limiter=slow)
+        return JSONResponse(added.to_dict())
 
     async def video(request: Request) -> Response:
         name = uploads.name_of(request)
-        async with arrivals.received(request, uploads.MOST_VIDEO) as file:
-            kept = await to_thread.run_sync(uploads.frames_in, file, name, store, limiter=decoding)
-        return JSONResponse({"pictures": [p.to_dict() for p in kept]})
+        async with uploading.receive(request, uploads.MAX_VIDEO) as file:
+            frames = await to_thread.run_sync(uploads.add_frames, file, name, store, limiter=slow)
+        return JSONResponse({"pictures": [frame.to_dict() for frame in frames]})
 
-    async def shown(request: Request) -> Response:
-        key, thumb = request.path_params["id"], request.path_params["size"] == "thumb"
-        if request.path_params["size"] not in ("thumb", "view"):
-            raise Refused(404, "there is no such size of a picture")
-        return await to_thread.run_sync(lambda: _image(store.shown(key, thumb)), limiter=limiter)
+    async def view(request: Request) -> Response:
+        key, size = request.path_params["id"], request.path_params["size"]
+        if size not in ("thumb", "view"):
+            raise RequestError(404, "there is no such size of an image")
+        return await to_thread.run_sync(lambda: _file(store.view(key, size == "thumb")), limiter=quick)
 
     async def file(request: Request) -> Response:
         name = request.path_params["name"]
-        return await to_thread.run_sync(lambda: _image(store.file(name)), limiter=limiter)
-
-    async def point(request: Request) -> Response:
-        key = request.query_params.get("key", "")
-        return await answered(tabs.pixels.point, key, queried(request, "x"), queried(request, "y"))
-
-    async def duplicates(request: Request) -> Response:
-        name = request.query_params.get("source", "")
-        return JSONResponse(await to_thread.run_sync(tabs.images.duplicates, name, limiter=slow))
-
-    async def sample_run(request: Request) -> Response:
-        return JSONResponse(await to_thread.run_sync(tabs.runs.sample, limiter=slow))
-
-    async def run(request: Request) -> Response:
-        since = queried(request, "since") if "since" in request.query_params else 0.0
-        return await answered(tabs.runs.read, request.path_params["id"], since)
-
-    async def cancel(request: Request) -> Response:
-        return await answered(tabs.runs.cancel, request.path_params["id"])
+        return await to_thread.run_sync(lambda: _file(store.file(name)), limiter=quick)
 
     return [
         get("/api/about", session.about),
-        Route("/api/pictures", picture, methods=["POST"]),
+        Route("/api/pictures", image, methods=["POST"]),
         Route("/api/videos", video, methods=["POST"]),
-        Route("/api/pictures/{id}/{size}", shown, methods=["GET"]),
+        Route("/api/pictures/{id}/{size}", view, methods=["GET"]),
         Route("/api/files/{name}", file, methods=["GET"]),
         get("/api/pixels/samples", tabs.pixels.samples),
         job("/api/pixels/compare", tabs.pixels.compare),
         light("/api/pixels/match", tabs.pixels.match),
-        Route("/api/pixels/point", point, methods=["GET"]),
+        light("/api/pixels/point", tabs.pixels.point),
         get("/api/images/sources", tabs.images.sources),
         job("/api/images/open", tabs.images.open),
         job("/api/images/search", tabs.images.search),
         job("/api/images/why", tabs.images.why),
-        Route("/api/images/duplicates", duplicates, methods=["GET"]),
+        light("/api/images/duplicates", tabs.images.duplicates, slow),
         get("/api/sets/samples", tabs.sets.samples),
         job("/api/sets/compare", tabs.sets.compare),
         light("/api/sets/plan", tabs.sets.plan),
@@ -157,9 +228,9 @@ def _routes(session: Session) -> list[Route]:
         light("/api/distributions/grid", tabs.distributions.grid),
         light("/api/distributions/point", tabs.distributions.point),
         get("/api/runs", tabs.runs.list),
-        Route("/api/runs/sample", sample_run, methods=["POST"]),
-        Route("/api/runs/{id}", run, methods=["GET"]),
-        Route("/api/runs/{id}/cancel", cancel, methods=["POST"]),
+        light("/api/runs/read", tabs.runs.read),
+        light("/api/runs/cancel", tabs.runs.cancel),
+        light("/api/runs/sample", tabs.runs.sample, slow),
     ]
 
 
@@ -168,38 +239,111 @@ class Pages(StaticFiles):
 
     def file_response(self, *arguments: Any, **named: Any) -> Response:
         """A file, with the header that says so."""
-        answer = super().file_response(*arguments, **named)
-        answer.headers["Cache-Control"] = "no-cache"
-        return answer
+        response = super().file_response(*arguments, **named)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
-def _image(path: Path) -> Response:
+def _file(path: Path) -> Response:
     """An image of the session: its id is its own, so a browser may keep it for a while."""
     kinds = {".png": "image/png", ".jpg": "image/jpeg"}
     try:
         data = path.read_bytes()
     except FileNotFoundError:  # it had to make room just now
-        raise Gone("this picture") from None
+        raise not_found("this image") from None
     return Response(data, media_type=kinds[path.suffix], headers={"Cache-Control": "private, max-age=3600"})
 
 
-# ── what went wrong ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _explained(request: Request, error: Exception) -> Response:
-    """An error that was foreseen: its own sentence."""
-    status = error.status if isinstance(error, Refused) else 422 if isinstance(error, InputError | FileError) else 400
-    answer = sentence(status, " ".join(str(error).split()))
+async def _explain(request: Request, error: Exception) -> Response:
+    """An error of likewise: its own sentence."""
+    status = 422 if isinstance(error, InputError | FileError) else getattr(error, "status", 400)
+    response = error_response(status, " ".join(str(error).split()))
     if status == 408:  # what may still come is not waited for
-        answer.headers["Connection"] = "close"
-    return answer
+        response.headers["Connection"] = "close"
+    return response
 
 
 async def _http(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
-    words = {404: "there is nothing at this address", 405: "this address is not asked in this way"}
-    return sentence(status, words.get(status, "the request cannot be answered"))
+    words = {404: "there is nothing at this address", 405: "this address does not take this method"}
+    return error_response(status, words.get(status, "the request cannot be answered"))
 
 
 async def _left(request: Request, error: Exception) -> Response:
-    return sentence(400, "the request ended before it was complete")
+    return error_response(400, "the request ended before it was complete")
+
+
+# ── the server ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which prints its address once it answers, and ends jobs before it waits for their readers."""
+
+    def __init__(self, config: uvicorn.Config, session: Session, url: str, open_browser: bool) -> None:
+        super().__init__(config)
+        self.session, self.url, self.open_browser = session, url, open_browser
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, then print the address."""
+        await super().startup(sockets)
+        if self.started:
+            print(self.url, flush=True)
+            self.session.warm_up()
+            if self.open_browser:
+                threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End every job's stream, so that nobody waits for it; what is cut short from now on is so on purpose."""
+        self.session.jobs.stop()
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        await super().shutdown(sockets)
+
+
+def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True) -> None:
+    """Serve until interrupted."""
+    listening = bind(port)
+    for kind in (SmallSampleWarning, DegeneracyWarning, ConvergenceWarning):  # the page shows what they would say
+        warnings.filterwarnings("ignore", category=kind)
+    session = Session(given)
+    try:
+        server(session, listening, open_browser=open_browser).run(sockets=[listening])
+    finally:
+        session.close()
+        listening.close()
+        if session.busy:  # in the middle of what cannot be interrupted, and whose result nobody wants any more
+            sys.stdout.flush()
+            os._exit(INTERRUPTED)
+
+
+def server(session: Session, listening: socket.socket, *, open_browser: bool = False, token: str = "") -> Server:
+    """A server for a session on a bound socket."""
+    token, port = token or new_token(), int(listening.getsockname()[1])
+    config = uvicorn.Config(
+        build(session, token, port),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=GRACE,
+        ws="none",
+        lifespan="on",
+    )
+    return Server(config, session, f"http://127.0.0.1:{port}/{token}/", open_browser)
+
+
+def bind(port: int) -> socket.socket:
+    """A socket on 127.0.0.1; port 0 takes a free one."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # or Nagle delays responses
+    if sys.platform != "win32":
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"port: {port} cannot be used: {error.strerror}; leave --port away to take a free one"
+        ) from None
+    return listening

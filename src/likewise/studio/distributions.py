@@ -1,26 +1,28 @@
-"""The tab Distributions: a generator and its bank, dialled by ρ and ψ; what that does to precision and recall."""
+"""The tab Distributions: a generator and its bank, resampled at ρ and ψ; quality and diversity along ρ."""
 
 from __future__ import annotations
 
 import base64
 import concurrent.futures
-import io as bytes_io
+import contextlib
 import json
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 
 from likewise import media
-from likewise.errors import ConvergenceWarning, LikewiseError
-from likewise.studio.asked import Fields, Gone, identity, number, text, whole
-from likewise.studio.drawing import RGB, tiles
+from likewise.distributions import harvest, load_generator, metrics, shipped
+from likewise.distributions.shipped import describer
+from likewise.distributions.sweeps import modes
+from likewise.nn.features import channels_of, extract, to_uint8
 from likewise.studio.jobs import Work
-from likewise.studio.store import Recent, Store
+from likewise.studio.requests import Fields, not_found, number, text, whole
+from likewise.studio.uploads import RGB, ImageStore, Recent
 
 RHO, PSI = (-5.0, 5.0), (0.3, 1.0)
 RHOS = (-5.0, -3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 5.0)
@@ -31,9 +33,9 @@ FIRST, LATENTS, OWN_LATENTS, SHARD = 192, 1024, 256, 64
 TOP = 1
 """Singular values in a volume: with one, a bank of this size bears the whole range of ρ."""
 MEASURED, REFERENCE = 300, 600
-"""Pictures of each ρ that are measured, and those that they are measured against."""
-MOST, EDGE, MODES = 100, 84, 24
-"""Pictures of a grid, pixels of each, and modes and anti-modes that are shown."""
+"""Images of each ρ that are measured, and those that they are measured against."""
+LIMIT, EDGE, MODES = 100, 84, 24
+"""Images of a grid, pixels of each, and modes and anti-modes that are shown."""
 KEPT = 3
 
 WORDS = {
@@ -42,19 +44,19 @@ WORDS = {
 }
 ITSELF = (
     "Measured against {n} further samples of the generator itself at ρ = 0, ψ = 1: precision and recall say how far a "
-    "dial departs from what it does by itself, not from real pictures; --real FOLDER measures against those."
+    "setting departs from plain sampling, not from real images; --real FOLDER measures against those."
 )
 
 
 @dataclass(eq=False)
-class Dialled:
-    """A generator with its bank, what it is measured against, and the curve as far as it is measured."""
+class Opened:
+    """A generator with its bank, the features it is measured against, and the curve as far as it is measured."""
 
     name: str
     generator: Any
     describe: Any
-    bank: Any
-    truth: Any = None
+    bank: Any = None
+    reference: Any = None
     words: str = ""
     curve: list[dict[str, float]] = field(default_factory=list)
     truncated: dict[float, Any] = field(default_factory=dict)
@@ -67,234 +69,154 @@ class Dialled:
             self.truncated[psi] = self.generator.truncated(psi)
         return self.truncated[psi]
 
+    def measure(self, rho: float, psi: float) -> dict[str, float]:
+        """A point of the plane of ρ and ψ: MEASURED samples against the reference."""
+        drawn = self.bank.draw(MEASURED, rho, seed=1)
+        samples = extract(self.at(psi)(drawn.latents, drawn.labels), self.describe, where="generator")
+        values = metrics.measures(self.reference, samples)
+        figures = {name: float(values[name]) for name in ("precision", "recall", "frechet")}
+        return {"rho": rho, "psi": psi, **figures, "ess": drawn.ess}
 
-class Distributions:
+
+class DistributionsTab:
     """What the tab asks for."""
 
-    def __init__(
-        self, store: Store, own: str | None = None, real: Path | None = None, cache: Path | None = None
-    ) -> None:
-        self.store, self.own, self.real = store, own, real
-        self.cache = (cache or media.cache_folder()) / "studio"
-        self._kept: Recent[Dialled] = Recent(KEPT, "this generator")
+    def __init__(self, store: ImageStore, cache: Path, own: str | None = None, real: Path | None = None) -> None:
+        self.store, self.cache, self.own, self.real = store, cache, own, real
+        self._kept: Recent[Opened] = Recent(KEPT, "this generator")
         self.latents = LATENTS
 
     def generators(self) -> list[dict[str, str]]:
         """Those that come with likewise, and the one of the command line first."""
-        shipped = [{"name": name, "words": words} for name, words in WORDS.items()]
-        return ([{"name": self.own, "words": "The generator of the command line."}] if self.own else []) + shipped
-
-    # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────
+        own = [{"name": self.own, "words": "The generator of the command line."}] if self.own else []
+        return own + [{"name": name, "words": words} for name, words in WORDS.items()]
 
     def open(self, work: Work, fields: Fields) -> dict[str, Any]:
-        """A generator's bank, harvested where there is none yet, and the curve along ρ, told as it grows."""
+        """A generator's bank, harvested where there is none yet, and the curve along ρ, reported as it grows."""
         name = text(fields, "name")
-        if name not in {g["name"] for g in self.generators()}:
-            raise Gone("this generator")
-        work.say("loading the generator")
-        dialled = self._loaded(name)
+        if name not in {generator["name"] for generator in self.generators()}:
+            raise not_found("this generator")
+        work.report("loading the generator")
+        if name in WORDS:
+            opened = Opened(name, shipped(name), describer("fashion"))
+        else:
+            opened = Opened(name, load_generator(name), None)
         total = self.latents if name in WORDS else min(self.latents, OWN_LATENTS)
         for n in sorted({min(FIRST, total), total}):
-            dialled.bank = self._bank(work, dialled, n)
-            key = self._kept.put(dialled, self._key(dialled))
-            pictures = self._extremes(dialled)
-            work.partial(self._answer(key, dialled, pictures))
-        self._measure(work, dialled, lambda: work.partial(self._answer(key, dialled, pictures)))
-        return self._answer(key, dialled, pictures)
+            opened.bank = self._bank(work, opened, n)
+            key = self._kept.put(opened, opened.generator.digest[:20])  # opening it again does not fill the memory
+            images = self._extremes(opened)
+            work.partial(self._answer(key, opened, images))
+        self._measure(work, opened, lambda: work.partial(self._answer(key, opened, images)))
+        return self._answer(key, opened, images)
 
-    def _loaded(self, name: str) -> Dialled:
-        from likewise.distributions import load_generator, shipped
-        from likewise.distributions.shipped import describer
+    def _bank(self, work: Work, opened: Opened, n: int) -> Any:
+        """n latents with their volumes, in the cache folder: there at once the next time.
 
-        if name in WORDS:
-            describe = describer("fashion")
-            return Dialled(name, shipped(name), describe, None)
-        return Dialled(name, load_generator(name), None, None)
-
-    def _key(self, dialled: Dialled) -> str:
-        """One id a generator: opening it again does not fill the memory."""
-        found = [key for key, kept in self._kept.items() if kept.name == dialled.name]
-        return found[0] if found else ""
-
-    def _bank(self, work: Work, dialled: Dialled, n: int) -> Any:
-        """n latents with their volumes, in the user's cache folder: there at once the next time.
-
-        Each n has a folder of its own: a harvest that was interrupted is gone on with, and hides no smaller one.
+        Each n has a folder of its own: a harvest that was interrupted resumes, and hides no smaller one.
         """
-        from likewise.distributions import harvest
+        k, words = min(TOP, opened.generator.dim), "measuring volumes, once"
+        folder = self.cache / f"bank-{opened.generator.digest[:20]}-{k}-{n}"
+        work.report(words)
+        here = InPlace(lambda done: work.report(f"{words}: {min(done * SHARD, n)} of {n}", min(1.0, done * SHARD / n)))
+        return harvest(opened.generator, n, out=folder, k=k, shard_size=SHARD, executor=here, progress=False)
 
-        k, words = min(TOP, dialled.generator.dim), "measuring volumes, once"
-        folder = self.cache / f"bank-{dialled.generator.digest[:20]}-{k}-{n}"
-        work.say(words)
-        here = InPlace(lambda done: work.say(f"{words}: {min(done * SHARD, n)} of {n}", min(1.0, done * SHARD / n)))
-        options = {"k": k, "shard_size": SHARD, "executor": here, "progress": False}
-        try:
-            return harvest(dialled.generator, n, out=folder, **options)
-        except LikewiseError:
-            raise
-        except OSError:  # a cache that cannot be written to
-            return harvest(dialled.generator, n, out=self.store.folder / folder.name, **options)
+    def _extremes(self, opened: Opened) -> dict[str, str]:
+        """Modes and anti-modes of the bank as sheets of images."""
+        bank, sheets = opened.bank, {}
+        count = min(MODES, int((~bank.dead()).sum()))
+        if count:
+            ends = modes(opened.generator, bank, count)
+            for name, rows in zip(("modes", "antimodes"), ends, strict=True):
+                labels = None if bank.labels is None else bank.labels[rows]
+                made = to_uint8(opened.generator(bank.latents[rows], labels))
+                sheets[name] = self.store.publish(tile(made, 8), ".png")
+        return sheets
 
-    def _extremes(self, dialled: Dialled) -> dict[str, str]:
-        """Modes and anti-modes of the bank as pictures."""
-        from likewise.distributions.sweeps import modes
-
-        count = min(MODES, int((~dialled.bank.dead()).sum()))
-        found = modes(dialled.generator, dialled.bank, count) if count else ([], [])
-        sheets = [tiles(_made(dialled.generator, dialled.bank, rows), 8) for rows in found if len(rows)]
-        urls = [f"api/files/{self.store.write(sheet, '.png')}" for sheet in sheets]
-        return dict(zip(("modes", "antimodes"), urls, strict=False))
-
-    def _answer(self, key: str, dialled: Dialled, pictures: dict[str, str]) -> dict[str, Any]:
-        k, n = dialled.bank.k, len(dialled.bank)
+    def _answer(self, key: str, opened: Opened, images: dict[str, str]) -> dict[str, Any]:
+        k, n = opened.bank.k, len(opened.bank)
         volume = "the largest singular value" if k == 1 else f"the product of the {k} largest singular values"
-        words = f"{n} latents; a latent's volume is {volume} of the generator's Jacobian there. {dialled.words}"
-        curve = sorted(dialled.curve, key=lambda p: p["rho"])
-        dials = {"rho": list(RHO), "psi": list(PSI)}
-        return {"key": key, "n": n, "k": k, **dials, "curve": curve, **pictures, "words": words.strip()}
+        words = f"{n} latents; a latent's volume is {volume} of the generator's Jacobian there. {opened.words}"
+        curve = sorted(opened.curve, key=lambda point: point["rho"])
+        ranges = {"rho": list(RHO), "psi": list(PSI)}
+        return {"key": key, "n": n, "k": k, **ranges, "curve": curve, **images, "words": words.strip()}
 
-    # ── the curve ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def _measure(self, work: Work, opened: Opened, report: Callable[[], None]) -> None:
+        """The curve at ψ = 1: from the cache folder, or measured now, from ρ = 0 outwards.
 
-    def _measure(self, work: Work, dialled: Dialled, told: Callable[[], None]) -> None:
-        """The curve at ψ = 1: from the cache folder, or measured now, from the middle outwards."""
-        bank, count = dialled.bank, REFERENCE if self.real is None else "real"
-        file = self.cache / f"curve-{dialled.generator.digest[:20]}-{len(bank)}-{bank.k}-{MEASURED}-{count}.json"
-        kept = None if self.real is not None else _curve_in(file)
-        self._refer(work, dialled)
-        if kept is not None:
-            dialled.curve = kept
-            return
-        dialled.curve = []
-        rhos = [rho for rho in sorted(RHOS, key=abs) if bank.ess(rho) >= LEAST_ESS]
+        Measured against real images it is not cached: nothing says that their folder is still the same.
+        """
+        self._refer(work, opened)
+        name = f"sweep-{opened.generator.digest[:20]}-{len(opened.bank)}-{opened.bank.k}-{MEASURED}-{REFERENCE}.json"
+        if self.real is None:
+            with contextlib.suppress(OSError, ValueError):
+                opened.curve = json.loads((self.cache / name).read_text(encoding="utf-8"))
+                return
+        rhos = [rho for rho in sorted(RHOS, key=abs) if opened.bank.ess(rho) >= LEAST_ESS]
         for i, rho in enumerate(rhos):
-            work.say(f"measuring ρ = {rho:g}", i / len(rhos))
-            dialled.curve.append(measured(dialled, rho, 1.0))
-            told()
+            work.report(f"measuring ρ = {rho:g}", i / len(rhos))
+            opened.curve.append(opened.measure(rho, 1.0))
+            report()
         if self.real is None:
-            _written(file, dialled.curve)
+            with contextlib.suppress(OSError):
+                media.write_text(self.cache / name, json.dumps(opened.curve, indent=2, allow_nan=False) + "\n")
 
-    def _refer(self, work: Work, dialled: Dialled) -> None:
-        """What the dials are measured against: real pictures where some were given, or else the generator itself."""
-        from likewise.nn.features import channels_of, extract
-
-        work.say("describing what it is measured against")
+    def _refer(self, work: Work, opened: Opened) -> None:
+        """What the settings are measured against: real images where some were given, or else the generator itself."""
+        work.report("embedding what it is measured against")
         if self.real is None:
-            source: Any = dialled.generator.draw(REFERENCE, seed=2**31)
-            dialled.words = ITSELF.format(n=REFERENCE)
+            source: Any = opened.generator.draw(REFERENCE, seed=2**31)
+            opened.words = ITSELF.format(n=REFERENCE)
         else:
             source = self.real
-            dialled.words = f"Measured against the pictures of {self.real}."
-        dialled.truth = extract(source, dialled.describe, where="real", planes=channels_of(dialled.generator))
+            opened.words = f"Measured against the images of {self.real}."
+        opened.reference = extract(source, opened.describe, where="real", planes=channels_of(opened.generator))
 
     def point(self, fields: Fields) -> dict[str, float]:
         """Precision, recall and Fréchet distance at one ρ and ψ, measured now."""
-        dialled = self._kept.get(identity(fields, "key"))
+        opened = self._kept.get(text(fields, "key"))
         rho, psi = number(fields, "rho", *RHO), number(fields, "psi", *PSI, default=1.0)
-        if dialled.truth is None:
-            raise Gone("the sample that is measured against")
-        return measured(dialled, rho, psi)
-
-    # ── the grid ──────────────────────────────────────────────────────────────────────────────────────────────────
+        if opened.reference is None:
+            raise not_found("the sample that is measured against")
+        return opened.measure(rho, psi)
 
     def grid(self, fields: Fields) -> dict[str, Any]:
-        """n pictures drawn from the bank at ρ, truncated to ψ [Polarity Algorithm 1]."""
+        """n images sampled from the bank at ρ, truncated to ψ [Polarity Algorithm 1]."""
         began = time.perf_counter()
-        dialled = self._kept.get(identity(fields, "key"))
+        opened = self._kept.get(text(fields, "key"))
         rho, psi = number(fields, "rho", *RHO), number(fields, "psi", *PSI, default=1.0)
-        n, seed = whole(fields, "n", 1, MOST, 36), whole(fields, "seed", 0, 2**31 - 1, 0)
-        drawn = dialled.bank.draw(n, rho, seed=seed)
-        sheet = tiles(_shown(dialled.at(psi), drawn.latents, drawn.labels), _across(n), edge=EDGE)
-        image = f"data:image/png;base64,{base64.b64encode(_png(sheet)).decode()}"
-        ms = round(1000 * (time.perf_counter() - began), 1)
-        return {"image": image, "ess": drawn.ess, "ms": ms, "point": between(dialled.curve, rho) if psi == 1 else None}
+        n, seed = whole(fields, "n", 1, LIMIT, 36), whole(fields, "seed", 0, 2**31 - 1, 0)
+        drawn = opened.bank.draw(n, rho, seed=seed)
+        sheet = tile(to_uint8(opened.at(psi)(drawn.latents, drawn.labels)), int(np.ceil(np.sqrt(n))))
+        _, png = cv2.imencode(".png", sheet[..., ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])
+        image = f"data:image/png;base64,{base64.b64encode(png.tobytes()).decode()}"
+        return {"image": image, "ess": drawn.ess, "ms": round(1000 * (time.perf_counter() - began), 1)}
 
 
-def measured(dialled: Dialled, rho: float, psi: float) -> dict[str, float]:
-    """A point of the plane of ρ and ψ: MEASURED pictures against what is referred to."""
-    from likewise.distributions import metrics
-    from likewise.nn.features import extract
-
-    drawn = dialled.bank.draw(MEASURED, rho, seed=1)
-    pictures = dialled.at(psi)(drawn.latents, drawn.labels)
-    found = metrics.measures(dialled.truth, extract(pictures, dialled.describe, where="generator"))
-    figures = {name: float(found[name]) for name in ("precision", "recall", "frechet")}
-    return {"rho": rho, "psi": psi, **figures, "ess": drawn.ess}
-
-
-def hush() -> None:
-    """Let warnings about weights, samples and plans pass unsaid from now on: the page shows what they would say."""
-    from likewise.distributions.metrics import SmallSampleWarning
-    from likewise.distributions.polarity import DegeneracyWarning
-
-    for kind in (SmallSampleWarning, DegeneracyWarning, ConvergenceWarning):
-        warnings.filterwarnings("ignore", category=kind)
-
-
-def between(curve: Sequence[dict[str, float]], rho: float) -> dict[str, float] | None:
-    """The curve at a ρ, straight from one measured point to the next; None outside of what is measured."""
-    points = sorted(curve, key=lambda p: p["rho"])
-    rhos = [p["rho"] for p in points]
-    if not rhos or not rhos[0] <= rho <= rhos[-1]:
-        return None
-    names = ("precision", "recall", "frechet")
-    return {"rho": rho, **{name: float(np.interp(rho, rhos, [p[name] for p in points])) for name in names}}
+def tile(images: Sequence[RGB], across: int, *, gap: int = 4) -> RGB:
+    """Images in rows of `across`, each EDGE pixels wide and high; small ones are enlarged pixel by pixel."""
+    rows, step = -(-len(images) // across), EDGE + gap
+    sheet = np.full((rows * step - gap, across * step - gap, 3), 245, dtype=np.uint8)
+    for i, image in enumerate(images):
+        how = cv2.INTER_NEAREST if max(image.shape[:2]) <= EDGE else cv2.INTER_AREA
+        top, left = step * (i // across), step * (i % across)
+        sheet[top : top + EDGE, left : left + EDGE] = cv2.resize(image, (EDGE, EDGE), interpolation=how)
+    return sheet
 
 
 class InPlace(concurrent.futures.Executor):
-    """Runs each shard here and now, and tells how many are done: so a harvest can be watched, and cancelled."""
+    """Runs each shard here and now, and reports how many are done: so a harvest can be watched, and cancelled."""
 
-    def __init__(self, told: Callable[[int], None]) -> None:
-        self.told, self.done = told, 0
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self.report, self.done = report, 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[Any]:
         """A future that is done already."""
-        self.told(self.done)
+        self.report(self.done)
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         try:
             future.set_result(fn(*args, **kwargs))
         except Exception as error:
             future.set_exception(error)
         self.done += 1
-        self.told(self.done)
         return future
-
-
-def _made(generator: Any, bank: Any, rows: Any) -> list[RGB]:
-    return _shown(generator, bank.latents[rows], None if bank.labels is None else bank.labels[rows])
-
-
-def _shown(generator: Any, latents: Any, labels: Any) -> list[RGB]:
-    from likewise.nn.features import to_uint8
-
-    return to_uint8(generator(latents, labels))
-
-
-def _across(n: int) -> int:
-    return int(np.ceil(np.sqrt(n)))
-
-
-def _png(sheet: RGB) -> bytes:
-    from PIL import Image
-
-    buffer = bytes_io.BytesIO()
-    Image.fromarray(sheet).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
-
-
-def _curve_in(file: Path) -> list[dict[str, float]] | None:
-    """The curve that was measured before, or None where there is none or it is damaged."""
-    try:
-        points = json.loads(file.read_text(encoding="utf-8"))["curve"]
-        names = ("rho", "psi", "precision", "recall", "frechet", "ess")
-        found = [{name: float(p[name]) for name in names} for p in points]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if found and all(np.isfinite(list(p.values())).all() for p in found) else None
-
-
-def _written(file: Path, curve: list[dict[str, float]]) -> None:
-    """Keep a curve for the next session; a folder that cannot be written to is passed over."""
-    try:
-        media.write_text(file, json.dumps({"curve": curve}, indent=2, allow_nan=False) + "\n")
-    except OSError:
-        return

@@ -1,307 +1,253 @@
-"""The tab Images: collections that are opened, mapped and searched, and why a picture was found."""
+"""The tab Images: collections that are opened, mapped and searched, and why a hit is or is not the same."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
 
-from likewise import media
-from likewise.errors import InputError
-from likewise.studio import watching
-from likewise.studio.asked import Fields, Gone, Refused, identity, text, whole
-from likewise.studio.drawing import joined
-from likewise.studio.jobs import Work
-from likewise.studio.store import Picture, Recent, Store
+from likewise import media, pixels, samples
+from likewise.errors import InputError, RequestError
+from likewise.images import compare, default
+from likewise.images.stores import places
+from likewise.pixels.geometry import warp
+from likewise.plot.report import inline
+from likewise.search import Collection, verified
+from likewise.search.verdict import judge, word
+from likewise.studio.jobs import Work, watch
+from likewise.studio.requests import Fields, not_found, text, whole
+from likewise.studio.uploads import RGB, ImageStore, Recent, SessionImage, evenly
 
-MOST_SHOWN, MOST_HITS, MOST_VERIFIED = 2000, 100, 10
-"""Pictures of a collection that are shown, hits of a search, and how many of those are verified."""
-SHORTLIST, SIDE, LINES = 100, 1024, 60
-"""Candidates of a search; the longest side of a query; matches that are drawn."""
+MAX_SHOWN, MAX_HITS, MAX_VERIFIED = 2000, 100, 10
+"""Images of a collection that are shown, hits of a search, and how many of those are verified."""
+SHORTLIST, SIDE = 100, 1024
+"""Candidates of a search, and the longest side of a query."""
 SPREAD = 600
 """Collections up to this size are mapped by t-SNE, which shows groups; larger ones by their principal components."""
-MOST_GROUPED = 3000
+MAX_GROUPED = 3000
+"""Images among which near-duplicates are grouped while somebody waits."""
 SAMPLES = "samples"
 QUERIES = ("motorcycle", "coffee", "cat", "temple")
 """Photographs whose places are offered as queries."""
+STAGES = {
+    "shortlist": ("comparing local features", 0.3),
+    "re-rank": ("verifying the best pixel by pixel", 0.6),
+    "verify": ("drawing the evidence", 0.9),
+}
+"""What is reported after each stage of a search: what comes next, and the share that is done."""
+MODELS = {"homography": "one plane, or a camera that only turned", "fundamental": "one scene seen by two cameras"}
 
 
-@dataclass(frozen=True)
-class Source:
-    """Something that can be searched: a folder of photos, or an index that was made before."""
-
-    name: str
-    words: str
-    place: str
-
-
-@dataclass(frozen=True, eq=False)
-class Opened:
-    """A collection at work, and the hits of its last searches, by query and path."""
-
-    collection: Any
-    found: Recent[dict[str, Any]]
-
-    @property
-    def ours(self) -> bool:
-        """Whether the index is one that the studio made of a folder: such a one is kept up to date."""
-        return Path(self.collection.place).name.startswith("index-")
-
-
-class Images:
+class ImagesTab:
     """What the tab asks for."""
 
-    def __init__(self, store: Store, folders: Sequence[str] = (), cache: Path | None = None) -> None:
-        self.store, self.cache = store, (cache or media.cache_folder()) / "studio"
-        self._sources = {s.name: s for s in (*map(_source, _distinct(folders)), _sample_source())}
-        self._opened: dict[str, Opened] = {}
-        self._groups: dict[str, Any] = {}
+    def __init__(self, store: ImageStore, cache: Path, folders: Sequence[str] = ()) -> None:
+        self.store, self.cache = store, cache
+        self._sources = {**name_folders(folders), SAMPLES: ""}
+        self._collections: dict[str, Any] = {}
+        self._hits: Recent[dict[str, Any]] = Recent(20, "this search")  # by source and query; then by path
+        self._groups: dict[str, list[list[str]]] = {}
 
     def sources(self) -> list[dict[str, Any]]:
         """What can be opened, what was given first; the count where it is known."""
+        return [
+            {
+                "name": name,
+                "words": self._describe(place),
+                "count": len(self._collections[name]) if name in self._collections else None,
+            }
+            for name, place in self._sources.items()
+        ]
 
-        def count(name: str) -> int | None:
-            return len(self._opened[name].collection) if name in self._opened else None
-
-        return [{"name": s.name, "words": s.words, "count": count(s.name)} for s in self._sources.values()]
+    def _describe(self, place: str) -> str:
+        if not place:
+            return "Places cut out of photographs that come with scikit-image and scikit-learn."
+        indexed = "://" in place or places.exists(place)
+        return f"{'An index' if indexed else 'A folder, indexed when it is first opened'}: {place}"
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self, work: Work, fields: Fields) -> dict[str, Any]:
-        """Open a collection, indexing what is new in it; its pictures with their places on a map."""
-        source = self._source(text(fields, "source"))
-        self._announce(work, source)
-        opened = self._at_work(work, source, fresh=True)
-        gallery = opened.collection.gallery
-        work.say("drawing the map", 0.9)
+        """Open a collection, indexing what is new in it; its images with their places on a map."""
+        name = self._source(fields)
+        work.report(f"opening {name}")
+        folder = self._folder(name)
+        if folder is not None:  # listed as soon as the names are known: before they are indexed and mapped
+            files = media.images(folder)
+            listed = [(p, p.relative_to(folder).as_posix()) for p in evenly(files, MAX_SHOWN)]
+            work.partial(self._answer(name, len(files), listed, f"{len(files)} images, being indexed"))
+        collection = self._at_work(work, name, update=True)
+        gallery = collection.gallery
+        work.report("drawing the map", 0.9)
         names = sorted(gallery.store.names())
-        shown = _evenly(names, MOST_SHOWN)
-        rows = gallery.store.rows(shown)
-        shown = [name for name in shown if name in rows]
-        places = placed(np.stack([rows[name] for name in shown]))
+        rows = dict(sorted(gallery.store.rows(evenly(names, MAX_SHOWN)).items()))
+        spots = lay_out(np.array(list(rows.values())))
         work.check()
-        pictures = [
-            {**self._known(opened, gallery.path_of(n)).to_dict(), "label": label_of(n), "x": float(x), "y": float(y)}
-            for n, (x, y) in zip(shown, places, strict=True)
+        few = "" if len(rows) == len(names) else f"; {len(rows)} of them shown"
+        bad = f"; {len(collection.report.skipped)} cannot be read" if collection.report.skipped else ""
+        listed = [(gallery.path_of(n), n) for n in rows]
+        words = f"{len(names)} images, {gallery.store.about.model}{few}{bad}"
+        answer = self._answer(name, len(names), listed, words)
+        for image, (x, y) in zip(answer["pictures"], spots, strict=True):
+            image.update(x=float(x), y=float(y))
+        return answer
+
+    def _answer(self, source: str, count: int, listed: Sequence[tuple[Any, str]], words: str) -> dict[str, Any]:
+        images = [
+            {**self.store.link(path, name).to_dict(), "label": PurePosixPath(name).parent.name} for path, name in listed
         ]
-        report, few = opened.collection.report, "" if len(shown) == len(names) else f"; {len(shown)} of them shown"
-        bad = f"; {len(report.skipped)} cannot be read" if report.skipped else ""
-        words = f"{len(names)} pictures, {gallery.store.about.model}{few}{bad}"
-        answer = {"source": source.name, "count": len(names), "pictures": pictures, "words": words}
-        return {**answer, "queries": self._queries() if source.name == SAMPLES else []}
+        queries: list[dict[str, Any]] = []
+        if source == SAMPLES:  # places of the collection in other light, turned, cropped elsewhere
+            folder = self._written("queries", samples.queries)
+            chosen = [p for name in QUERIES for p in sorted((folder / name).glob("*.jpg"))[:3]]
+            queries = [self.store.link(p, p.relative_to(folder).as_posix()).to_dict() for p in chosen]
+        return {"source": source, "count": count, "pictures": images, "queries": queries, "words": words}
 
-    def _announce(self, work: Work, source: Source) -> None:
-        """The pictures of a folder as soon as their names are known: before they are indexed and mapped."""
-        from likewise.images.stores import places
-
-        work.say(f"opening {source.name}")
-        if source.name != SAMPLES and places.exists(source.place):
-            return
-        folder = self._folder(source)
-        files = media.images(folder)
-        names = {p: p.relative_to(folder).as_posix() for p in _evenly(files, MOST_SHOWN)}
-        pictures = [{**self.store.known(p, n).to_dict(), "label": label_of(n)} for p, n in names.items()]
-        answer = {"source": source.name, "count": len(files), "pictures": pictures}
-        queries = self._queries() if source.name == SAMPLES else []
-        work.partial({**answer, "queries": queries, "words": f"{len(files)} pictures, being indexed"})
-
-    def _folder(self, source: Source) -> Path:
-        return self._samples() if source.name == SAMPLES else Path(source.place).absolute()
-
-    def _queries(self) -> list[dict[str, Any]]:
-        """Pictures to search the samples with: places of the gallery in other light, turned, cut anew."""
-        from likewise import samples
-
-        folder = self._written("queries", samples.queries)
-        chosen = [p for name in QUERIES for p in sorted((folder / name).glob("*.jpg"))[:3]]
-        return [self.store.known(p, p.relative_to(folder).as_posix()).to_dict() for p in chosen]
-
-    def _source(self, name: str) -> Source:
+    def _source(self, fields: Fields) -> str:
+        name = text(fields, "source")
         if name not in self._sources:
-            raise Gone("this collection")
-        return self._sources[name]
+            raise not_found("this collection")
+        return name
 
-    def _known(self, opened: Opened, path: str) -> Picture:
-        return self.store.known(path, opened.collection.gallery.name_of(path))
+    def _folder(self, name: str) -> Path | None:
+        """The folder of a source; None where it is an index that was made before."""
+        place = self._sources[name]
+        if not place:
+            return self._written("places", samples.gallery)
+        return None if "://" in place or places.exists(place) else Path(place).absolute()
 
-    def _at_work(self, work: Work, source: Source, *, fresh: bool = False) -> Opened:
-        """The collection of a source; `fresh` brings the index of a folder up to date."""
-        if source.name not in self._opened:
-            self._opened[source.name] = Opened(self._collection(work, source), Recent(20, "this search"))
-        elif fresh and self._opened[source.name].ours:
-            self._groups.pop(source.name, None)
-            self._renewed(work, self._opened[source.name].collection)
-        return self._opened[source.name]
-
-    def _renewed(self, work: Work, collection: Any) -> None:
-        """Bring an index up to date with its folder."""
-        total = len(media.images(collection.gallery.root))
-        with watching.embedding(collection.gallery.model, work, total, "indexing"):
-            collection.update()
-
-    def _collection(self, work: Work, source: Source) -> Any:
-        from likewise.images import default
-        from likewise.images.stores import places
-        from likewise.search import Collection
-
-        work.say(f"opening {source.name}")
-        if source.name != SAMPLES and places.exists(source.place):
-            return Collection.open(source.place)
-        folder, model = self._folder(source), default()
-        out = self._index(folder, model.digest)
-        total = len(media.images(folder))
-        with watching.embedding(model, work, total, "indexing"):
-            return Collection.build(folder, out, model=model)
-
-    def _samples(self) -> Path:
-        """The folder of the sample gallery, written when it is first asked for."""
-        from likewise import samples
-
-        return self._written("places", samples.gallery)
+    def _at_work(self, work: Work, name: str, *, update: bool = False) -> Any:
+        """The collection of a source; `update` brings the index of a folder up to date."""
+        folder = self._folder(name)
+        if name not in self._collections:
+            if folder is None:
+                collection = Collection.open(self._sources[name])
+            else:
+                model = default()
+                # By the folder's path and the model, in the user's cache.
+                key = hashlib.sha256(f"{os.path.realpath(folder)} {model.digest}".encode()).hexdigest()[:20]
+                with watch(model, work, "indexing", len(media.images(folder))):
+                    collection = Collection.build(folder, self.cache / f"index-{key}", model=model)
+            self._collections[name] = collection
+        elif update and folder is not None:
+            self._groups.pop(name, None)
+            collection = self._collections[name]
+            with watch(collection.gallery.model, work, "indexing", len(media.images(folder))):
+                collection.update()
+        return self._collections[name]
 
     def _written(self, name: str, write: Callable[[Path], Any]) -> Path:
         """A folder of the cache that was written to its end, now or before."""
-        folder = _writable(self.cache, self.store.folder) / name
+        folder = self.cache / name
         done = folder.with_suffix(".done")
         if not done.exists():
             write(folder)
-            media.write_text(done, "every picture is written\n")
+            media.write_text(done, "every image is written\n")
         return folder
-
-    def _index(self, folder: Path, digest: str) -> Path:
-        """Where the index of a folder is kept: in the user's cache, by the folder's path and the model."""
-        key = hashlib.sha256(f"{os.path.realpath(folder)} {digest}".encode()).hexdigest()[:20]
-        return _writable(self.cache, self.store.folder) / f"index-{key}"
 
     # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def search(self, work: Work, fields: Fields) -> dict[str, Any]:
-        """Shortlist, re-rank, verify; what is known so far is told after each stage."""
-        k, verify = whole(fields, "k", 1, MOST_HITS, 12), whole(fields, "verify", 0, MOST_VERIFIED, 3)
-        opened = self._at_work(work, self._source(text(fields, "source")))
-        asked = self.store.picture(identity(fields, "query"))
+        """Shortlist, re-rank, verify; what is known so far is reported after the shortlist."""
+        k, verify = whole(fields, "k", 1, MAX_HITS, 12), whole(fields, "verify", 0, MAX_VERIFIED, 3)
+        source = self._source(fields)
+        collection = self._at_work(work, source)
+        query = self.store.get(text(fields, "query"))
 
-        def shown(hits: Sequence[Any], judged: bool) -> list[dict[str, Any]]:
-            return [self._hit(opened, h, rank, judged) for rank, h in enumerate(hits[:k], 1)]
+        def answer(hits: Sequence[Any], seconds: dict[str, float], judged: bool) -> dict[str, Any]:
+            shown = [self._hit(collection, hit, rank, judged) for rank, hit in enumerate(hits[:k], 1)]
+            return {"query": query.to_dict(), "hits": shown, "seconds": seconds}
 
         def on_stage(stage: str, hits: Sequence[Any]) -> None:
             work.check()
             if stage == "shortlist":
-                work.partial({"query": asked.to_dict(), "hits": shown(hits, False), "seconds": {}})
-            work.say(AFTER.get(stage, stage), DONE.get(stage))
+                work.partial(answer(hits, {}, False))
+            work.report(*STAGES.get(stage, (stage, None)))
 
-        work.say("looking for pictures like it")
-        with watching.aligning(work):
-            found = opened.collection.search(
-                self.store.array(asked.id, SIDE), k, shortlist=SHORTLIST, verify=verify, leave_out=[asked.path],
+        work.report("looking for similar images")
+        with watch(pixels.default(), work):
+            result = collection.search(
+                self.store.read(query.id, SIDE), k, shortlist=SHORTLIST, verify=verify, leave_out=[query.path],
                 on_stage=on_stage,
             )  # fmt: skip
-        opened.found.put({h.path: h for h in found.hits}, asked.id)
-        seconds = {name.replace("-", ""): round(s, 3) for name, s in found.seconds.items()}
-        return {"query": asked.to_dict(), "hits": shown(found.hits, True), "seconds": seconds}
+        self._hits.put({hit.path: hit for hit in result.hits}, f"{source}/{query.id}")
+        seconds = {name.replace("-", ""): round(s, 3) for name, s in result.seconds.items()}
+        return answer(result.hits, seconds, True)
 
-    def _hit(self, opened: Opened, hit: Any, rank: int, judged: bool) -> dict[str, Any]:
-        evidence, picture = hit.evidence, self._known(opened, hit.path)
-        why = None if evidence is None else self._drawn(evidence)
+    def _hit(self, collection: Any, hit: Any, rank: int, judged: bool) -> dict[str, Any]:
+        image = self._link(collection, hit.path)
         return {
             "rank": rank,
-            "picture": picture.to_dict(),
-            "name": picture.name,
+            "picture": image.to_dict(),
+            "name": image.name,
             "distance": hit.distance,
             "transport": hit.transport,
             "probability": hit.probability if judged else None,
             "verdict": hit.verdict if judged else None,
-            "inliers": None if evidence is None else evidence.n,
-            "matches": None if evidence is None else len(evidence.matches),
-            "why": why,
+            "inliers": None if hit.evidence is None else hit.evidence.n,
+            "matches": None if hit.evidence is None else len(hit.evidence.matches),
         }
 
-    def _drawn(self, evidence: Any) -> str:
-        """Both pictures with the matches that agree, or all where none do; a file."""
-        some = evidence.matches.take(evidence.inliers) if evidence.n else evidence.matches
-        which = _evenly(range(len(some)), LINES)
-        a, b = evidence.pictures
-        sheet = joined(a, b, [(some.a[i], some.b[i]) for i in which])
-        return f"api/files/{self.store.write(sheet)}"
-
-    # ── why ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
     def why(self, work: Work, fields: Fields) -> dict[str, Any]:
-        """One hit looked at thoroughly: views are searched, and the hit is laid onto the query."""
-        from likewise.pixels import default
-        from likewise.search import verified
-        from likewise.search.verdict import judge, word
-
-        opened = self._at_work(work, self._source(text(fields, "source")))
-        query, hit = (self.store.picture(identity(fields, name)) for name in ("query", "hit"))
-        work.say("aligning the two")
-        flows = Remembering(default())
-        with watching.aligning(work):
-            evidence = verified(*(self.store.array(p.id, SIDE) for p in (query, hit)), aligner=flows)
-        work.say("drawing", 0.9)
-        distance, transport = self._measured(opened, query, hit)
+        """One hit verified thoroughly: views are searched, and the hit is warped to the query."""
+        source = self._source(fields)
+        collection = self._at_work(work, source)
+        query, hit = (self.store.get(text(fields, name)) for name in ("query", "hit"))
+        work.report("aligning the two")
+        aligner = RememberingAligner(pixels.default())
+        a, b = (self.store.read(image.id, SIDE) for image in (query, hit))
+        with watch(pixels.default(), work):
+            evidence = verified(a, b, aligner=aligner)
+        work.report("drawing", 0.9)
+        known = (self._hits.find(f"{source}/{query.id}") or {}).get(str(hit.path))
+        if known is not None:
+            distance, transport = known.distance, known.transport
+        else:
+            distance, transport = compare(a, b, model=collection.gallery.model).distance, None
         probability = judge().probability(distance, transport, evidence)
         return {
-            "why": self._drawn(evidence),
-            "warp": f"api/files/{self.store.write(flows.laid(evidence.pictures[1]))}",
+            "why": inline(evidence.plot(title=" ")) if evidence.n else None,
+            "warp": self.store.publish(aligner.warp(evidence.pictures[1])),
             "inliers": evidence.n,
             "matches": len(evidence.matches),
             "probability": probability,
             "verdict": word(probability),
-            "words": _said(evidence),
+            "words": _explain(evidence),
         }
 
-    def _measured(self, opened: Opened, query: Picture, hit: Picture) -> tuple[float, float | None]:
-        """The distances of a pair: those of the search that found it, or else that of the embeddings."""
-        from likewise.images import compare
-
-        try:
-            found = opened.found.get(query.id).get(str(hit.path))
-        except Gone:
-            found = None
-        if found is not None:
-            return found.distance, found.transport
-        arrays = [self.store.array(p.id, SIDE) for p in (query, hit)]
-        return compare(*arrays, model=opened.collection.gallery.model).distance, None
-
-    def close(self) -> None:
-        """Let go of the indexes."""
-        for opened in self._opened.values():
-            opened.collection.close()
-
-    # ── near-duplicates ───────────────────────────────────────────────────────────────────────────────────────────
-
-    def duplicates(self, source: str) -> dict[str, Any]:
-        """Groups of pictures that are copies of one another, by their ids."""
-        self._source(source)
-        if source not in self._opened:
-            raise Refused(409, f"source: open {source} first")
-        opened = self._opened[source]
-        if len(opened.collection) > MOST_GROUPED:
+    def duplicates(self, fields: Fields) -> dict[str, Any]:
+        """Groups of near-duplicates, by their ids."""
+        name = self._source(fields)
+        if name not in self._collections:
+            raise RequestError(409, f"source: open {name} first")
+        collection = self._collections[name]
+        if len(collection) > MAX_GROUPED:
             raise InputError(
-                f"source: {len(opened.collection)} pictures are too many to group while you wait; "
+                f"source: {len(collection)} images are too many to group while you wait; "
                 "likewise search --duplicates does it on the command line"
             )
-        if source not in self._groups:
-            self._groups[source] = opened.collection.duplicates()
-        return {"groups": [[self._known(opened, p).id for p in group] for group in self._groups[source]]}
+        if name not in self._groups:
+            self._groups[name] = collection.duplicates()
+        return {"groups": [[self._link(collection, path).id for path in group] for group in self._groups[name]]}
+
+    def _link(self, collection: Any, path: str) -> SessionImage:
+        return self.store.link(path, collection.gallery.name_of(path))
+
+    def close(self) -> None:
+        """Close the indexes."""
+        for collection in self._collections.values():
+            collection.close()
 
 
-AFTER = {
-    "shortlist": "comparing what they show where",
-    "re-rank": "looking at the best pixel by pixel",
-    "verify": "drawing what speaks for them",
-}
-DONE = {"shortlist": 0.3, "re-rank": 0.6, "verify": 0.9}
-
-
-class Remembering:
+class RememberingAligner:
     """An aligner that keeps the flow it gave last."""
 
     def __init__(self, aligner: Any) -> None:
@@ -309,105 +255,50 @@ class Remembering:
         self.flow: Any = None
 
     def both(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """Both flows between two pictures."""
+        """Both flows between two images."""
         self.flow, back = self.aligner.both(a, b)
         return self.flow, back
 
-    def laid(self, b: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """b brought onto a by the flow; b itself where there was none."""
-        import torch
-
-        from likewise.pixels.geometry import warp
-
+    def warp(self, b: RGB) -> RGB:
+        """b warped to a by the flow; b itself where there was none."""
         if self.flow is None:
             return b
         moved = warp(torch.from_numpy(b).permute(2, 0, 1)[None].float(), self.flow[None])
         return np.asarray(moved[0].permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8).numpy())
 
 
-def _said(evidence: Any) -> str:
+def _explain(evidence: Any) -> str:
     """The evidence in a sentence."""
     if evidence.kind is None:
-        return f"Nothing that the two have in common was found: {evidence.reason or 'no matches agree'}."
-    words = {"homography": "one plane, or a camera that only turned", "fundamental": "one scene seen by two cameras"}
+        return f"The two have nothing in common: {evidence.reason or 'no geometry has enough inliers'}."
     return (
-        f"{evidence.n} of {len(evidence.matches)} matches agree on {words[evidence.kind]}; "
-        f"{evidence.home:.0%} of the query's pixels go there and come home."
+        f"{evidence.n} of {len(evidence.matches)} matches are inliers of {MODELS[evidence.kind]}; "
+        f"{evidence.home:.0%} of the query's pixels are round-trip consistent."
     )
 
 
-# ── sources ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _sample_source() -> Source:
-    words = "Places cut out of photographs that come with scikit-image and scikit-learn."
-    return Source(SAMPLES, words, "")
-
-
-def _source(named: tuple[str, str]) -> Source:
-    from likewise.images.stores import places
-
-    name, place = named
-    remote = "://" in place
-    kind = "An index" if remote or places.exists(place) else "A folder, indexed when it is first opened"
-    return Source(name, f"{kind}: {place}", place)
-
-
-def _distinct(folders: Sequence[str]) -> list[tuple[str, str]]:
-    """Each folder with a name of its own: its last part, and a number where that is taken."""
-    taken, named = {SAMPLES}, []
+def name_folders(folders: Sequence[str]) -> dict[str, str]:
+    """Each folder under a name of its own: its last part, and a number where that is taken."""
+    named: dict[str, str] = {}
     for folder in folders:
         last = PurePosixPath(folder).name or folder
         name, number = last, 2
-        while name in taken:
+        while name in {SAMPLES, *named}:
             name, number = f"{last} ({number})", number + 1
-        taken.add(name)
-        named.append((name, folder))
+        named[name] = folder
     return named
 
 
-def label_of(name: str) -> str:
-    """The label of a picture: the folder that it lies in."""
-    return PurePosixPath(name).parent.name
-
-
-def _writable(wanted: Path, otherwise: Path) -> Path:
-    """The user's cache folder, or the session's where that cannot be written to."""
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        return wanted if os.access(wanted, os.W_OK) else otherwise
-    except OSError:
-        return otherwise
-
-
-def _evenly(items: Any, most: int) -> list[Any]:
-    """All, or `most` of them, evenly spaced."""
-    listed = list(items)
-    if len(listed) <= most:
-        return listed
-    return [listed[i] for i in np.linspace(0, len(listed) - 1, most).round().astype(int)]
-
-
-# ── the map ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def placed(rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Places (n, 2) in [0, 1] such that what is alike lies together; the same rows give the same places."""
-    n = len(rows)
-    if n < 3:
+def lay_out(embeddings: NDArray[Any]) -> NDArray[np.float64]:
+    """Places (n, 2) in [0, 1] such that similar images lie together; the same embeddings give the same places."""
+    n = len(embeddings)
+    if n < 3 or np.ptp(embeddings, axis=0).max() < 1e-9:  # too few, or all the same: in a row
         return np.column_stack([np.linspace(0.25, 0.75, n), np.full(n, 0.5)])
-    centred = np.asarray(rows, dtype=np.float64) - np.mean(rows, axis=0, dtype=np.float64)
-    U, s, _ = np.linalg.svd(centred, full_matrices=False)
-    components = U[:, : min(50, len(s))] * s[: min(50, len(s))]
-    flat = components[:, :2] if n > SPREAD or n < 8 or s[0] < 1e-9 else _spread(components)
+    components = PCA(min(50, *embeddings.shape), svd_solver="full").fit_transform(embeddings.astype(np.float64))
+    flat = components[:, :2]
+    if 8 <= n <= SPREAD:
+        start = (1e-4 * flat / flat[:, 0].std()).astype(np.float32)  # as scikit-learn scales init="pca"
+        perplexity = min(30.0, (n - 1) / 3)
+        flat = TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(components)
     low, high = flat.min(0), flat.max(0)
     return np.asarray((flat - low) / np.where(high > low, high - low, 1.0))
-
-
-def _spread(components: NDArray[np.float64]) -> NDArray[np.float64]:
-    """t-SNE that begins at the first two principal components."""
-    from sklearn.manifold import TSNE
-
-    start = (1e-4 * components[:, :2] / components[:, 0].std()).astype(np.float32)
-    perplexity = min(30.0, (len(components) - 1) / 3)
-    return np.asarray(TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(components))

@@ -1,52 +1,53 @@
 """Heavy work, one piece at a time: a queue that holds a few, a thread that works, and a stream of lines for each.
 
-A job is a function of its Work, by which it says what it is doing and hears whether anybody still wants to know.
+A job is a function of its Work, by which it reports what it is doing and learns whether it was cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from torch import nn
 
-from likewise.errors import LikewiseError
-from likewise.studio.asked import Refused
+from likewise.errors import LikewiseError, RequestError
 
-MOST_WAITING = 8
-BUSY = f"{MOST_WAITING} jobs are waiting already; try again when one of them is done"
+MAX_WAITING = 8
+BUSY = f"{MAX_WAITING} jobs are waiting already; try again when one of them is done"
 ENDED = "likewise studio has been stopped"
-UNFORESEEN = "something went wrong that was not foreseen; the terminal in which likewise studio runs has the details"
-PASSING = ("waiting", "working")
-"""States that say no more than how far things are."""
+UNEXPECTED = "an unexpected error; the terminal in which likewise studio runs has the details"
+PROGRESS = ("waiting", "working")
+"""States that only report progress: a newer line replaces an older one that nobody has read."""
 log = logging.getLogger("likewise.studio")
 
 Task = Callable[["Work"], Any]
 
 
 class Cancelled(Exception):
-    """Nobody waits for the result any more."""
+    """Nobody waits for the result any more: ends a job from within, never seen by a caller."""
 
 
 class Work:
-    """What a job is given: `say` what it does, hand out a `partial` result, `check` whether to go on."""
+    """What a job is given: `report` what it does, hand out a `partial` result, `check` whether to go on."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
 
     def check(self) -> None:
-        """Raise Cancelled where the one who asked has gone."""
+        """Raise Cancelled where the reader has closed the connection."""
         if self._job.cancelled.is_set():
             raise Cancelled
 
-    def say(self, words: str, done: float | None = None) -> None:
-        """Tell what is being done and, where it is known, which share of it is done."""
+    def report(self, words: str, done: float | None = None) -> None:
+        """Report what is being done and, where it is known, which share of it is done."""
         self.check()
         self._job.post({"state": "working", "words": words, "done": done})
 
@@ -65,10 +66,10 @@ class Job:
         self._lock, self._lines, self._news = threading.Lock(), deque[tuple[str, bytes]](), asyncio.Event()
 
     def post(self, line: dict[str, Any]) -> None:
-        """Add a line; one that only says how far things are takes the place of another such that nobody has read."""
+        """Add a line; one that only reports progress replaces another such that nobody has read."""
         state, data = line["state"], json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         with self._lock:
-            if self._lines and self._lines[-1][0] in PASSING and state in PASSING:
+            if self._lines and self._lines[-1][0] in PROGRESS and state in PROGRESS:
                 self._lines.pop()
             self._lines.append((state, data))
         try:
@@ -92,7 +93,7 @@ class Job:
     def run(self) -> None:
         """Do the work; whatever becomes of it is the last line."""
         try:
-            Work(self).say("starting")
+            Work(self).report("starting")
             self.post({"state": "done", "result": self.task(Work(self))})
         except Cancelled:
             self.post({"state": "failed", "error": "cancelled"})
@@ -100,14 +101,14 @@ class Job:
             self.post({"state": "failed", "error": " ".join(str(error).split())})
         except Exception:
             log.exception("a job failed")
-            self.post({"state": "failed", "error": UNFORESEEN})
+            self.post({"state": "failed", "error": UNEXPECTED})
 
 
 class Jobs:
     """The queue and its one worker, which begins with the first job."""
 
-    def __init__(self, most: int = MOST_WAITING) -> None:
-        self.most = most
+    def __init__(self, limit: int = MAX_WAITING) -> None:
+        self.limit = limit
         self._waiting = deque[Job]()
         self._running: Job | None = None
         self._change = threading.Condition()
@@ -117,12 +118,12 @@ class Jobs:
         """Queue a piece of work; refused where too many wait."""
         job = Job(task, loop)
         with self._change:
-            if len(self._waiting) >= self.most or not self._open:
-                raise Refused(503, BUSY)
+            if len(self._waiting) >= self.limit or not self._open:
+                raise RequestError(503, BUSY)
             if self._thread.ident is None:
                 self._thread.start()
             self._waiting.append(job)
-            self._tell()
+            self._report_queue()
             self._change.notify()
         return job
 
@@ -132,7 +133,7 @@ class Jobs:
         with self._change:
             if job in self._waiting:
                 self._waiting.remove(job)
-                self._tell()
+                self._report_queue()
 
     def stop(self) -> None:
         """Cancel everything, end the streams of all who listen, and take nothing more."""
@@ -156,8 +157,8 @@ class Jobs:
         if self._thread.ident is not None:
             self._thread.join(patience)
 
-    def _tell(self) -> None:
-        """Say to each that waits how many are before it."""
+    def _report_queue(self) -> None:
+        """Tell each job that waits how many are ahead of it."""
         ahead = int(self._running is not None)
         for i, job in enumerate(self._waiting):
             job.post({"state": "waiting", "ahead": ahead + i})
@@ -174,7 +175,7 @@ class Jobs:
             if not self._open:
                 return None
             self._running = self._waiting.popleft()
-            self._tell()
+            self._report_queue()
             return self._running
 
 
@@ -189,24 +190,53 @@ class Stream(Response):
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        telling = asyncio.ensure_future(self._tell(send))
-        leaving = asyncio.ensure_future(_gone(receive))
+        sending = asyncio.ensure_future(self._send(send))
+        leaving = asyncio.ensure_future(_disconnect(receive))
         try:
-            await asyncio.wait({telling, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if telling.done():
-                telling.result()
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
         finally:
             self.jobs.cancel(self.job)
-            telling.cancel()
+            sending.cancel()
             leaving.cancel()
 
-    async def _tell(self, send: Send) -> None:
+    async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async for line in self.job.lines():
             await send({"type": "http.response.body", "body": line, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+@contextlib.contextmanager
+def watch(model: Any, work: Work, words: str = "", total: int = 0) -> Iterator[None]:
+    """While inside, every module of a model's network first checks whether the work was cancelled.
+
+    With `total`, the images that pass are counted and reported as so many of it: the module that is called first sees
+    every one of them.
+    """
+    lock, seen, first = threading.Lock(), 0, list[Any]()
+
+    def before(module: Any, inputs: tuple[Any, ...]) -> None:
+        nonlocal seen
+        work.check()
+        with lock:
+            if not first:
+                first.append(module)
+            if total and module is first[0]:
+                seen += len(inputs[0])
+                work.report(f"{words}, {min(seen, total)} of {total}", min(1.0, seen / total))
+
+    network = getattr(model, "network", None)
+    modules = list(network.modules()) if isinstance(network, nn.Module) else []
+    hooks = [module.register_forward_pre_hook(before) for module in modules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

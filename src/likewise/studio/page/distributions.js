@@ -1,4 +1,4 @@
-// Distributions: what does this model cover? A generator's samples while ρ and ψ slide, and what that costs.
+// Distributions: what does this model cover? A generator's samples while ρ and ψ slide, their quality and diversity.
 
 import { get, post } from "./api.js";
 import { chart } from "./chart.js";
@@ -36,12 +36,12 @@ export function mount(panel) {
       state.seed += 1;
       draw();
     },
-  }, "Draw anew");
+  }, "Resample");
   put(
     panel,
     head(
       "What does this model cover?",
-      "Each latent counts by the volume that the generator makes of it, to the power ρ: below 0 towards the modes, above 0 towards what is rarely made. Nothing is trained; a bank of latents is drawn from anew.",
+      "Each latent counts by the volume that the generator makes of it, to the power ρ: below 0 towards the modes, above 0 towards what is rarely made. Nothing is trained; a bank of latents is resampled.",
     ),
     work.element,
     h(
@@ -55,7 +55,7 @@ export function mount(panel) {
           {},
           card("Samples", h("div.grid-frame", {}, grid), { side: speed, name: "samples-card" }),
           card(
-            "What it costs",
+            "Quality and diversity",
             h(
               "div",
               {},
@@ -76,27 +76,20 @@ export function mount(panel) {
           { name: "controls-card" },
         ),
         card("Effective sample size", gauge),
-        card("At this place", now),
+        card("Current setting", now),
       ),
     ),
   );
   put(ends, h("div.hollow"), h("div.hollow"));
   put(gauge, h("p.quiet", {}, "How much of the bank carries the weight."));
   put(now, h("p.quiet", {}, "Measured when the curve is."));
-  begin();
+  work.begin(begin);
 
   async function begin() {
-    try {
-      const generators = await get("api/distributions/generators");
-      if (!generators.length) return work.tell(empty("No generator", "Give one on the command line."));
-      put(select, generators.map(({ name, words }) => h("option", { value: name, title: words }, name)));
-      open(generators[0].name);
-    } catch (error) {
-      work.tell(failed(error.message, () => {
-        work.tell();
-        begin();
-      }));
-    }
+    const generators = await get("api/distributions/generators");
+    if (!generators.length) return work.tell(empty("No generator", "Give one on the command line."));
+    put(select, generators.map(({ name, words }) => h("option", { value: name, title: words }, name)));
+    open(generators[0].name);
   }
 
   function open(name) {
@@ -197,7 +190,7 @@ export function mount(panel) {
     measure();
   }
 
-  /** When the sliders rest: what this place costs, measured there. */
+  /** When the sliders rest: the current setting, measured. */
   async function rested() {
     if (!state.open?.curve.length) return;
     const asked = { key: state.open.key, rho: state.rho, psi: state.psi };
@@ -232,7 +225,6 @@ export function mount(panel) {
     grid.alt = `${SHOWN} samples at ρ = ${fixed(asked.rho, 1)}, ψ = ${fixed(asked.psi, 2)}`;
     put(speed, typeof found.ms === "number" ? `${whole(found.ms)} ms` : "");
     drawGauge(found.ess);
-    if (found.point) drawPoint({ ...found.point, psi: 1 }, "between measured points");
   }
 
   function drawPoint(point, words) {

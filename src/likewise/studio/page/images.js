@@ -1,12 +1,12 @@
-// Images: which pictures are like this one? A collection, a query, its ranked neighbours, and why they are the same or not.
+// Images: which images are like this one? A collection, a query, its ranked neighbours, and why they are the same or not.
 
-import { get } from "./api.js";
-import { h, put } from "./dom.js";
+import { get, post } from "./api.js";
+import { h, icon, put } from "./dom.js";
 import { chooser, droppable, sent } from "./drops.js";
 import { map } from "./map.js";
 import { figure, seconds, whole } from "./numbers.js";
-import { card, choice, empty, failed, head, verdict, worker } from "./parts.js";
-import { whyDialog } from "./why.js";
+import { card, choice, CROSS, empty, failed, head, verdict, worker } from "./parts.js";
+import { wipe } from "./viewers.js";
 
 const NEIGHBOURS = 12;
 const VERIFIED = 3;
@@ -38,8 +38,8 @@ export function mount(panel) {
   put(
     panel,
     head(
-      "Which pictures are like this one?",
-      "A shortlist by embedding, re-ranked by transport between local features, verified by matches that agree on one geometry.",
+      "Which images are like this one?",
+      "A shortlist by embedding, re-ranked by local similarity, verified by the inliers of one geometry.",
       h("label.field.inline-field", {}, h("span", {}, "Collection"), select),
     ),
     work.element,
@@ -60,29 +60,22 @@ export function mount(panel) {
     ),
     why.element,
   );
-  put(query, h("p.quiet", {}, "Click a picture of the collection, or drop a photo anywhere in this tab."));
+  put(query, h("p.quiet", {}, "Click an image of the collection, or drop a photo anywhere in this tab."));
   put(hits, h("li.wide", {}, empty("No query yet", "Ranked neighbours appear here.")));
   turn("gallery");
-  begin();
+  work.begin(begin);
 
   // ------------------------------------------------------------------------------------------------------------- steps
 
   async function begin() {
-    try {
-      const sources = await get("api/images/sources");
-      put(
-        select,
-        sources.map(({ name, words, count }) =>
-          h("option", { value: name, title: words }, typeof count === "number" ? `${name} (${whole(count)})` : name)
-        ),
-      );
-      if (sources.length) open(sources[0].name);
-    } catch (error) {
-      work.tell(failed(error.message, () => {
-        work.tell();
-        begin();
-      }));
-    }
+    const sources = await get("api/images/sources");
+    put(
+      select,
+      sources.map(({ name, words, count }) =>
+        h("option", { value: name, title: words }, typeof count === "number" ? `${name} (${whole(count)})` : name)
+      ),
+    );
+    if (sources.length) open(sources[0].name);
   }
 
   function open(source) {
@@ -99,7 +92,7 @@ export function mount(panel) {
     state.pictures = result.pictures;
     state.byId = new Map(result.pictures.map((picture) => [picture.id, picture]));
     const shown = result.pictures.length < result.count ? `; ${whole(result.pictures.length)} of them shown` : "";
-    put(about, result.words || `${whole(result.count)} pictures`, shown);
+    put(about, result.words || `${whole(result.count)} images`, shown);
     put(gallery, result.pictures.map((picture, n) => tile(picture, n)));
     drawQueries(result.queries ?? []);
   }
@@ -112,7 +105,7 @@ export function mount(panel) {
     const first = state.waiting ?? result.queries?.[0] ?? result.pictures[0];
     delete state.waiting;
     if (first) search(first, { quiet: true });
-    else put(hits, h("li.wide", {}, empty("The collection is empty", "There is no picture in this folder.")));
+    else put(hits, h("li.wide", {}, empty("The collection is empty", "There is no image in this folder.")));
   }
 
   function turn(name) {
@@ -153,7 +146,7 @@ export function mount(panel) {
         {},
         h("p.query-name", {}, picture.name),
         h("p.quiet.small-words", {}, `${picture.width} × ${picture.height}`),
-        h("p.quiet.small-words", {}, "Another: click any picture, or drop a photo anywhere in this tab."),
+        h("p.quiet.small-words", {}, "Another: click any image, or drop a photo anywhere in this tab."),
       ),
     );
     put(timing, "searching …");
@@ -172,7 +165,7 @@ export function mount(panel) {
     if (!state.source || state.duplicates) return;
     put(groups, h("p.quiet", {}, "Looking for near-duplicates …"));
     try {
-      state.duplicates = (await get(`api/images/duplicates?source=${encodeURIComponent(state.source)}`)).groups;
+      state.duplicates = (await post("api/images/duplicates", { source: state.source })).groups;
     } catch (error) {
       put(groups, failed(error.message));
       return;
@@ -187,11 +180,11 @@ export function mount(panel) {
           h(
             "section.group",
             { "aria-label": `Group ${n + 1}` },
-            h("h3", {}, `${group.length} alike`),
+            h("h3", {}, `${group.length} near-duplicates`),
             h("div.gallery", {}, group.map((picture, i) => tile(picture, i))),
           )
         )
-        : empty("No near-duplicates", "No two pictures of this collection are nearly the same."),
+        : empty("No near-duplicates", "No two images of this collection are nearly the same."),
     );
   }
 
@@ -215,7 +208,7 @@ export function mount(panel) {
     tries.hidden = !list.length;
     put(
       tries,
-      h("h3", {}, "Try these: places of the collection, seen otherwise"),
+      h("h3", {}, "Try these: places of the collection in other views"),
       h(
         "div.gallery.tries-row",
         { role: "list", "aria-label": "Sample queries" },
@@ -257,7 +250,7 @@ export function mount(panel) {
       onclick: () => why.open({ source: state.source, query: asked, hit: picture }),
     }, "Why?");
     const verified = typeof hit.inliers === "number";
-    const agree = verified ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} matches agree`) : null;
+    const inliers = verified ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} inliers`) : null;
     return h(
       `li.hit${hit.verdict && verified ? `.is-${hit.verdict}` : ""}`,
       { data: { rank: hit.rank } },
@@ -267,7 +260,7 @@ export function mount(panel) {
         "dl.hit-figures",
         {},
         h("div", {}, h("dt", {}, "distance"), h("dd", {}, figure(hit.distance))),
-        h("div", {}, h("dt", {}, "transport"), h("dd", {}, figure(hit.transport))),
+        h("div", {}, h("dt", { title: "Sinkhorn divergence between local features: smaller is closer" }, "local similarity"), h("dd", {}, figure(hit.transport))),
       ),
       h(
         "div.hit-foot",
@@ -275,7 +268,7 @@ export function mount(panel) {
         done || hit.verdict ? verdict(hit.verdict, hit.probability) : h("span.verdict.none", {}, "…"),
         reason,
       ),
-      agree,
+      inliers,
     );
   }
 
@@ -306,4 +299,68 @@ function roam(event) {
   all[here].tabIndex = -1;
   next.tabIndex = 0;
   next.focus();
+}
+
+/** Why two images are said to show the same thing or not: their matches, and one warped to the other. */
+// {element, open({source, query, hit})}
+function whyDialog() {
+  const work = worker();
+  const body = h("div.why-body");
+  const title = h("h2", { id: "why-title" });
+  const close = h(
+    "button.icon-button",
+    { type: "button", "aria-label": "Close", onclick: () => element.close() },
+    icon(CROSS),
+  );
+  const element = h(
+    "dialog.why",
+    { "aria-labelledby": "why-title" },
+    h("div.card-head", {}, title, close),
+    work.element,
+    body,
+  );
+  element.addEventListener("close", () => work.cancel());
+  element.addEventListener("click", (event) => event.target === element && element.close());
+
+  function open({ source, query, hit }) {
+    put(title, "Why ", h("span.quiet", {}, `${query.name} and ${hit.name}`));
+    put(
+      body,
+      h("div.why-pair", {}, [query, hit].map((picture) => h("img", { src: picture.thumb, alt: picture.name }))),
+    );
+    element.showModal();
+    work.run("api/images/why", { source, query: query.id, hit: hit.id }, { done: (found) => show(found, query) });
+  }
+
+  function show(found, query) {
+    const warped = wipe();
+    if (found.warp) warped.show(query.url, found.warp, ["the query", "the hit, warped to it"]);
+    put(
+      body,
+      h(
+        "div.why-words",
+        { data: { matches: found.matches, inliers: found.inliers } },
+        verdict(found.verdict, found.probability),
+        h("p", {}, found.words ?? ""),
+      ),
+      found.why
+        ? h(
+          "figure",
+          {},
+          h("img.why-picture", { src: found.why, alt: "Matches between both images" }),
+          h("figcaption.quiet.small-words", {}, "Inliers of one geometry"),
+        )
+        : null,
+      found.warp
+        ? h(
+          "figure.why-warped",
+          {},
+          warped.element,
+          h("figcaption.quiet.small-words", {}, "Before and after: drag the edge, or move it with the arrow keys"),
+        )
+        : null,
+    );
+  }
+
+  return { element, open };
 }

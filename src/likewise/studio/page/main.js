@@ -94,7 +94,7 @@ function said(here) {
     here ? null : h("code", {}, "likewise studio"),
     here
       ? null
-      : " again and open the address that it prints; this page goes on by itself if the same server comes back.",
+      : " again and open the address that it prints; this page continues by itself if the same server is back.",
   );
 }
 

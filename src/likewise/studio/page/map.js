@@ -1,4 +1,4 @@
-// The collection as a map: what is alike lies together. Drag to move, wheel or pinch to come nearer, click to search.
+// The collection as a map: similar images lie together. Drag to move, wheel or pinch to come nearer, click to search.
 
 import { h, ink, put } from "./dom.js";
 
@@ -13,7 +13,7 @@ export function map({ chosen }) {
     tabindex: "0",
     role: "application",
     "aria-label":
-      "Map of the collection: arrow keys go from picture to picture, plus and minus zoom, shift and arrows move the map, Enter searches",
+      "Map of the collection: arrow keys go from image to image, plus and minus zoom, shift and arrows move the map, Enter searches",
   });
   const said = h("p.map-said.small-words", { "aria-live": "polite" });
   const peek = h("div.map-peek", { hidden: true });

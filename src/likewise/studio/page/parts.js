@@ -123,7 +123,19 @@ export function worker() {
     put(element, children);
     element.hidden = !children.length;
   };
-  return { element, run, tell, cancel: () => current?.abort(), busy: () => current !== null };
+  /** The first request of a tab; where it fails, its error with a way to try again. */
+  const begin = async (task) => {
+    try {
+      await task();
+    } catch (error) {
+      const again = () => {
+        tell();
+        begin(task);
+      };
+      tell(failed(error.message, again));
+    }
+  };
+  return { element, run, begin, tell, cancel: () => current?.abort() };
 }
 
 function begun(element, control) {

@@ -1,14 +1,12 @@
-// Pixels: where did this point go? Two photos, the flow between them, what it lays where, and the matches.
+// Pixels: where did this point go? Two photos, the flow between them, the warp, and the matches.
 
 import { get, post } from "./api.js";
 import { h, latest, put } from "./dom.js";
 import { chooser, sent } from "./drops.js";
-import { loupes } from "./loupes.js";
 import { figure, fixed, share, whole } from "./numbers.js";
 import { pair } from "./pair.js";
 import { card, choice, failed, head, readings, slider, toggle, verdict, worker } from "./parts.js";
-import { wheel } from "./wheel.js";
-import { wipe } from "./wipe.js";
+import { loupes, wheel, wipe } from "./viewers.js";
 
 export function mount(panel) {
   const state = { a: null, b: null, result: null, radius: 5 };
@@ -23,10 +21,10 @@ export function mount(panel) {
   const reason = h("p.quiet.small-words");
   const flow = h("div.flow");
   const beforeChoice = choice({
-    label: "Lay over a",
-    options: [["warp", "b laid onto a"], ["confidence", "confidence"]],
+    label: "Show over a",
+    options: [["warp", "b warped to a"], ["confidence", "confidence"]],
     value: "warp",
-    chosen: laid,
+    chosen: overlay,
   });
 
   const radius = slider({
@@ -48,7 +46,7 @@ export function mount(panel) {
     (error) => put(reason, error.message),
   );
   const askPoint = latest(
-    ({ key, x, y }) => get(`api/pixels/point?key=${encodeURIComponent(key)}&x=${x.toFixed(2)}&y=${y.toFixed(2)}`),
+    (body) => post("api/pixels/point", body),
     drawPoint,
     (error) => put(point, failed(error.message)),
   );
@@ -96,28 +94,21 @@ export function mount(panel) {
     panel,
     head(
       "Where did this point go?",
-      "Two photos of one place, by other light and from elsewhere: a vector for each pixel, and the check that needs no truth, whether it comes home.",
+      "Two photos of one place, in other light and from elsewhere: a motion vector for each pixel, and its round-trip consistency, for which no ground truth is needed.",
       samples,
     ),
     work.element,
     h("div.columns", {}, left, right),
   );
   blank();
-  begin();
+  work.begin(begin);
 
   // ------------------------------------------------------------------------------------------------------------- steps
 
   async function begin() {
-    try {
-      const found = await get("api/pixels/samples");
-      put(samples, h("span.quiet", {}, "Samples"), found.map((sample) => sampleButton(sample)));
-      if (found.length && !state.a && !state.b) start(found[0]);
-    } catch (error) {
-      work.tell(failed(error.message, () => {
-        work.tell();
-        begin();
-      }));
-    }
+    const found = await get("api/pixels/samples");
+    put(samples, h("span.quiet", {}, "Samples"), found.map((sample) => sampleButton(sample)));
+    if (found.length && !state.a && !state.b) start(found[0]);
   }
 
   function sampleButton(sample) {
@@ -186,20 +177,20 @@ export function mount(panel) {
         "div.flow-picture",
         {},
         h("img", { src: result.images.flow, alt: "The flow, each vector as a colour" }),
-        wheel(result.largest),
+        wheel(result.images.wheel, result.largest),
       ),
     );
-    laid("warp");
+    overlay("warp");
     beforeChoice.querySelector("input[value=warp]").checked = true;
     near.pictures(state.a.url, state.b.url, result.size_a, result.size_b);
     askMatches({ key: result.key, radius: state.radius });
     view.point(Math.round(wa * 0.5), Math.round(ha * 0.5));
   }
 
-  function laid(what) {
+  function overlay(what) {
     if (!state.result) return;
     const { images } = state.result;
-    const words = what === "warp" ? ["a", "b laid onto a"] : ["a", "confidence: bright is sure"];
+    const words = what === "warp" ? ["a", "b warped to a"] : ["a", "confidence: bright is sure"];
     before.show(images.a, images[what], words);
   }
 
@@ -245,7 +236,7 @@ export function mount(panel) {
       }),
     );
     const kind = found.kind
-      ? `${whole(found.inliers)} of ${whole(found.total)} matches agree with one ${
+      ? `${whole(found.inliers)} of ${whole(found.total)} matches are inliers of one ${
         found.kind === "fundamental" ? "fundamental matrix" : found.kind
       }`
       : `${whole(found.total)} matches, no geometric model`;
@@ -265,7 +256,7 @@ export function mount(panel) {
         ["in a", spot([x, y])],
         ["in b", found.inside ? spot([found.x, found.y]) : "outside of b"],
         ["confidence", share(found.confidence)],
-        ["misses home by", `${figure(found.missed)} px`, "a to b and back again"],
+        ["round-trip error", `${figure(found.error)} px`, "how far the point is from its place after going to b and back"],
       ]),
       h("meter.confidence", { min: 0, max: 1, value: found.confidence ?? 0, "aria-label": "confidence" }),
     );
@@ -279,9 +270,9 @@ function measured(result) {
     [
       "both show the same?",
       result.verdict ? verdict(result.verdict, result.probability) : "…",
-      "by the distance of the photos as wholes, of their parts, and the matches that agree; as in a search",
+      "from the distance of the embeddings, the local similarity and the inliers; as in a search",
     ],
-    ["comes home", share(result.home), "the share of a's pixels that are inside b and come back to their place"],
+    ["round-trip consistency", share(result.home), "the share of a's pixels that are inside b and return to their place"],
     ["size of a", `${result.size_a[1]} × ${result.size_a[0]}`],
     ["size of b", `${result.size_b[1]} × ${result.size_b[0]}`],
     ["model", result.model],
@@ -297,9 +288,9 @@ function measured(result) {
   return [
     h(
       "p.headline",
-      { title: "the median distance by which a pixel misses its place after going to b and back" },
+      { title: "the median distance of a pixel from its place after going to b and back" },
       h("span.headline-figure", {}, figure(result.distance)),
-      " px cycle error",
+      " px round-trip error",
     ),
     readings(rows),
     steps,

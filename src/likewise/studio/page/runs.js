@@ -92,7 +92,7 @@ export function mount(panel) {
 
   async function follow() {
     const id = state.id;
-    const found = await get(`api/runs/${encodeURIComponent(id)}?since=${state.next}`);
+    const found = await post("api/runs/read", { id, since: state.next });
     if (id !== state.id) return;
     const first = state.about?.id !== found.id;
     state.lines.push(...found.lines);
@@ -176,7 +176,7 @@ export function mount(panel) {
         "tr",
         {},
         h("td.clip", {}, file.name),
-        h("td.number", {}, file.step === null || file.step === undefined ? "" : `step ${whole(file.step)}`),
+        h("td.number", {}, ago(file.updated)),
         h("td.number", {}, bytes(file.bytes)),
       )
     );
@@ -190,7 +190,7 @@ export function mount(panel) {
   async function stop(event) {
     event.target.disabled = true;
     try {
-      await post(`api/runs/${encodeURIComponent(state.id)}/cancel`, {});
+      await post("api/runs/cancel", { id: state.id });
       await refresh();
     } catch (error) {
       put(problem, failed(error.message));

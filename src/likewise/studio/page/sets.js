@@ -1,4 +1,4 @@
-// Sets: how alike are two albums? Their pictures in two columns, joined by bands as wide as the mass between them.
+// Sets: how alike are two albums? Their photos in two columns, joined by bands as wide as the mass between them.
 
 import { get, post } from "./api.js";
 import { h, latest, put } from "./dom.js";
@@ -30,7 +30,7 @@ export function mount(panel) {
     panel,
     head(
       "How alike are two albums?",
-      "Each photo's mass goes to the photos most like it; what that costs is the distance. Hover, focus or tap a photo to see where its mass goes.",
+      "Each photo's mass goes to the photos most similar to it; the cost of that transport is the distance. Hover, focus or tap a photo to see where its mass goes.",
     ),
     work.element,
     left,
@@ -53,18 +53,11 @@ export function mount(panel) {
   );
   put(figures, h("p.quiet", {}, "The figures come with the comparison."));
   noticed(null);
-  begin();
+  work.begin(begin);
 
   async function begin() {
-    try {
-      state.sample = (await get("api/sets/samples")).albums;
-      if (!state.a.length && !state.b.length) open(state.sample);
-    } catch (error) {
-      work.tell(failed(error.message, () => {
-        work.tell();
-        begin();
-      }));
-    }
+    state.sample = (await get("api/sets/samples")).albums;
+    if (!state.a.length && !state.b.length) open(state.sample);
   }
 
   function tellLeft(side, refused) {

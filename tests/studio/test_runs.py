@@ -14,21 +14,21 @@ import httpx
 import numpy as np
 import pytest
 
-from likewise.errors import FileError, InputError
+from likewise.distributions import Generator, Normal, harvest
+from likewise.errors import FileError, InputError, RequestError
 from likewise.store import checkpoint
 from likewise.store import job as shards
 from likewise.store.run import Run
-from likewise.studio.asked import Gone
-from likewise.studio.given import Given
-from likewise.studio.runs import Runs, below
-from likewise.studio.store import Store
+from likewise.studio.app import Given
+from likewise.studio.runs import RunsTab, below
+from likewise.studio.uploads import ImageStore
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    made = Store()
-    yield made
-    made.close()
+def runs(tmp_path: Path) -> Iterator[RunsTab]:
+    store = ImageStore()
+    yield RunsTab(store, [tmp_path])
+    store.close()
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def test_runs_are_found_and_summed_up(store: Store, run: Run, tmp_path: Path) -> None:
+def test_runs_are_found_and_summed_up(runs: RunsTab, run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / ".hidden").mkdir()
-    (found,) = Runs(store, [tmp_path]).list()
+    (found,) = runs.list()
     assert {k: found[k] for k in ("name", "kind", "state", "step", "steps", "metrics")} == {
         "name": "group/one",
         "kind": "images train",
@@ -55,53 +55,50 @@ def test_runs_are_found_and_summed_up(store: Store, run: Run, tmp_path: Path) ->
     assert [p.name for p in below(run.path)] == ["one"]
 
 
-def test_lines_are_read_from_where_one_left_off(store: Store, run: Run, tmp_path: Path) -> None:
-    runs = Runs(store, [tmp_path])
+def test_lines_are_read_from_where_one_left_off(runs: RunsTab, run: Run, tmp_path: Path) -> None:
     key = runs.list()[0]["id"]
-    first = runs.read(key, 0)
+    first = runs.read({"id": key, "since": 0})
     assert ([line["step"] for line in first["lines"]], first["next"]) == ([0, 1, 2, 3], 4)
     assert first["lines"][0]["score"] == "NaN"
     assert first["config"] == {"steps": 10}
     json.dumps(first, allow_nan=False)
     with (run.path / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 4, "lo')  # torn: being written
-    assert runs.read(key, 4)["lines"] == []
+    assert runs.read({"id": key, "since": 4})["lines"] == []
     with (run.path / "metrics.jsonl").open("a") as stream:
         stream.write('ss": 0.1}\n')
-    later = runs.read(key, 4)
+    later = runs.read({"id": key, "since": 4})
     assert (later["lines"], later["next"]) == ([{"step": 4, "loss": 0.1}], 5)
     for since in (-1, 1e12):
         with pytest.raises(InputError, match="since"):
-            runs.read(key, since)
-    with pytest.raises(Gone):
-        runs.read("x", 0)
+            runs.read({"id": key, "since": since})
+    with pytest.raises(RequestError):
+        runs.read({"id": "x", "since": 0})
 
 
-def test_checkpoints_with_their_step(store: Store, run: Run, tmp_path: Path) -> None:
+def test_checkpoints_with_their_size(runs: RunsTab, run: Run, tmp_path: Path) -> None:
     checkpoint.write(run.path / "state.safetensors", {"x": np.zeros(3)}, {"step": 7})
     (run.path / "torn.safetensors").write_bytes(b"\xff" * 40)
-    runs = Runs(store, [tmp_path])
-    found = runs.read(runs.list()[0]["id"], 0)["checkpoints"]
-    assert [(c["name"], c["step"]) for c in found] == [("state.safetensors", 7), ("torn.safetensors", None)]
+    found = runs.read({"id": runs.list()[0]["id"], "since": 0})["checkpoints"]
+    assert [c["name"] for c in found] == ["state.safetensors", "torn.safetensors"]
     assert found[1]["bytes"] == 40
 
 
-def test_a_run_that_ended_is_finished_and_a_killed_one_stopped(store: Store, run: Run, tmp_path: Path) -> None:
-    runs = Runs(store, [tmp_path])
+def test_a_run_that_ended_is_finished_and_a_killed_one_stopped(runs: RunsTab, run: Run, tmp_path: Path) -> None:
     (run.path / "process.json").unlink()
     assert runs.list()[0]["state"] == "stopped"
     run.finish(loss=0.1)
     assert runs.list()[0]["state"] == "finished"
-    assert runs.cancel(runs.list()[0]["id"]) == {"state": "finished"}
+    assert runs.cancel({"id": runs.list()[0]["id"]}) == {"state": "finished"}
 
 
-def test_damaged_runs_are_passed_over(store: Store, run: Run, tmp_path: Path) -> None:
+def test_damaged_runs_are_passed_over(runs: RunsTab, run: Run, tmp_path: Path) -> None:
     for name, text in (("a", "{"), ("b", "[]"), ("c", '{"command": 3}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
         (tmp_path / name / "config.json").write_text("{}")
     (run.path / "metrics.jsonl").write_text("nonsense\n[1]\n" + "x" * 200_000 + "\n")
-    found = {r["name"]: r for r in Runs(store, [tmp_path]).list()}
+    found = {r["name"]: r for r in runs.list()}
     assert set(found) == {"c", "group/one"}
     assert found["group/one"]["step"] == 0
 
@@ -113,42 +110,38 @@ SLOW = (
 )
 
 
-def test_cancel_interrupts_the_process_of_a_run(store: Store, tmp_path: Path) -> None:
+def test_cancel_interrupts_the_process_of_a_run(runs: RunsTab, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path / "r")], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline()
-        runs = Runs(store, [tmp_path])
         key = runs.list()[0]["id"]
-        assert runs.read(key, 0)["state"] == "running"
+        assert runs.read({"id": key, "since": 0})["state"] == "running"
         # a child that nobody has waited for yet is a zombie, which counts as gone
-        assert runs.cancel(key) == {"state": "stopped"}
+        assert runs.cancel({"id": key}) == {"state": "stopped"}
         assert child.wait(10) == 130
 
 
-def test_a_harvest_is_a_run_too(store: Store, tmp_path: Path) -> None:
-    from likewise.distributions import Generator, Normal, harvest
-
+def test_a_harvest_is_a_run_too(runs: RunsTab, tmp_path: Path) -> None:
     def net(z: Any) -> Any:
         return z * 2
 
     harvest(Generator(net, Normal(3), name="twice"), 12, out=tmp_path / "bank", shard_size=4, progress=False)
-    runs = Runs(store, [tmp_path])
     (found,) = runs.list()
     assert (found["kind"], found["state"], found["step"], found["steps"]) == ("distributions harvest", "finished", 3, 3)
-    lines = runs.read(found["id"], 1)["lines"]
+    lines = runs.read({"id": found["id"], "since": 1})["lines"]
     assert [line["latents"] for line in lines] == [8, 12]
     next(iter((tmp_path / "bank").glob("shard-*2.safetensors"))).unlink()
     assert runs.list()[0]["state"] == "stopped"  # a shard is missing, and nobody works on it
-    assert runs.cancel(found["id"]) == {"state": "stopped"}
+    assert runs.cancel({"id": found["id"]}) == {"state": "stopped"}
     lock = tmp_path / "bank" / ".lock"
     lock.write_text("7 another-machine\n")
     assert runs.list()[0]["state"] == "running"  # the last was written just now, elsewhere
     with pytest.raises(InputError, match="not on this machine"):
-        runs.cancel(found["id"])
+        runs.cancel({"id": found["id"]})
     with shards.locked(tmp_path / "bank"):
         assert runs.list()[0]["state"] == "running"
         with pytest.raises(InputError, match="not on this machine"):
-            runs.cancel(found["id"])  # by this very process
+            runs.cancel({"id": found["id"]})  # by this very process
 
 
 HARVEST = (
@@ -159,17 +152,16 @@ HARVEST = (
 )
 
 
-def test_cancel_interrupts_a_harvest(store: Store, tmp_path: Path) -> None:
+def test_cancel_interrupts_a_harvest(runs: RunsTab, tmp_path: Path) -> None:
     bank, until = tmp_path / "bank", time.monotonic() + 60
     with subprocess.Popen([sys.executable, "-c", HARVEST, str(bank)], stderr=subprocess.DEVNULL) as child:
         while len(list(bank.glob("shard-*.safetensors"))) < 2 and time.monotonic() < until:
             time.sleep(0.1)
-        runs = Runs(store, [tmp_path])
         key = runs.list()[0]["id"]
-        assert runs.read(key, 0)["state"] == "running"
-        assert runs.cancel(key) == {"state": "stopped"}
+        assert runs.read({"id": key, "since": 0})["state"] == "running"
+        assert runs.cancel({"id": key}) == {"state": "stopped"}
         assert child.wait(10) != 0
-    assert runs.read(key, 0)["step"] >= 2
+    assert runs.read({"id": key, "since": 0})["step"] >= 2
 
 
 def test_what_is_given_must_be_there(tmp_path: Path) -> None:
@@ -181,11 +173,11 @@ def test_what_is_given_must_be_there(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_sample_run_trains_and_can_be_cancelled(client: httpx.Client) -> None:
-    answer = client.post("api/runs/sample")
+    answer = client.post("api/runs/sample", json={})
     assert answer.status_code == 200, answer.text
-    key, until = answer.json()["id"], time.monotonic() + 60
-    while not (said := client.get(f"api/runs/{key}").json())["lines"] and time.monotonic() < until:
+    key, until = answer.json(), time.monotonic() + 60
+    while not (said := client.post("api/runs/read", json=key).json())["lines"] and time.monotonic() < until:
         time.sleep(0.5)
     assert said["state"] == "running"
     assert said["lines"][0]["loss"] > 0
-    assert client.post(f"api/runs/{key}/cancel").json() == {"state": "stopped"}
+    assert client.post("api/runs/cancel", json=key).json() == {"state": "stopped"}
