@@ -669,8 +669,8 @@ def _check_png(data: bytes, size: int, name: str) -> None:
         unpacked = len(unpacker.decompress(b"".join(packed), size + 1))
     except zlib.error as error:
         raise FileError(f"{name}: damaged: {error}") from None
-    if unpacked != size or not unpacker.eof:
-        raise FileError(f"{name}: its size asks for {size:,} bytes, and it holds {unpacked:,}; it is damaged")
+    if unpacked != size or not unpacker.eof or unpacker.unused_data:
+        raise FileError(f"{name}: its size asks for {size:,} bytes, and it holds others; it is damaged")
 
 
 # ------------------------------------------------------------------------------- arrays of objects, MATLAB files
