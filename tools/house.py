@@ -38,9 +38,9 @@ def lines_of_code(source: str) -> int:
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for child in body if isinstance(body, list) else []:
-            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-                if isinstance(child.value.value, str) and child.end_lineno is not None:
-                    documented |= set(range(child.lineno, child.end_lineno + 1))
+            value = child.value if isinstance(child, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                documented |= set(range(child.lineno, (child.end_lineno or child.lineno) + 1))
     code: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in SILENT:
