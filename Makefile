@@ -6,12 +6,14 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH  := $(shell sed -n 's/^ *"\(torch[<>=][^"]*\)".*/\1/p' pyproject.toml)
 JOBS   ?= 2
+# the coverage of the fast tests may rise, never fall
+FLOOR  ?= 85
 
 # one thread a process: the tests already run in $(JOBS) processes
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-browser examples check bench docs clean
+.PHONY: help demo test coverage test-lowest test-slow test-browser examples check bench docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -19,7 +21,14 @@ help:  ## this list
 demo: $(VENV)/with-demo  ## install, then see what likewise does: writes demo/report.html
 	$(BIN)/likewise demo
 
-test: $(VENV)/with-test  ## the fast tests (under five minutes on two cores)
+test: $(VENV)/with-test  ## the fast tests, in random order (under four minutes on two cores)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+coverage: $(VENV)/with-test  ## the fast tests with their coverage; fails below the floor
+	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term:skip-covered --cov-fail-under=$(FLOOR)
+
+test-lowest: $(VENV)/with-test  ## the fast tests with the oldest versions that pyproject.toml admits
+	$(BIN)/python tools/lowest.py | $(PIP) install --quiet -r /dev/stdin
 	$(BIN)/python -m pytest -n $(JOBS)
 
 test-slow: $(VENV)/with-test  ## the tests that are too slow for every day
