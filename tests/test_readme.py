@@ -40,7 +40,6 @@ SHORTER = {
     "likewise pixels train photos/ --out run/": "--steps 1 --network cells --evaluate-every 0",
     "likewise images train birds/ --out run/": "--steps 2 --size 64 --classes 2",
     "likewise images ablate": "--steps 1 --seeds 1 --size 64 --classes 2",
-    "likewise sets evaluate": "--resamples 1",
     "likewise pixels evaluate hpatches/": "--model dis",
     "likewise pixels evaluate rendered": "--pairs 2",
 }

@@ -284,10 +284,10 @@ def test_the_page_has_an_alt_for_each_picture(made: tuple[Path, str]) -> None:
 
 @pytest.mark.slow
 def test_the_folders_it_leaves_are_what_the_commands_take(made: tuple[Path, str]) -> None:
-    from likewise.sets.data import collection
+    from likewise.sets.data import list_sets
 
-    found = collection(made[0] / "albums" / "scenes")
-    assert found.labels == tuple(np.repeat(["cat", "coffee", "flower", "rocket", "temple"], 2))
+    _, labels = list_sets(made[0] / "albums" / "scenes")
+    assert labels == np.repeat(["cat", "coffee", "flower", "rocket", "temple"], 2).tolist()
 
 
 @pytest.mark.slow

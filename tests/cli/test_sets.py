@@ -16,7 +16,6 @@ from PIL import Image
 
 import likewise as lw
 from likewise import cli
-from likewise.cli.sets_evaluate import Watched, confusion
 from likewise.cli.sources import Reader
 from likewise.errors import InputError
 from likewise.sets import data
@@ -106,8 +105,7 @@ def test_compare_prints_one_line_and_writes_a_picture_and_a_json(run, views: Pat
 def test_compare_json_on_stdout_is_the_file_and_the_library_s_number(run, views: Path) -> None:
     ran = run("compare", views / "1/1", views / "2/1", "--json", *PIXELS)
     assert ran.json == json.loads(Path("compare.json").read_text())
-    describe = data.describe_with(data.grey_pixels)
-    p, q = (data.from_folder(views / f, describe) for f in ("1/1", "2/1"))
+    p, q = (data.describe(views / f, "pixels") for f in ("1/1", "2/1"))
     assert ran.json["distance"] == lw.sets.compare(p, q).distance
 
 
@@ -115,8 +113,7 @@ def test_gamma_value_and_k_are_the_library_s(run, views: Path) -> None:
     ran = run(
         "compare", views / "1", views / "3", "--gamma", "2.5", "--value", "divergence", "--k", "4", "--json", *PIXELS
     )
-    describe = data.describe_with(data.grey_pixels)
-    p, q = (data.from_folder(views / f, describe, 4) for f in ("1", "3"))
+    p, q = (data.describe(views / f, "pixels", 4) for f in ("1", "3"))
     assert ran.json["gamma"] == 2.5
     assert np.shape(ran.json["plan"]) == (4, 4)
     assert ran.json["distance"] == lw.sets.compare(p, q, gamma=2.5, value="divergence").distance
@@ -288,7 +285,7 @@ def test_a_class_that_holds_pictures_but_no_sets_is_told(run, views: Path, tmp_p
 def test_distances_are_the_library_s_and_rows_are_named(run, views: Path) -> None:
     ran = run("distances", views, "--out", "D.npy", "--block", "5", "--json", *PIXELS)
     D = np.load("D.npy", allow_pickle=False)
-    sets = data.collection(views).signatures(data.describe_with(data.grey_pixels))
+    sets = data.read_sets(views, "pixels").signatures
     np.testing.assert_allclose(D, lw.sets.distances(sets), rtol=1e-9)
     said = json.loads(Path("D.json").read_text())
     assert ran.json == said
@@ -354,7 +351,7 @@ def test_a_killed_matrix_goes_on_where_it_was(run, vectors: Path) -> None:
         assert run(*words[1:]).code == 0
     assert len(seen) == 10
     assert {name: seen[name] for name in kept} == kept
-    np.testing.assert_allclose(np.load("D.npy"), lw.sets.distances(data.load_npz(vectors).signatures), rtol=1e-9)
+    np.testing.assert_allclose(np.load("D.npy"), lw.sets.distances(data.read_sets(vectors).signatures), rtol=1e-9)
     assert not Path("D.parts").exists()
 
 
@@ -394,7 +391,7 @@ def test_fit_writes_a_model_figures_a_picture_and_a_run(fitted: Path) -> None:
 
 def test_leave_one_out_is_a_naive_loop(fitted: Path, vectors: Path) -> None:
     said = json.loads((fitted.parent / "fit.json").read_text())["leave_one_out"]
-    model, sets = lw.load(fitted), data.load_npz(vectors)
+    model, sets = lw.load(fitted), data.read_sets(vectors)
     X, y = sets.signatures, sets.labels
     D = lw.sets.distances(model.project(X))
     for name, matrix in (("unlearned", D), ("learned", model.pairwise(X))):
@@ -411,15 +408,14 @@ def test_a_fitted_model_takes_pictures_again(run, views: Path) -> None:
     ran = run("compare", views / "1/1", views / "3/1", "--metric", "m.safetensors", "--json")
     assert ran.json["features"] == "pixels"
     assert np.shape(ran.json["plan"]) == (2, 2)
-    describe = data.describe_with(data.grey_pixels)
-    p, q = (data.from_folder(views / f, describe, 2) for f in ("1/1", "3/1"))
+    p, q = (data.describe(views / f, "pixels", 2) for f in ("1/1", "3/1"))
     assert ran.json["distance"] == pytest.approx(float(model.pair_distance([(p, q)])[0]), rel=1e-9)
     assert run("distances", views, "--metric", "m.safetensors", "--json").json["names"][0] == "1/1"
 
 
 def test_a_level_has_its_own_metric(run, fitted: Path, vectors: Path) -> None:
     a, b = f"{vectors}#0", f"{vectors}#9"
-    model, sets = lw.load(fitted), data.load_npz(vectors).signatures
+    model, sets = lw.load(fitted), data.read_sets(vectors).signatures
     for level in ("a", "b"):
         ran = run("compare", a, b, "--metric", fitted, "--level", level, "--json")
         want = model.pair_distance([(sets[0], sets[9])], levels=level)[0]
@@ -460,135 +456,11 @@ def test_a_run_that_failed_does_not_stand_in_the_way(run, vectors: Path, views: 
     assert run("fit", vectors, "--rho0", "0.1", "--rhot", "0.1", "--rounds", "1", "--max-iter", "2").code == 0
 
 
-# ── evaluate ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-QUICK = ("--rho0", "0.1", "--rhot", "0.1", "--rounds", "1", "--max-iter", "8")
-
-
-def test_evaluate_image_sets_is_the_protocol_of_the_library(run, vectors: Path) -> None:
-    from likewise.papers.mlml import protocols
-    from likewise.papers.mlml.rivals import Unlearned
-
-    ran = run("evaluate", vectors, "--resamples", "3", "--train-objects", "4", *QUICK, "--json")
-    assert ran.code == 0
-    assert ran.json["protocol"] == "image-sets"
-    want = protocols.image_sets(data.load_npz(vectors), Unlearned(), train_objects=4, resamples=3, pca=100)
-    assert ran.json["methods"]["sinkhorn"]["figures"]["accuracy"]["folds"] == list(want.figures["accuracy"])
-    assert set(ran.json["methods"]) == {"euclid", "sinkhorn", "global", "multilevel"}
-    assert ran.json["methods"]["global"]["figures"]["accuracy"]["mean"] > want.mean("accuracy") + 0.1
-    for name, rows in ran.json["confusion"].items():
-        if name != "classes":
-            share = ran.json["methods"][name]["figures"]["accuracy"]["mean"]
-            assert np.trace(rows) / 3 == pytest.approx(share)  # classes are of one size here
-    assert is_png(Path("evaluate.png"))
-    assert is_png(Path("confusion.png"))
-
-
-def test_evaluate_prints_a_table(run, vectors: Path) -> None:
-    ran = run("evaluate", vectors, "--resamples", "2", "--methods", "euclid, sinkhorn")
-    assert "image sets, accuracy, 2 resamples" in ran.out
-    rows = [line.split() for line in ran.out.splitlines()]
-    assert [r[0] for r in rows if r and r[0] in ("euclid", "sinkhorn")] == ["euclid", "sinkhorn"]
-    said = json.loads(Path("evaluate.json").read_text())["methods"]["euclid"]["figures"]["accuracy"]
-    assert f"{said['mean']:.3f} ± {said['se']:.3f}" in ran.out
-
-
-def test_a_fitted_model_classifies_labelled_sets(run, fitted: Path, vectors: Path) -> None:
-    ran = run("evaluate", vectors, "--model", fitted, "--json")
-    model, sets = lw.load(fitted), data.load_npz(vectors)
-    share = float((model.predict(sets.signatures) == sets.labels).mean())
-    assert ran.json["methods"]["the model"]["figures"]["accuracy"]["mean"] == share
-    assert ran.json["protocol"] == "classify"
-    refused(run("evaluate", vectors, "--model", fitted, "--protocol", "reid"), "model", "classify")
-
-
-def test_train_and_test_folders_are_classified(run, views: Path, tmp_path: Path) -> None:
-    for part, objects in (("train", "123"), ("test", "4")):
-        for c in "123":
-            for o in objects:
-                shutil.copytree(views / c / o, tmp_path / "tt" / part / c / o)
-    ran = run("evaluate", tmp_path / "tt", *PIXELS, "--methods", "euclid,sinkhorn", "--json")
-    assert ran.json["protocol"] == "classify"
-    assert ran.json["methods"]["sinkhorn"]["figures"]["accuracy"]["mean"] == 1.0
-    shutil.rmtree(tmp_path / "tt" / "test")
-    refused(run("evaluate", tmp_path / "tt", *PIXELS), "test", "no such folder")
-
-
-def test_time_series_are_classified(run, tmp_path: Path) -> None:
-    head = worlds.TS.split("@data")[0] + "@data\n"
-    rows = {
-        "TRAIN": ("1,2:5,6:up", "1,1:5,5:up", "9,9:1,2:down", "8,9:1,1:down"),
-        "TEST": ("1,2:5,5:up", "9,8:2,1:down"),
-    }
-    for part, lines in rows.items():
-        (tmp_path / f"Toy_{part}.ts").write_text(head + "\n".join(lines) + "\n")
-    ran = run("evaluate", tmp_path, "--methods", "sinkhorn", "--pca", "0", "--json")
-    assert ran.json["methods"]["sinkhorn"]["figures"]["accuracy"]["folds"] == [1.0]
-
-
-def test_kinship_has_a_roc(run, tmp_path: Path) -> None:
-    worlds.kinfacew(tmp_path / "kin")
-    ran = run(
-        "evaluate", tmp_path / "kin", "--features", "lbp", "--methods", "euclid,sinkhorn", "--pca", "10", "--json"
-    )
-    assert ran.json["protocol"] == "kinship"
-    figures = ran.json["methods"]["sinkhorn"]["figures"]
-    assert set(figures) == {"fs", "fd", "ms", "md", "mean"}
-    assert all(len(f["folds"]) == 5 for f in figures.values())
-    assert is_png(Path("evaluate.png"))
-    assert not Path("confusion.png").exists()
-
-
-@pytest.mark.parametrize("layout", ["prid", "ilids"])
-def test_people_are_found_again(run, tmp_path: Path, layout: str) -> None:
-    """A person's pictures are the same in both cameras of these worlds, so rank 1 is certain."""
-    getattr(worlds, layout)(tmp_path / layout)
-    words = ("--methods", "euclid,sinkhorn", "--pca", "0", "--resamples", "2")
-    ran = run("evaluate", tmp_path / layout, *PIXELS, *words, "--json")
-    assert ran.json["protocol"] == "reid"
-    assert ran.json["methods"]["sinkhorn"]["figures"]["rank 1"]["mean"] == 1.0
-    assert ran.json["cmc"]["sinkhorn"][0] == 1.0
-
-
-def test_traffic_has_official_splits(run, tmp_path: Path) -> None:
-    worlds.traffic(tmp_path / "t", labels=("light", "light", "heavy", "heavy"))
-    ran = run("evaluate", tmp_path / "t", "--methods", "euclid", "--pca", "0", "--json")
-    assert ran.json["protocol"] == "traffic"
-    assert len(ran.json["methods"]["euclid"]["figures"]["accuracy"]["folds"]) == 2
-
-
-def test_evaluate_refuses(run, vectors: Path, views: Path, tmp_path: Path) -> None:
-    refused(run("evaluate", vectors, "--methods", "magic"), "methods", "magic")
-    refused(run("evaluate", vectors, "--methods", ","), "methods", "none")
-    refused(run("evaluate", vectors, "--train-objects", "8"), "train_objects")
-    refused(run("evaluate", tmp_path / "none"), "no such file")
-    refused(run("evaluate", views / "1", *PIXELS), "no classes")
-
-
-def test_confusion_by_hand() -> None:
-    C = confusion(np.array(["a", "a", "b"]), np.array(["a", "b", "b"]), np.array(["a", "b", "c"]))
-    np.testing.assert_array_equal(C, [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0]])
-
-
-def test_watched_copies_share_their_notes() -> None:
-    import copy
-
-    from likewise.papers.mlml.rivals import Unlearned
-
-    notes: list[Any] = []
-    sets = [Signature([[0.0]]), Signature([[1.0]])]
-    first = Watched(Unlearned(), notes)
-    twin = copy.deepcopy(first).fit(sets, ["x", "y"])
-    assert twin.predict(sets).tolist() == ["x", "y"]
-    assert [n.tolist() for n in notes] == [["x", "y"]]
-    assert not hasattr(first.method, "gallery_")
-
-
 # ── models in files ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_model_of_numbers_compares_sets(vectors: Path, tmp_path: Path, run) -> None:
-    sets = data.load_npz(vectors)
+    sets = data.read_sets(vectors)
     bare = lw.sets.WassersteinLMNN(rho0=0.1, rhot=0.1, rounds=1, max_iter=2).fit(sets.signatures, sets.labels)
     lw.save(bare, tmp_path / "bare.safetensors")
     ran = run("compare", f"{vectors}#0", f"{vectors}#9", "--metric", tmp_path / "bare.safetensors", "--json")

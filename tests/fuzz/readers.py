@@ -226,11 +226,17 @@ def _sum(path: Path) -> str:
 # ------------------------------------------------------------------------------------------------------------ the table
 
 
+def _signatures(path: Path) -> Any:
+    from likewise.inputs import load_signatures
+
+    return load_signatures(path)
+
+
 def _sets(name: str) -> Any:
     def read(*arguments: Any, **options: Any) -> Any:
-        from likewise.sets import data, layouts
+        from likewise.papers.mlml import layouts
 
-        return getattr(layouts if hasattr(layouts, name) else data, name)(*arguments, **options)
+        return getattr(layouts, name)(*arguments, **options)
 
     return read
 
@@ -288,7 +294,7 @@ READERS: tuple[Reader, ...] = (
     Reader("arrays", seeds.arrays, each(_arrays), ARRAYS),
     Reader("flow .flo", seeds.flo, each(flow), {"*": ANY}),
     Reader("flow png", seeds.kitti, each(flow), {"*": (bytewise, forms.png, forms.png)}),
-    Reader("sets npz", seeds.set_arrays, each(_sets("load_npz")), {"*": NPZ}),
+    Reader("sets npz", seeds.set_arrays, each(_signatures), {"*": NPZ}),
     Reader("matches npz", seeds.match_arrays, each(_matches), {"*": NPZ}),
     Reader("reference npz", seeds.reference_arrays, each(_reference), {"*": NPZ}),
     Reader("features", seeds.feature_arrays, each(_features), ARRAYS),
@@ -324,8 +330,6 @@ READERS: tuple[Reader, ...] = (
     Reader("kinfacew", seeds.kinfacew, lambda f: _sets("kinfacew")(f / "k"), {"k/meta_data/fs_pairs.mat": MATLAB}),
     Reader("ilids", seeds.ilids, lambda f: _sets("ilids_vid")(f / "i"), {"i/*splits/*.mat": MATLAB}),
     Reader("traffic", seeds.traffic_text, lambda f: _sets("ucsd_traffic")(f / "t"), {"t/[EI]*": (text,)}),
-    Reader("traffic mat", seeds.traffic_matlab, lambda f: _sets("ucsd_traffic")(f / "t"), {"t/*.mat": MATLAB}),
-    Reader("lomo", seeds.lomo, each(lambda p: _sets("lomo")(p, 5)), {"*.mat": MATLAB}),
     Reader("time series", seeds.series, each(_sets("read_ts")), {"*": (text, bytewise)}),
     Reader("cub", seeds.cub, labelled("cub200"), {"*.txt": (text,)}),
     Reader("cars", seeds.cars, labelled("cars196"), CARS),

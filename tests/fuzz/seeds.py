@@ -417,19 +417,6 @@ def traffic_text(folder: Path) -> None:
     layouts.traffic(folder / "t", ("light", "heavy"))
 
 
-def traffic_matlab(folder: Path) -> None:
-    layouts.traffic(folder / "t", ("light", "heavy"), matlab=True)
-
-
-def lomo(folder: Path) -> None:
-    from scipy.io import savemat
-
-    table = np.random.default_rng(0).normal(size=(7, 5))
-    savemat(folder / "a.mat", {"descriptors": table})
-    savemat(folder / "b.mat", {"descriptors": table}, do_compression=True)
-    savemat(folder / "c.mat", {"descriptors": table}, format="4")
-
-
 def series(folder: Path) -> None:
     (folder / "x.ts").write_text(layouts.TS)
 

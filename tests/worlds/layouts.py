@@ -80,18 +80,13 @@ def ilids(root: Path, people: int = 6, shots: int = 2, splits: int = 10) -> Path
     return root
 
 
-def traffic(root: Path, labels: tuple[str, ...] = ("light", "heavy", "light", "heavy"), matlab: bool = False) -> Path:
+def traffic(root: Path, labels: tuple[str, ...] = ("light", "heavy", "light", "heavy")) -> Path:
     """Videos of a square that moves fast (light) or hardly at all (heavy); two splits, even against odd numbers."""
     names = [f"cctv{i:03d}x2004080516x0{i:04d}" for i in range(1, len(labels) + 1)]
     for i, (name, label) in enumerate(zip(names, labels, strict=True)):
         video(root / "video" / f"{name}.avi", step=5 if label == "light" else 1, top=10 * (i % 3))
     numbers = list(range(1, len(labels) + 1))
     train, test = [numbers[::2], numbers[1::2]], [numbers[1::2], numbers[::2]]
-    if matlab:
-        entries = [{"root": n, "class": c} for n, c in zip(names, labels, strict=True)]
-        savemat(root / "ImageMaster.mat", {"imagemaster": cells([entries])})
-        savemat(root / "EvalSet.mat", {"trainind": cells([train]), "testind": cells([test])})
-        return root
     lines = [f"{i}\t{n}\t{c}" for i, n, c in zip(numbers, names, labels, strict=True)]
     (root / "ImageMaster").write_text("\n".join(["# index\troot\tclass", *lines]) + "\n")
     for part, rows in (("train", train), ("test", test)):

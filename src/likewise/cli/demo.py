@@ -168,7 +168,6 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
         f"likewise pixels match {folder / 'place' / 'day.png'} {folder / 'place' / 'night.png'}\n"
         f"likewise sets distances {albums / 'scenes'} --out distances.npy\n"
         f"likewise sets fit {albums / 'scenes'} --out model.safetensors\n"
-        f"likewise sets evaluate {albums / 'scenes'}\n"
         f"likewise distributions compare {folder / 'collections' / 'first'} {folder / 'collections' / 'second'}\n"
         "likewise distributions harvest fashion --n 2000",
     )

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     cls=LazyGroup,
     lazy={
         "fit": ("likewise.cli.sets_fit:fit", "Learn a metric from labelled sets."),
-        "evaluate": ("likewise.cli.sets_evaluate:evaluate", "Measure learned against unlearned on held-out sets."),
     },
 )
 def sets() -> None:

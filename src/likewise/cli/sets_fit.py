@@ -178,7 +178,7 @@ def _record(
             "learned": learned,
             "unlearned": unlearned,
             "queries": asked,
-            "of": "the training sets, which the learned metric has seen; `likewise sets evaluate` holds sets out",
+            "of": "the training sets, which the metric has seen; `likewise papers mlml image-sets` holds sets out",
         },
         "seconds": round(seconds, 3),
         "options": {k: v for k, v in dataclasses.asdict(model).items() if k != "verbose"},

@@ -16,12 +16,12 @@ from likewise import numeric, plot
 from likewise.errors import ConvergenceWarning, InputError, ShapeError
 from likewise.inputs import signature as signature_of
 from likewise.inputs import signatures
-from likewise.sets.reading import Set
-from likewise.sets.transport import batched
-from likewise.sets.transport import solvers as transport
+from likewise.sets import transport
 from likewise.sets.transport.solvers import AllPairs, Pack, Value
 from likewise.types import Array, Comparison, Signature
 
+Set = Signature | tuple[ArrayLike, ArrayLike] | ArrayLike
+"""What counts as a set: a Signature, (points, weights), or an (m, d) array of equally weighted points."""
 Gamma = float | Literal["auto"]
 Backend = Literal["auto", "numba", "torch"]
 
@@ -84,7 +84,7 @@ def _solver(backend: Backend, n_jobs: int) -> Any:
     if backend in ("auto", "numba"):
         return partial(transport.solve_all, n_jobs=n_jobs)
     if backend == "torch":
-        return batched.solve_all
+        return transport.batched.solve_all
     raise InputError(f"backend: expected auto, numba or torch, got {backend!r}")
 
 

@@ -1,25 +1,36 @@
-"""What the sets level reads: signatures of images, videos, folders and features, and collections of them on disk."""
+"""From images, videos, folders and rows of features to signatures, and collections of them on disk.
+
+Besides networks there are two features that need none, by name: "pixels" and "lbp".
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from skimage.feature import local_binary_pattern
 from sklearn.cluster import KMeans
 from threadpoolctl import ThreadpoolController
 
 from likewise import inputs, media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.nn.features import extract
-from likewise.sets.features import named
-from likewise.sets.layouts import FilePath, Index, children, folder
-from likewise.sets.transport.solvers import pack
+from likewise.sets.transport.solvers import Index, pack
 from likewise.types import Array, Signature
+
+FilePath = str | PathLike[str]
+FEATURES = ("embed", "pixels", "lbp")
+"""embed: 1280 numbers of a network; pixels: the image, grey, 20 × 20; lbp: 8 × 8 histograms of local patterns."""
+LBP_BINS = 59
+"""Uniform patterns of 8 neighbours: 58 with at most two changes around the circle, and one for all others."""
 
 
 def signature(
@@ -30,10 +41,36 @@ def signature(
     names: Sequence[str] | None = None,
     level: Hashable = None,
 ) -> Signature:
-    """A signature of features (n, d): k-means centres, weights by cluster size, largest cluster first.
+    """A signature of many features: k-means centres, weighted by cluster size, the largest cluster first.
 
-    With k ≥ n, or k = None, the points themselves; with at most k distinct points, those. `names` (one a row) become
-    the name of the member nearest to each centre. The same features and seed give the same bytes.
+    Parameters
+    ----------
+    features : array (n, d)
+        One row a member of the set: an image, a frame, a patch.
+    k : int or None, default 8
+        How many centres. With k ≥ n, or None, the rows themselves are the points; with at most k distinct rows, those.
+    seed : int, default 0
+        Seed of k-means: the same features and seed give the same bytes.
+    names : sequence of str, optional
+        What each row stands for; a centre takes the name of the row nearest to it.
+    level : hashable, optional
+        Under which level's metric the set is compared.
+
+    Returns
+    -------
+    Signature
+        At most k points (k, d), and weights that sum to 1.
+
+    Raises
+    ------
+    InputError
+        k is below 1, or the features are empty or not finite.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.sets.signature([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0], [0.0, 0.5]], k=2).weights
+    array([0.75, 0.25])
     """
     whole = Signature(features, names=None if names is None else list(names), level=level, where="features")
     if k is None or k >= len(whole):
@@ -90,7 +127,7 @@ def describe(
     if given.kind == "features":
         own = inputs.signature(given.item, where=where)
         return own if isinstance(given.item, Signature | tuple) else signature(own.points, k, seed, level=level)
-    rows = extract(given.item, named(features), every=every, on_error=on_error, where=where)
+    rows = extract(given.item, named_feature(features), every=every, on_error=on_error, where=where)
     if skipped is not None:
         skipped += rows.skipped
     return signature(rows.rows, k, seed, names=rows.names, level=level)
@@ -104,7 +141,7 @@ class SetCollection:
     """
 
     signatures: list[Signature]
-    names: list[str]
+    names: list[str] = field(default_factory=list)
     labels: NDArray[Any] | None = None
     described: bool = True
     skipped: tuple[tuple[str, str], ...] = ()
@@ -228,3 +265,89 @@ def _plain(values: Sequence[Any], where: str) -> NDArray[Any]:
     if array.ndim != 1 or array.dtype.kind not in "iuUb" or (array.dtype.kind == "U" and not kinds <= {str, np.str_}):
         raise InputError(f"{where}: expected all integers or all strings, got {sorted(t.__name__ for t in kinds)}")
     return array
+
+
+def children(folder: Path) -> list[Path]:
+    """What a folder holds, in natural order (2 before 10), without hidden names."""
+
+    def natural(p: Path) -> list[tuple[int, int, str]]:
+        return [(0, int(s), "") if s.isdecimal() else (1, 0, s) for s in re.split(r"(\d+)", p.name) if s]
+
+    return sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=natural)
+
+
+def folder(path: FilePath, *tried: str) -> Path:
+    """The folder at `path`, or its sub-folder of one of the names `tried`."""
+    root = Path(path)
+    for candidate in (*(root / name for name in tried), root):
+        if candidate.is_dir():
+            return candidate
+    raise FileError(f"{root}: no such folder")
+
+
+# ── features that need no network ─────────────────────────────────────────────────────────────────────────────────
+
+
+class NamedFeature:
+    """A feature that needs no network, with a name: what `likewise.nn.features` takes for a net."""
+
+    side = None  # files are decoded at full size: patterns of pixels change with the scale
+
+    def __init__(self, name: str, feature: Callable[[Any], Array]) -> None:
+        self.name, self.feature = name, feature
+
+    def embed(self, images: Sequence[Any]) -> Array:
+        """One row an image."""
+        return np.stack([self.feature(image).ravel() for image in images])
+
+
+def named_feature(features: Any) -> Any:
+    """The net that a name of FEATURES stands for; anything else is taken as it is."""
+    if not isinstance(features, str):
+        return features
+    if features not in FEATURES:
+        raise InputError(f"features: expected one of {', '.join(FEATURES)}, got {features!r}")
+    nets = {
+        "pixels": NamedFeature("pixels", grey_pixels),
+        "lbp": NamedFeature("lbp", lambda image: block_lbp(image, root=True)),
+    }
+    return nets.get(features)
+
+
+def grey(image: Any) -> Array:
+    """An image, in any form that `inputs` takes, as grey (h, w) in [0, 1] by the luma weights .299, .587, .114."""
+    return np.asarray(inputs.image(image).pixels.astype(np.float64) / 255.0 @ (0.299, 0.587, 0.114))
+
+
+def grey_pixels(image: Any, size: tuple[int, int] = (20, 20)) -> Array:
+    """The image itself, grey, resized to (h, w) by area means, as one row (1, h·w)."""
+    return resize(grey(image), size).reshape(1, -1)
+
+
+def resize(image: Array, size: tuple[int, int]) -> Array:
+    """A grey image at another size, by area means."""
+    return np.asarray(cv2.resize(image, (size[1], size[0]), interpolation=cv2.INTER_AREA), dtype=np.float64)
+
+
+def block_lbp(image: Any, grid: tuple[int, int] = (8, 8), *, root: bool = False) -> Array:
+    """Histograms (blocks, 59) of uniform local binary patterns, one a block of the grid, row by row; each sums to 1.
+
+    A pixel's pattern tells which of its 8 neighbours are at least as bright (beyond the border the nearest pixel stands
+    in). `root` takes square roots, under which the Euclidean distance is Hellinger's.
+    """
+    padded = np.pad(np.round(grey(image) * 255).astype(np.uint8), 1, mode="edge")
+    patterns: Any = local_binary_pattern  # scikit-image leaves it untyped
+    codes = np.asarray(patterns(padded, P=8, R=1, method="nri_uniform"), dtype=np.int64)[1:-1, 1:-1]
+    block, blocks = block_index(codes.shape, grid), grid[0] * grid[1]
+    counts = np.bincount((block * LBP_BINS + codes).ravel(), minlength=blocks * LBP_BINS).reshape(blocks, LBP_BINS)
+    histograms: Array = counts / counts.sum(axis=1, keepdims=True)
+    return np.sqrt(histograms) if root else histograms
+
+
+def block_index(shape: tuple[int, ...], grid: tuple[int, int]) -> Index:
+    """Which block of the grid each pixel lies in, (h, w)."""
+    h, w = shape
+    if min(grid) < 1 or grid[0] > h or grid[1] > w:
+        raise InputError(f"grid: expected 1 to {h} rows and 1 to {w} columns of blocks, got {grid}")
+    rows, columns = np.arange(h) * grid[0] // h, np.arange(w) * grid[1] // w
+    return np.asarray(rows[:, None] * grid[1] + columns[None, :], dtype=np.int64)

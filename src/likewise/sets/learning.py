@@ -15,7 +15,7 @@ import numpy as np
 
 from likewise import numeric
 from likewise.sets import objective as ml
-from likewise.sets.transport import solvers as transport
+from likewise.sets import transport
 from likewise.sets.transport.solvers import Index, Pack
 from likewise.types import Array
 

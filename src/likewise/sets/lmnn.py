@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from likewise import inputs, numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
 from likewise.sets import objective as ml
-from likewise.sets import reading, stored
+from likewise.sets import reading, stored, transport
 from likewise.sets.compare import Gamma, SetComparison, compare
 from likewise.sets.learning import (
     STARTS,
@@ -30,7 +30,6 @@ from likewise.sets.learning import (
     without_memo,
 )
 from likewise.sets.selection import RULES, Gallery, choose
-from likewise.sets.transport import solvers as transport
 from likewise.sets.transport.solvers import Index, Pack, Value
 from likewise.train.options import build, check
 from likewise.types import Array, Signature

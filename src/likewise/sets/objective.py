@@ -17,7 +17,7 @@ from scipy.optimize import minimize
 
 from likewise import numeric
 from likewise.errors import ConfigError, InputError
-from likewise.sets.transport import solvers as transport
+from likewise.sets import transport
 from likewise.sets.transport.solvers import Index, Pack, Solutions
 from likewise.train.options import option
 from likewise.types import Array

@@ -281,5 +281,5 @@ class TestOnSignatures:
     def test_refusals(self):
         with pytest.raises(InputError, match="kind"):
             b.Unlearned("cosine").fit([Signature([[1.0]])], [0])
-        with pytest.raises(NotFittedError, match="sets γ"):
+        with pytest.raises(NotFittedError, match="not fitted"):
             b.Unlearned().predict([Signature([[1.0]])])

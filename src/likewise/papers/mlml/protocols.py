@@ -8,7 +8,7 @@ each fold, so nothing leaks from one to the next; projections are fitted on the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 
 from likewise.errors import InputError, ShapeError
-from likewise.sets.layouts import Index, Kinship, ReId, Sets, Split, Traffic
-from likewise.sets.metrics import Roc, accuracy, eer, match_density, mean_se, one_nn, pur_of_density, roc
+from likewise.papers.mlml.layouts import Kinship, ReId, Split
+from likewise.sets.data import SetCollection
+from likewise.sets.metrics import Roc, eer, match_density, mean_se, pur_of_density, roc
+from likewise.sets.transport import Index
 from likewise.types import Array, Signature
 
 Method: TypeAlias = Any
 Features: TypeAlias = "Sequence[Signature] | Array | tuple[Array, ...]"
-Pairs: TypeAlias = list[tuple[Signature, Signature]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,28 +41,21 @@ class Result:
         """The mean of a figure over the folds."""
         return mean_se(self.figures[name])[0]
 
-    def se(self, name: str) -> float:
-        """The standard error of that mean; NaN where there is one fold."""
-        return mean_se(self.figures[name])[1]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values: per fold, mean and standard error of each figure (None where it is not known)."""
-        named = {}
-        for name, values in self.figures.items():
-            mean, error = mean_se(values)
-            named[name] = {"folds": list(values), "mean": mean, "se": None if np.isnan(error) else error}
-        return {"protocol": self.protocol, "folds": self.folds, "figures": named}
+    def se(self, name: str) -> float | None:
+        """The standard error of that mean; None where there is one fold."""
+        error = mean_se(self.figures[name])[1]
+        return None if np.isnan(error) else error
 
     def __repr__(self) -> str:
         def one(name: str) -> str:
             error = self.se(name)
-            return f"{name} {self.mean(name):.3f}" + ("" if np.isnan(error) else f" ± {error:.3f}")
+            return f"{name} {self.mean(name):.3f}" + ("" if error is None else f" ± {error:.3f}")
 
         count = len(next(iter(self.figures.values())))
         return f"{self.protocol} over {count} {self.folds}: " + ", ".join(one(name) for name in self.figures)
 
 
-# ---------------------------------------------------------------------------------------------- kinship
+# ── kinship ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def kinship(
@@ -85,10 +79,13 @@ def kinship(
     pairs for each, drawn within those folds. The official unrelated pairs only score. `together` fits all relations at
     once, otherwise one model a relation. `rocs` pool the folds.
     """
-    _count(features, len(dataset.paths))
+    entries = features[0] if isinstance(features, tuple) else features
+    if len(entries) != len(dataset.paths):
+        raise ShapeError(f"features: expected {len(dataset.paths)} entries, got {len(entries)}")
     relations, kinds = dataset.pair_relations, list(dict.fromkeys(dataset.pair_relations.tolist()))
+    folds = sorted(set(dataset.folds.tolist()))
     distances = np.full(len(dataset.pairs), np.nan)
-    for fold in _folds(dataset):
+    for fold in folds:
         train = training_pairs(dataset, fold)
         sets = projected(features, np.unique(dataset.pairs[train]), pca, unit, paper_form=paper_form)
         for group in [kinds] if together else [[kind] for kind in kinds]:
@@ -97,7 +94,13 @@ def kinship(
             test = np.flatnonzero((dataset.folds == fold) & np.isin(relations, group))
             pairs = [(sets[p], sets[q]) for p, q in dataset.pairs[test]]
             distances[test] = fitted.pair_distance(pairs, levels=relations[test].tolist())
-    return _kin_result(dataset, kinds, distances)
+    figures: dict[str, tuple[float, ...]] = {}
+    for kind in kinds:
+        rows = [np.flatnonzero((relations == kind) & (dataset.folds == fold)) for fold in folds]
+        figures[kind] = tuple(1.0 - eer(distances[r], dataset.kin[r]) for r in rows)
+    figures["mean"] = tuple(float(np.mean(values)) for values in zip(*figures.values(), strict=True))
+    curves = {kind: roc(distances[relations == kind], dataset.kin[relations == kind]) for kind in kinds}
+    return Result("kinship 1 − EER", "official folds", figures, curves)
 
 
 def training_pairs(dataset: Kinship, fold: int) -> Index:
@@ -106,7 +109,7 @@ def training_pairs(dataset: Kinship, fold: int) -> Index:
     return np.flatnonzero(dataset.kin & (dataset.folds != fold) & ~np.isin(dataset.pairs, shown).any(axis=1))
 
 
-def drawn_pairs(
+def draw_pairs(
     dataset: Kinship, train: Index, negatives: int, rng: np.random.Generator
 ) -> tuple[Index, NDArray[np.bool_]]:
     """(pairs, same): the related pairs `train`, and for each `negatives` pairs of its parent with another's child.
@@ -131,7 +134,7 @@ def _fit_kin(
 ) -> Method:
     fitted = copy.deepcopy(method)
     if getattr(fitted, "learns_from_pairs", False):
-        pairs, same = drawn_pairs(dataset, train, negatives, rng)
+        pairs, same = draw_pairs(dataset, train, negatives, rng)
         levels = [dataset.relations[p] for p, _ in pairs]
         return fitted.fit_pairs([(sets[p], sets[q]) for p, q in pairs], same, levels=levels)
     images = dataset.pairs[train].ravel()
@@ -139,46 +142,31 @@ def _fit_kin(
     return fitted.fit([sets[i] for i in images], families, levels=levels)
 
 
-def _kin_result(dataset: Kinship, kinds: list[str], distances: Array) -> Result:
-    folds, relations, kin = _folds(dataset), dataset.pair_relations, dataset.kin
-    figures: dict[str, tuple[float, ...]] = {}
-    for kind in kinds:
-        rows = [np.flatnonzero((relations == kind) & (dataset.folds == fold)) for fold in folds]
-        figures[kind] = tuple(1.0 - eer(distances[r], kin[r]) for r in rows)
-    figures["mean"] = tuple(float(np.mean(values)) for values in zip(*figures.values(), strict=True))
-    curves = {kind: roc(distances[relations == kind], kin[relations == kind]) for kind in kinds}
-    return Result("kinship 1 − EER", "official folds", figures, curves)
+# ── classification ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _folds(dataset: Kinship) -> list[int]:
-    folds = sorted(set(dataset.folds.tolist()))
-    if len(folds) < 2:
-        raise InputError(f"dataset: expected at least two folds, got {folds}")
-    return folds
-
-
-# ---------------------------------------------------------------------------------------------- classification
-
-
-def image_sets(
-    dataset: Sets,
-    method: Method,
-    *,
-    train_objects: int = 5,
-    resamples: int = 10,
-    seed: int = 0,
-    pca: int | None = None,
-    unit: bool = False,
+def classification(
+    dataset: SetCollection, splits: Sequence[Split], method: Method, *, pca: int | None = None, unit: bool = False
 ) -> Result:
-    """Classification of sets: train on `train_objects` drawn sets a class, test on the others, `resamples` times."""
-    labels = _labels(dataset)
-    splits = [object_split(labels, train_objects, np.random.default_rng([seed, r])) for r in range(resamples)]
-    figures = _accuracies(dataset.signatures, labels, splits, method, pca, unit)
-    return Result("image sets, accuracy", "resamples", {"accuracy": figures})
+    """Accuracy on the test part of each split (train, test) after training on its training part."""
+    if dataset.labels is None:
+        raise InputError("dataset: the sets have no labels")
+    labels = np.asarray(dataset.labels)
+
+    def one(train: Index, test: Index) -> float:
+        X = projected(dataset.signatures, train, pca, unit)
+        fitted = copy.deepcopy(method).fit([X[i] for i in train], labels[train])
+        return float((np.asarray(fitted.predict([X[i] for i in test])) == labels[test]).mean())
+
+    return Result("accuracy", "splits", {"accuracy": tuple(one(train, test) for train, test in splits)})
 
 
-def object_split(labels: NDArray[Any], train_objects: int, rng: np.random.Generator) -> Split:
-    """(train, test): `train_objects` drawn sets of each class, and all others."""
+def object_splits(labels: NDArray[Any], train_objects: int, resamples: int, seed: int = 0) -> list[Split]:
+    """`resamples` times (train, test): `train_objects` drawn sets of each class, and all others."""
+    return [_object_split(labels, train_objects, np.random.default_rng([seed, r])) for r in range(resamples)]
+
+
+def _object_split(labels: NDArray[Any], train_objects: int, rng: np.random.Generator) -> Split:
     train = []
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
@@ -189,59 +177,7 @@ def object_split(labels: NDArray[Any], train_objects: int, rng: np.random.Genera
     return chosen, np.setdiff1d(np.arange(len(labels)), chosen)
 
 
-def traffic(
-    dataset: Traffic,
-    method: Method,
-    features: Sequence[Signature],
-    *,
-    pca: int | None = 50,
-    unit: bool = False,
-) -> Result:
-    """Classification of traffic videos on the official splits; `features` is dataset.signatures(), a set a video."""
-    _count(features, len(dataset.videos))
-    figures = _accuracies(features, np.asarray(dataset.labels), dataset.splits, method, pca, unit)
-    return Result("traffic, accuracy", "official splits", {"accuracy": figures})
-
-
-def classification(train: Sets, test: Sets, method: Method, *, pca: int | None = None, unit: bool = False) -> Result:
-    """Accuracy on an official test part after training on the official training part."""
-    y = np.concatenate([_labels(train), _labels(test)])
-    n = len(train)
-    split = np.arange(n, dtype=np.int64), np.arange(n, len(y), dtype=np.int64)
-    figures = _accuracies((*train.signatures, *test.signatures), y, [split], method, pca, unit)
-    return Result("classification, accuracy", "official split", {"accuracy": figures})
-
-
-def _accuracies(
-    sets: Sequence[Signature],
-    labels: NDArray[Any],
-    splits: Sequence[Split],
-    method: Method,
-    pca: int | None,
-    unit: bool,
-) -> tuple[float, ...]:
-    def one(train: Index, test: Index) -> float:
-        X = projected(sets, train, pca, unit)
-        fitted = copy.deepcopy(method).fit([X[i] for i in train], labels[train])
-        return accuracy(labels[test], _predicted(fitted, [X[i] for i in test], [X[i] for i in train], labels[train]))
-
-    return tuple(one(train, test) for train, test in splits)
-
-
-def _predicted(fitted: Method, X: list[Signature], gallery: list[Signature], y: NDArray[Any]) -> NDArray[Any]:
-    """What the method predicts, or the label of the nearest training set where it only measures."""
-    if hasattr(fitted, "predict"):
-        return np.asarray(fitted.predict(X))
-    return one_nn(fitted.pairwise(X, gallery), y)
-
-
-def _labels(dataset: Sets) -> NDArray[Any]:
-    if dataset.labels is None:
-        raise InputError("dataset: the sets have no labels")
-    return np.asarray(dataset.labels)
-
-
-# ---------------------------------------------------------------------------------------------- re-identification
+# ── re-identification ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def reid(
@@ -253,33 +189,34 @@ def reid(
     pca: int | None = 100,
     unit: bool = False,
     cameras_as_levels: bool = False,
-    distractors: bool = False,
     negatives: int = 5,
     seed: int = 0,
 ) -> Result:
     """Re-identification from camera A to camera B: CMC and PUR over `splits` half splits of the people.
 
-    `features` are the signatures of camera A, of camera B and, for `distractors`, of the people seen by B alone. The
-    official splits are used where the data set has them, else seeded halves. Class = person; the level is the class,
-    too, unless `cameras_as_levels`. Test people are not seen in training: a multi-level method needs rule "global" or
-    "mean", or cameras as levels.
+    `features` are the signatures of camera A, of camera B and, if they are to lengthen the gallery, of the people seen
+    by B alone. The official splits are used where the data set has them, else seeded halves. Class = person; the level
+    is the class, too, unless `cameras_as_levels`. Test people are not seen in training: a multi-level method needs
+    rule "global" or "mean", or cameras as levels.
     """
-    a, b = features[0], features[1]
-    extra = list(features[2]) if distractors else []
-    _count(a, len(dataset.persons))
-    _count(b, len(dataset.persons))
-    levels = ("A", "B") if cameras_as_levels else (None, None)
-    pool = [_with_level(s, t) for side, t in ((a, levels[0]), (b, levels[1]), (extra, levels[1])) for s in side]
+    n, levels = len(dataset.persons), ("A", "B", "B") if cameras_as_levels else (None, None, None)
+    if len(features[0]) != n or len(features[1]) != n:
+        raise ShapeError(f"features: expected {n} entries a camera, got {[len(side) for side in features[:2]]}")
+    pool = [Signature(s.points, s.weights, t, s.names) for side, t in zip(features, levels, strict=False) for s in side]
     densities = []
     for number, (train, test) in enumerate(_halves(dataset, splits, seed)):
-        n = len(dataset.persons)
         X = projected(pool, np.concatenate([train, train + n]), pca, unit)
         rng = np.random.default_rng([seed, number])
         fitted = _fit_reid(method, dataset, X, train, cameras_as_levels, negatives, rng)
         D = fitted.pairwise([X[i] for i in test], [X[n + i] for i in test] + X[2 * n :])
         ids = np.arange(len(test))
-        densities.append(match_density(D, ids, np.append(ids, np.full(len(extra), -1))))
-    return _reid_result(np.stack(densities), bool(dataset.splits))
+        densities.append(match_density(D, ids, np.append(ids, np.full(len(X) - 2 * n, -1))))
+    curves = np.minimum(np.stack(densities).cumsum(axis=1), 1.0)
+    ranks = [r for r in (1, 5, 10, 20) if r <= curves.shape[1]]
+    figures = {f"rank {r}": tuple(curves[:, r - 1].tolist()) for r in ranks}
+    figures["PUR"] = tuple(pur_of_density(m) for m in densities)
+    kind = "official splits" if dataset.splits else "half splits"
+    return Result("re-identification", kind, figures, cmc=curves.mean(axis=0))
 
 
 def _halves(dataset: ReId, splits: int, seed: int) -> Iterator[Split]:
@@ -288,8 +225,6 @@ def _halves(dataset: ReId, splits: int, seed: int) -> Iterator[Split]:
     if n < 4:
         raise InputError(f"dataset: expected at least 4 people to split in halves, got {n}")
     if dataset.splits:
-        if splits > len(dataset.splits):
-            raise InputError(f"splits: the data set has {len(dataset.splits)} official splits, got {splits}")
         yield from dataset.splits[:splits]
         return
     for number in range(splits):
@@ -317,21 +252,7 @@ def _fit_reid(
     return fitted.fit([X[i] for i in rows], [dataset.persons[i % n] for i in rows], levels=levels)
 
 
-def _reid_result(densities: Array, official: bool) -> Result:
-    curves = np.minimum(densities.cumsum(axis=1), 1.0)
-    ranks = [r for r in (1, 5, 10, 20) if r <= curves.shape[1]]
-    figures = {f"rank {r}": tuple(curves[:, r - 1].tolist()) for r in ranks}
-    figures["PUR"] = tuple(pur_of_density(m) for m in densities)
-    return Result(
-        "re-identification", "official splits" if official else "half splits", figures, cmc=curves.mean(axis=0)
-    )
-
-
-def _with_level(s: Signature, level: Hashable) -> Signature:
-    return Signature(s.points, s.weights, level, s.names)
-
-
-# ---------------------------------------------------------------------------------------------- projections
+# ── projections ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def projected(
@@ -379,18 +300,7 @@ def side_by_side(parts: Sequence[Array], train: Index) -> Array:
 
 def _axes(rows: Array, train: Array, pca: int | None, unit: bool) -> Array:
     if pca is not None:
-        size = min(pca, *train.shape)
-        rows = PCA(size, random_state=0).fit(train).transform(rows)
+        rows = PCA(min(pca, *train.shape), random_state=0).fit(train).transform(rows)
     if unit:
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     return np.asarray(rows, dtype=np.float64)
-
-
-def _count(features: Features, n: int) -> None:
-    counts = {len(part) for part in features} if _arrays(features) else {len(features)}
-    if counts != {n}:
-        raise ShapeError(f"features: expected {n} entries, got {sorted(counts)}")
-
-
-def _arrays(features: Features) -> bool:
-    return isinstance(features, tuple) and all(isinstance(part, np.ndarray) for part in features)

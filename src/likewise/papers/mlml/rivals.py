@@ -24,8 +24,8 @@ from sklearn.svm import LinearSVC
 from likewise import numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
 from likewise.sets import objective as ml
+from likewise.sets import transport
 from likewise.sets.lmnn import WassersteinLMNN
-from likewise.sets.transport import solvers as transport
 from likewise.train.options import option
 from likewise.types import Array, Signature
 
