@@ -56,7 +56,7 @@ bench: $(VENV)/with-bench  ## measure speed and quality anew, then fill the tabl
 	$(BIN)/python benchmarks/quality.py images
 	$(BIN)/python benchmarks/quality.py pixels
 	$(BIN)/python benchmarks/quality.py search
-	$(BIN)/python benchmarks/tables.py
+	$(BIN)/python docs/tables.py
 
 docs: $(VENV)/with-docs  ## the documentation, warnings are errors: docs/_build/html/index.html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -1,4 +1,4 @@
-"""The one writer of measured figures, benchmarks/results/NAME.json; tables.py fills README and docs from them."""
+"""The one writer of measured figures, benchmarks/results/NAME.json; docs/tables.py fills README and docs from them."""
 
 from __future__ import annotations
 

@@ -3,14 +3,21 @@
 `<!-- options:module:Class -->` becomes the table of that class's options (train.options.table);
 `<!-- commands -->` becomes the help of every command of the command line, read from click;
 {cites}`MLML 4 5` becomes the functions whose docstrings cite these equations;
+`<!-- api:package -->` becomes the names that a package exports, from its `__all__`, in the order of the alphabet;
+`<!-- gallery -->` becomes the examples, each run once, with what it prints and draws;
 {tests}`word` becomes the tests whose file or name has that word, and is a warning (an error, then) if there is none.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
+import inspect
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version as installed
@@ -24,7 +31,9 @@ author = "the likewise authors"
 copyright = author
 version = release = installed("likewise")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+napoleon_google_docstring = False
+napoleon_use_rtype = False
 exclude_patterns = ["_build"]
 source_suffix = {".md": "markdown"}
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -54,6 +63,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CITES = re.compile(r"\{cites\}`([^`]+)`")
 TESTS = re.compile(r"\{tests\}`([^`]+)`")
 OPTIONS = re.compile(r"<!-- options:([\w.]+):(\w+) -->")
+API = re.compile(r"<!-- api:([\w.]+) -->")
+GALLERY = ROOT / "docs" / "_static" / "gallery"
 
 
 def fill(app: Any, name: str, source: list[str]) -> None:
@@ -61,8 +72,45 @@ def fill(app: Any, name: str, source: list[str]) -> None:
     source[0] = OPTIONS.sub(lambda m: options_table(m[1], m[2]), source[0])
     source[0] = CITES.sub(lambda m: _listed(cites(m[1]), m[0], name), source[0])
     source[0] = TESTS.sub(lambda m: _listed(tests(m[1]), m[0], name), source[0])
+    source[0] = API.sub(lambda m: api(m[1]), source[0])
+    if "<!-- gallery -->" in source[0]:
+        source[0] = source[0].replace("<!-- gallery -->", gallery())
     if "<!-- commands -->" in source[0]:
         source[0] = source[0].replace("<!-- commands -->", commands())
+
+
+def api(package: str) -> str:
+    """Directives for the functions and classes that a package exports; its modules are only named."""
+    module = importlib.import_module(package)
+    lines = ["```{eval-rst}"]
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value):
+            lines += [f".. autoclass:: {package}.{name}", ""]
+        elif callable(value):
+            lines += [f".. autofunction:: {package}.{name}", ""]
+    return "\n".join([*lines, "```"])
+
+
+def gallery() -> str:
+    """The examples as sections: the script, what it prints, and the images that it writes."""
+    return "\n\n".join(_example(file) for file in sorted((ROOT / "examples").glob("*.py")))
+
+
+def _example(file: Path) -> str:
+    source = file.read_text(encoding="utf-8")
+    place = GALLERY / f"{file.stem}-{hashlib.sha256(source.encode()).hexdigest()[:12]}"
+    if not (place / "printed.txt").exists():  # run once for each version of the script
+        place.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(
+            [sys.executable, str(file)], cwd=place, env=environment, capture_output=True, text=True, check=True
+        )
+        (place / "printed.txt").write_text(run.stdout, encoding="utf-8")
+    title = (ast.get_docstring(ast.parse(source)) or file.stem).split("\n")[0]
+    printed = (place / "printed.txt").read_text(encoding="utf-8").strip()
+    images = [f"![{i.stem}](_static/gallery/{place.name}/{i.name})" for i in sorted(place.glob("*.png"))]
+    return "\n".join([f"## {title}", "", *images, "", "```python", source.strip(), "```", "", "```text", printed, "```"])
 
 
 def options_table(module: str, name: str) -> str:

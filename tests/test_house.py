@@ -98,7 +98,7 @@ def test_tests_run_on_one_thread() -> None:
 
 def test_no_table_is_stale() -> None:
     run = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "tables.py"), "--check"], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / "docs" / "tables.py"), "--check"], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout + run.stderr
 
@@ -133,7 +133,7 @@ def house(tmp_path: Path) -> Path:
 
 
 def test_a_table_that_was_never_measured_says_so(house: Path) -> None:
-    tables = script("tables")
+    tables = script("tables", "docs")
     assert tables.main([], house) == 0
     text = (house / "README.md").read_text()
     assert "| not measured yet |" in text
@@ -144,7 +144,7 @@ def test_a_table_that_was_never_measured_says_so(house: Path) -> None:
 
 
 def test_tables_are_filled_from_results_and_stale_ones_are_found(house: Path) -> None:
-    tables, write = script("tables"), script("record")
+    tables, write = script("tables", "docs"), script("record")
     results = house / "benchmarks" / "results"
     rows = [{"method": "ours", "rate": np.float64(123456.7), "error": 1.23456e-7}, {"method": "a|b", "rate": 1.0}]
     write.record("speed", ["method", "rate", "error"], rows, "python benchmarks/speed.py", "one thread", folder=results)
@@ -162,7 +162,7 @@ def test_tables_are_filled_from_results_and_stale_ones_are_found(house: Path) ->
 
 
 def test_a_long_table_can_be_turned(house: Path) -> None:
-    tables, write = script("tables"), script("record")
+    tables, write = script("tables", "docs"), script("record")
     rows = [{"method": m, "γ": g, "rate": r} for m, g, r in (("a", 0.1, 1), ("b", 0.1, 2), ("a", 0.5, 3))]
     write.record("speed", ["method", "γ", "rate"], rows, "c", folder=house / "benchmarks" / "results")
     (house / "README.md").write_text("<!-- table:speed; rows: method; columns: γ; cell: rate -->\n<!-- /table -->\n")
@@ -173,7 +173,7 @@ def test_a_long_table_can_be_turned(house: Path) -> None:
 
 
 def test_a_figure_that_the_results_lack_is_an_error(house: Path) -> None:
-    tables, write = script("tables"), script("record")
+    tables, write = script("tables", "docs"), script("record")
     write.record("speed", ["method"], [{"method": "x"}], "c", folder=house / "benchmarks" / "results")
     with pytest.raises(SystemExit, match="no row 'ours'"):
         tables.main([], house)

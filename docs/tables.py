@@ -1,4 +1,4 @@
-"""Fill the tables of README and docs from benchmarks/results/*.json.
+"""Fill the tables of README and docs from docs/results/*.json (quality) and benchmarks/results/*.json (speed).
 
 A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file of results. A long one is turned by
 `<!-- table:NAME; rows: A; columns: B, C; cell: D -->`: a row for each A, a column for each B with C, D in the cells.
@@ -21,17 +21,18 @@ from likewise.media import write_text
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = re.compile(r"(<!-- table:([\w-]+)((?:; [^;>]+)*) -->\n).*?(<!-- /table -->)", re.DOTALL)
 FIGURE = re.compile(r"(<!-- figure:([\w-]+):([^:>]+):([^:>]+) -->).*?(<!-- /figure -->)", re.DOTALL)
+RESULTS = ("docs/results", "benchmarks/results")
 ABSENT = "not measured yet"
 
 
 def main(words: list[str] | None = None, root: Path = ROOT) -> int:
     """Fill every page, or with --check say which are stale; the exit code is the number of stale pages (at most 1)."""
-    parser = argparse.ArgumentParser(description="Fill the tables of README and docs from benchmarks/results.")
+    parser = argparse.ArgumentParser(description="Fill the tables of README and docs from their results.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a table is stale")
     check = parser.parse_args(words).check
-    stale = [page for page in pages(root) if refresh(page, root / "benchmarks" / "results", write=not check)]
+    stale = [page for page in pages(root) if refresh(page, [root / folder for folder in RESULTS], write=not check)]
     for page in stale:
-        print(f"{page.relative_to(root)}: {'stale; python benchmarks/tables.py fills it' if check else 'filled'}")
+        print(f"{page.relative_to(root)}: {'stale; python docs/tables.py fills it' if check else 'filled'}")
     return int(check and bool(stale))
 
 
@@ -40,7 +41,7 @@ def pages(root: Path) -> Iterator[Path]:
     yield from (p for p in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if p.exists())
 
 
-def refresh(page: Path, results: Path, *, write: bool) -> bool:
+def refresh(page: Path, results: list[Path], *, write: bool) -> bool:
     """Whether the page was stale; with `write` it no longer is."""
     before = page.read_text(encoding="utf-8")
     after = fill(before, results)
@@ -49,19 +50,20 @@ def refresh(page: Path, results: Path, *, write: bool) -> bool:
     return after != before
 
 
-def fill(text: str, results: Path) -> str:
+def fill(text: str, results: list[Path]) -> str:
     """The text with every table and figure made anew."""
     text = TABLE.sub(lambda m: m[1] + table(turned(load(results, m[2]), m[3])) + m[4], text)
     return FIGURE.sub(lambda m: m[1] + figure(load(results, m[2]), m[3], m[4]) + m[5], text)
 
 
-def load(results: Path, name: str) -> dict[str, Any] | None:
+def load(results: list[Path], name: str) -> dict[str, Any] | None:
     """The results of that name, or None if they were never measured."""
-    file = results / f"{name}.json"
-    if not file.exists():
-        return None
-    loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return loaded
+    for folder in results:
+        file = folder / f"{name}.json"
+        if file.exists():
+            loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            return loaded
+    return None
 
 
 def turned(result: dict[str, Any] | None, how: str) -> dict[str, Any] | None:
