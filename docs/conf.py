@@ -110,7 +110,9 @@ def _example(file: Path) -> str:
     title = (ast.get_docstring(ast.parse(source)) or file.stem).split("\n")[0]
     printed = (place / "printed.txt").read_text(encoding="utf-8").strip()
     images = [f"![{i.stem}](_static/gallery/{place.name}/{i.name})" for i in sorted(place.glob("*.png"))]
-    return "\n".join([f"## {title}", "", *images, "", "```python", source.strip(), "```", "", "```text", printed, "```"])
+    return "\n".join(
+        [f"## {title}", "", *images, "", "```python", source.strip(), "```", "", "```text", printed, "```"]
+    )
 
 
 def options_table(module: str, name: str) -> str:

@@ -72,8 +72,31 @@ _VIDEO_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpeg,mpegts,mpeg
 
 
 def read(path: str | os.PathLike[str]) -> Float[Tensor, "3 h w"]:
-    """The picture at `path` as a float32 tensor (3, h, w) in [0, 1], upright, RGB."""
-    import torch
+    """Read an image file, upright and RGB.
+
+    Parameters
+    ----------
+    path : str or PathLike
+        JPEG, PNG, WebP, GIF (its first frame), BMP, TIFF, PPM or AVIF, judged by its first bytes.
+
+    Returns
+    -------
+    Tensor (3, h, w)
+        float32 in [0, 1]; transparency laid over white, EXIF orientation applied.
+
+    Raises
+    ------
+    FileError
+        It is missing, damaged, too large, or no image.
+
+    Examples
+    --------
+    >>> import likewise as lw, numpy as np, PIL.Image
+    >>> PIL.Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save("black.png")
+    >>> lw.read("black.png").shape
+    torch.Size([3, 4, 6])
+    """
+    import torch  # here: who reads arrays never pays for it
 
     array = read_array(path)
     return torch.from_numpy(array).permute(2, 0, 1).contiguous().to(torch.float32).div_(255.0)

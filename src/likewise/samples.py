@@ -13,18 +13,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+import cv2
+import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
 
 from likewise.errors import FileError, InputError
+from likewise.media import load_arrays, read_array, write_image
 
-if TYPE_CHECKING:
-    import numpy as np
-    from jaxtyping import UInt8
-    from numpy.typing import NDArray
-
-    Picture = NDArray[np.uint8]
-    Floats = NDArray[np.float64]
+Picture: TypeAlias = NDArray[np.uint8]
+Floats: TypeAlias = NDArray[np.float64]
 
 Folder: TypeAlias = str | os.PathLike[str]
 Point: TypeAlias = tuple[float, float]
@@ -88,14 +90,12 @@ def photograph(name: str) -> UInt8[np.ndarray, "h w 3"]:
 
 
 def _read(package: str, file: str) -> Picture:
-    from likewise.media import read_array
 
     return read_array(_installed(package, file))
 
 
 def _installed(package: str, file: str) -> Path:
     """Where a file lies that is installed with a package."""
-    from importlib.util import find_spec
 
     spec = find_spec(package)
     if spec is None or spec.origin is None:
@@ -105,7 +105,6 @@ def _installed(package: str, file: str) -> Path:
 
 def _draw(seed: int, stream: int) -> np.random.Generator:
     """The generator of one kind of pictures: each kind has its own stream, so that none depends on another."""
-    import numpy as np
 
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: expected a whole number ≥ 0, got {seed!r}")
@@ -140,7 +139,6 @@ def collections(folder: Folder, seed: int = 0) -> tuple[list[Path], list[Path]]:
 
 def album(folder: Path, contents: dict[str, int], draw: np.random.Generator) -> list[Path]:
     """Write so many views of each scene into a folder; the files, named scene-number.jpg."""
-    from likewise.media import write_image
 
     return [
         write_image(folder / f"{name}-{i + 1}.jpg", view(photo, draw), quality=90)
@@ -152,8 +150,6 @@ def album(folder: Path, contents: dict[str, int], draw: np.random.Generator) -> 
 
 def view(photo: Picture, draw: np.random.Generator) -> Picture:
     """Another view of a scene: a square of 60 to 85 % of it, maybe mirrored, in other light, 240 pixels wide."""
-    import cv2
-    import numpy as np
 
     h, w = photo.shape[:2]
     side = int(min(h, w) * draw.uniform(0.6, 0.85))
@@ -189,7 +185,6 @@ class Place:
 
 def gallery(folder: Folder, seed: int = 0) -> list[Path]:
     """Write a picture of every place, folder/photograph/number.jpg; the files."""
-    from likewise.media import write_image
 
     return [write_image(Path(folder) / p.name, p.picture, quality=92) for p in places(seed)]
 
@@ -199,7 +194,6 @@ def queries(folder: Folder, seed: int = 0, *, in_turn: bool = False) -> list[Que
 
     `in_turn` makes one a place, the changes in turn.
     """
-    from likewise.media import write_image
 
     made = []
     for number, place in enumerate(places(seed)):
@@ -231,8 +225,6 @@ def spots(photo: Picture, draw: np.random.Generator) -> list[Point]:
 
 def cut(photo: Picture, centre: Point, side: float = SIDE, turn: float = 0.0) -> Picture:
     """The square of a photograph around a point, turned by so many degrees; beyond its edge, a mirror."""
-    import cv2
-    import numpy as np
 
     matrix = np.asarray(cv2.getRotationMatrix2D(centre, turn, EDGE / side), dtype=np.float64)
     matrix[:, 2] += EDGE / 2 - np.asarray(centre)
@@ -242,7 +234,6 @@ def cut(photo: Picture, centre: Point, side: float = SIDE, turn: float = 0.0) ->
 
 def lit(photo: Picture, centre: Point, draw: np.random.Generator) -> Picture:
     """The same square, half as bright or half as bright again, of another tint, the light falling from one side."""
-    import numpy as np
 
     across, down = np.meshgrid(*[np.linspace(-0.5, 0.5, EDGE)] * 2)
     angle = draw.uniform(0, 2 * np.pi)
@@ -291,8 +282,6 @@ def pair(seed: int = 0) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.ndarray, "
 
 def views(seed: int = 0) -> Views:
     """The workshop by day from the left; from the right, turned, by the light of a lamp; and the truth."""
-    import cv2
-    import numpy as np
 
     left, right = (_small(photo) for photo in (photograph("motorcycle"), _read("skimage.data", OTHER)))
     h, w = left.shape[:2]
@@ -304,7 +293,6 @@ def views(seed: int = 0) -> Views:
 
 def dark(photo: Picture, draw: np.random.Generator) -> Picture:
     """The same by night: one warm lamp, a little blue from outside, the noise of a sensor, in linear light."""
-    import numpy as np
 
     h, w = photo.shape[:2]
     y, x = np.mgrid[:h, :w] / np.array([h, w]).reshape(2, 1, 1)
@@ -316,8 +304,6 @@ def dark(photo: Picture, draw: np.random.Generator) -> Picture:
 
 
 def _small(photo: Picture) -> Picture:
-    import cv2
-    import numpy as np
 
     size = (WIDTH, round(photo.shape[0] * WIDTH / photo.shape[1]))
     return np.asarray(cv2.resize(photo, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
@@ -325,7 +311,6 @@ def _small(photo: Picture) -> Picture:
 
 def _truth(turn: Floats, size: tuple[int, int]) -> tuple[Floats, NDArray[np.bool_]]:
     """p ↦ turn (p − d, 0) as a flow, and where d is known and the point inside: d is what the cameras are apart."""
-    import numpy as np
 
     d = _disparity(size)
     h, w = size
@@ -338,11 +323,6 @@ def _truth(turn: Floats, size: tuple[int, int]) -> tuple[Floats, NDArray[np.bool
 
 def _disparity(size: tuple[int, int]) -> Floats:
     """How far left of its place in the left picture a point lies in the right one; NaN where it was not measured."""
-    import cv2
-    import numpy as np
-
-    from likewise.media import load_arrays
-
     whole = load_arrays(_installed("skimage.data", APART))["arr_0"].astype(np.float64)
     near = cv2.resize(whole, size[::-1], interpolation=cv2.INTER_NEAREST) * size[1] / whole.shape[1]
     return np.where(np.isfinite(near), near, np.nan)

@@ -145,9 +145,32 @@ def _unit_rgb(values: NDArray[Any]) -> NDArray[np.float32]:
 class Signature:
     """A bag of features: points (m, d) with weights (m,) ≥ 0 that sum to 1.
 
-    `level` says under which level's metric it is compared (a class, a kin relation, a camera);
-    `names` says what each point stands for (a file name a point), so that a plan can be drawn.
-    Weights are normalised here; points of weight zero are kept but take no part.
+    Parameters
+    ----------
+    points : array (m, d)
+        The features; one vector (d,) is a set of one point.
+    weights : array (m,), optional
+        How much each point counts, ≥ 0; they are normalised. By default all count alike. Points of weight zero are kept
+        but take no part.
+    level : hashable, optional
+        Under which level's metric it is compared: a class, a kin relation, a camera.
+    names : sequence of str, optional
+        What each point stands for, a file name a point, so that a plan can be drawn.
+    where : str
+        What it is called in errors.
+
+    Raises
+    ------
+    ShapeError
+        The set is empty, or weights or names are not one a point.
+    InputError
+        Points or weights are not finite numbers, or the weights sum to 0.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.Signature([[0.0, 1.0], [2.0, 3.0]], weights=[1, 3]).weights
+    array([0.25, 0.75])
     """
 
     points: Array
@@ -225,7 +248,20 @@ def _weights(weights: ArrayLike | None, m: int, where: str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """What every comparison gives: a number, the correspondence that justifies it, a picture, a JSON."""
+    """What every comparison gives: a number, the correspondence that justifies it, a plot, a JSON.
+
+    Attributes
+    ----------
+    distance : float
+        Smaller is closer, at every level.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> result = lw.sets.compare([[0.0], [1.0]], [[0.0], [3.0]])
+    >>> isinstance(result, lw.Comparison), result.distance > 0
+    (True, True)
+    """
 
     distance: float
 
@@ -364,9 +400,9 @@ def read_flow(path: str | os.PathLike[str]) -> Flow:
     Examples
     --------
     >>> import likewise as lw, numpy as np
-    >>> lw.pixels.write_flow("/tmp/likewise-doctest.flo", np.zeros((2, 3, 2))).name
-    'likewise-doctest.flo'
-    >>> lw.pixels.read_flow("/tmp/likewise-doctest.flo")
+    >>> lw.pixels.write_flow("flow.flo", np.zeros((2, 3, 2))).name
+    'flow.flo'
+    >>> lw.pixels.read_flow("flow.flo")
     Flow(2 × 3, 0.00 px in the mean)
     """
     vectors, valid = media.decode_flow(path)
@@ -398,8 +434,8 @@ def write_flow(path: str | os.PathLike[str], flow: Any, valid: Any = None) -> Pa
     Examples
     --------
     >>> import likewise as lw, numpy as np
-    >>> lw.pixels.write_flow("/tmp/likewise-doctest.flo", np.zeros((2, 3, 2))).name
-    'likewise-doctest.flo'
+    >>> lw.pixels.write_flow("flow.flo", np.zeros((2, 3, 2))).name
+    'flow.flo'
     """
     if isinstance(flow, Flow) and valid is not None:
         raise InputError("valid: the Flow has its own; give either a Flow or vectors with valid")
