@@ -86,7 +86,7 @@ async def prepared(client: httpx.AsyncClient) -> World:
     """Two pictures compared, two albums described, so that light requests have something to ask about."""
     whole = scene(0, 200)
     crops = [whole[i : i + 160, 2 * i : 2 * i + 160] for i in range(0, 18, 3)]
-    ids = [(await client.post("api/pictures", content=png(crop))).json() for crop in crops]
+    ids = [(await client.post("api/pictures", content=png(crop))).json()[0] for crop in crops]
     names = [p["id"] for p in ids]
     compared = await finished(client, "api/pixels/compare", {"a": names[0], "b": names[1]})
     albums = await finished(client, "api/sets/compare", {"a": names[:3], "b": names[3:]})

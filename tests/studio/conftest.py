@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from likewise.studio.app import Session, bind, server
+from likewise.studio.app import Server, Session, bind
 
 TOKEN = "t" * 43
 
@@ -32,7 +32,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 def answering(session: Session) -> Iterator[httpx.Client]:
     """A real server on this machine, in a thread of its own, and a client that knows its token."""
     listening = bind(0)
-    serving = server(session, listening, token=TOKEN)
+    serving = Server(session, listening, token=TOKEN)
     thread = threading.Thread(target=serving.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     until = time.monotonic() + 20
@@ -44,7 +44,6 @@ def answering(session: Session) -> Iterator[httpx.Client]:
     serving.should_exit = True
     thread.join(30)  # thousands of files may have to be deleted
     listening.close()
-    session._warming.join(60)  # a thread inside torch must not outlive the tests
     assert not thread.is_alive()
 
 
@@ -101,7 +100,7 @@ def send(client: httpx.Client) -> Callable[..., dict[str, Any]]:
     def sent(array: np.ndarray[Any, Any], name: str = "a.png") -> dict[str, Any]:
         response = client.post("api/pictures", content=encoded(array), headers={"X-Name": name})
         assert response.status_code == 200, response.text
-        image: dict[str, Any] = response.json()
+        image: dict[str, Any] = response.json()[0]
         return image
 
     return sent

@@ -28,7 +28,7 @@ def queue() -> Iterator[Jobs]:
     made.close()
 
 
-async def _lines(job: jobs.Job) -> list[dict[str, Any]]:
+async def _lines(job: Work) -> list[dict[str, Any]]:
     return [json.loads(line) async for line in job.lines()]
 
 

@@ -82,7 +82,7 @@ def test_a_generator_of_ones_own_is_measured_against_ones_own_pictures(opened: A
 def test_a_generator_of_no_pictures_says_so(opened: Any) -> None:
     last = opened[1][-1]
     assert last["state"] == "failed"
-    assert "picture" in last["error"]
+    assert "image" in last["error"]
 
 
 @pytest.mark.parametrize("name", ["nothing.safetensors", "nobody", "no/such/folder/weights.pth"])

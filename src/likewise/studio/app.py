@@ -32,7 +32,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from likewise import images, media, pixels
+from likewise import media
 from likewise.distributions.metrics import SmallSampleWarning
 from likewise.distributions.polarity import DegeneracyWarning
 from likewise.distributions.shipped import GENERATORS
@@ -46,7 +46,7 @@ from likewise.studio.requests import Fields, not_found, read_json
 from likewise.studio.runs import RunsTab
 from likewise.studio.security import Guard, error_response, new_token
 from likewise.studio.sets import SetsTab
-from likewise.studio.uploads import ImageStore
+from likewise.studio.uploads import ImageStore, SessionImage
 
 PAGE = Path(__file__).parent / "page"
 AT_ONCE, SLOW_AT_ONCE = 4, 2
@@ -84,8 +84,7 @@ class Session:
     def __init__(self, given: Given | None = None, *, cache: Path | None = None) -> None:
         given = given or Given()
         self.store, self.jobs, self.closed = ImageStore(), Jobs(), False
-        cache = _writable((cache or media.cache_folder()) / "studio", self.store.folder / "cache")
-        self._warming = threading.Thread(target=_warm_up, name="studio-warm-up", daemon=True)
+        cache = _writable((cache or media.cache_folder()) / "studio", self.store.folder)
         self.pixels = PixelsTab(self.store)
         self.images = ImagesTab(self.store, cache, given.folders)
         self.sets = SetsTab(self.store, cache)
@@ -95,15 +94,6 @@ class Session:
     def about(self) -> dict[str, Any]:
         """Version and threads."""
         return {"version": version("likewise"), "threads": torch.get_num_threads()}
-
-    def warm_up(self) -> None:
-        """Load in the background what the first question would have to wait for."""
-        self._warming.start()
-
-    @property
-    def busy(self) -> bool:
-        """Whether a thread is still at work though the session is closed."""
-        return self.closed and (self.jobs.busy or self._warming.is_alive())
 
     def close(self) -> None:
         """Cancel what runs, end the sample runs, and remove the session's folder; a second call does nothing."""
@@ -115,20 +105,11 @@ class Session:
             self.store.close()
 
 
-def _warm_up() -> None:
-    with contextlib.suppress(Exception):  # whoever asks for the networks is told what went wrong
-        pixels.default()
-        images.default()
-
-
 def _writable(wanted: Path, otherwise: Path) -> Path:
     """The user's cache folder, or one of the session where that cannot be written to."""
-    for folder in (wanted, otherwise):
-        with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.access(folder, os.W_OK):
-                return folder
-    return otherwise
+    with contextlib.suppress(OSError):
+        wanted.mkdir(parents=True, exist_ok=True)
+    return wanted if os.access(wanted, os.W_OK) else otherwise
 
 
 # ── routes ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,9 +128,9 @@ def build(session: Session, token: str, port: int, page: Path = PAGE) -> ASGIApp
     async def unexpected(request: Request, error: Exception) -> Response:
         return error_response(503, ENDED) if session.closed else error_response(500, UNEXPECTED)
 
-    handlers: Any = {LikewiseError: _explain, HTTPException: _http, ClientDisconnect: _left, Exception: unexpected}
+    handlers: Any = {LikewiseError: _explain, HTTPException: _refuse, ClientDisconnect: _refuse, Exception: unexpected}
     app = FastAPI(
-        routes=[*_routes(session), Mount("/", Pages(directory=page, html=True, check_dir=False))],
+        routes=[*_routes(session), Mount("/", StaticFiles(directory=page, html=True, check_dir=False))],
         lifespan=lifespan,
         exception_handlers=handlers,
         openapi_url=None,
@@ -160,7 +141,7 @@ def build(session: Session, token: str, port: int, page: Path = PAGE) -> ASGIApp
 
 
 def _routes(session: Session) -> list[Route]:
-    tabs, store, uploading = session, session.store, uploads.Uploads(session.store)
+    tabs, store = session, session.store
     quick, slow = anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(SLOW_AT_ONCE)
 
     def get(path: str, call: Callable[[], Any]) -> Route:
@@ -183,17 +164,13 @@ def _routes(session: Session) -> list[Route]:
 
         return Route(path, handler, methods=["POST"])
 
-    async def image(request: Request) -> Response:
-        name = uploads.name_of(request)
-        async with uploading.receive(request, uploads.MAX_IMAGE) as file:
-            added = await to_thread.run_sync(uploads.add_image, file, name, store, limiter=slow)
-        return JSONResponse(added.to_dict())
+    def upload(path: str, add: Callable[..., list[SessionImage]], limit: int) -> Route:
+        async def handler(request: Request) -> Response:
+            async with uploads.receive(request, store, limit) as file:
+                added = await to_thread.run_sync(add, file, uploads.name_of(request), store, limiter=slow)
+            return JSONResponse([image.to_dict() for image in added])
 
-    async def video(request: Request) -> Response:
-        name = uploads.name_of(request)
-        async with uploading.receive(request, uploads.MAX_VIDEO) as file:
-            frames = await to_thread.run_sync(uploads.add_frames, file, name, store, limiter=slow)
-        return JSONResponse({"pictures": [frame.to_dict() for frame in frames]})
+        return Route(path, handler, methods=["POST"])
 
     async def view(request: Request) -> Response:
         key, size = request.path_params["id"], request.path_params["size"]
@@ -207,8 +184,8 @@ def _routes(session: Session) -> list[Route]:
 
     return [
         get("/api/about", session.about),
-        Route("/api/pictures", image, methods=["POST"]),
-        Route("/api/videos", video, methods=["POST"]),
+        upload("/api/pictures", uploads.add_image, uploads.MAX_IMAGE),
+        upload("/api/videos", uploads.add_frames, uploads.MAX_VIDEO),
         Route("/api/pictures/{id}/{size}", view, methods=["GET"]),
         Route("/api/files/{name}", file, methods=["GET"]),
         get("/api/pixels/samples", tabs.pixels.samples),
@@ -234,16 +211,6 @@ def _routes(session: Session) -> list[Route]:
     ]
 
 
-class Pages(StaticFiles):
-    """The files of the page; a browser asks each time whether one has changed."""
-
-    def file_response(self, *arguments: Any, **named: Any) -> Response:
-        """A file, with the header that says so."""
-        response = super().file_response(*arguments, **named)
-        response.headers["Cache-Control"] = "no-cache"
-        return response
-
-
 def _file(path: Path) -> Response:
     """An image of the session: its id is its own, so a browser may keep it for a while."""
     kinds = {".png": "image/png", ".jpg": "image/jpeg"}
@@ -263,14 +230,12 @@ async def _explain(request: Request, error: Exception) -> Response:
     return response
 
 
-async def _http(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 500)
-    words = {404: "there is nothing at this address", 405: "this address does not take this method"}
-    return error_response(status, words.get(status, "the request cannot be answered"))
-
-
-async def _left(request: Request, error: Exception) -> Response:
-    return error_response(400, "the request ended before it was complete")
+async def _refuse(request: Request, error: Exception) -> Response:
+    """An error of HTTP: no such address, another method, a client that left."""
+    status = getattr(error, "status_code", 400)
+    return error_response(
+        status, "there is nothing at this address" if status == 404 else "the request cannot be answered"
+    )
 
 
 # ── the server ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -279,16 +244,31 @@ async def _left(request: Request, error: Exception) -> Response:
 class Server(uvicorn.Server):
     """uvicorn's server, which prints its address once it answers, and ends jobs before it waits for their readers."""
 
-    def __init__(self, config: uvicorn.Config, session: Session, url: str, open_browser: bool) -> None:
+    def __init__(
+        self, session: Session, listening: socket.socket, *, open_browser: bool = False, token: str = ""
+    ) -> None:
+        token, port = token or new_token(), int(listening.getsockname()[1])
+        config = uvicorn.Config(
+            build(session, token, port),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=GRACE,
+            ws="none",
+            lifespan="on",
+        )
         super().__init__(config)
-        self.session, self.url, self.open_browser = session, url, open_browser
+        self.session, self.url, self.open_browser = session, f"http://127.0.0.1:{port}/{token}/", open_browser
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, then print the address."""
         await super().startup(sockets)
         if self.started:
             print(self.url, flush=True)
-            self.session.warm_up()
             if self.open_browser:
                 threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
 
@@ -306,32 +286,13 @@ def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True)
         warnings.filterwarnings("ignore", category=kind)
     session = Session(given)
     try:
-        server(session, listening, open_browser=open_browser).run(sockets=[listening])
+        Server(session, listening, open_browser=open_browser).run(sockets=[listening])
     finally:
         session.close()
         listening.close()
-        if session.busy:  # in the middle of what cannot be interrupted, and whose result nobody wants any more
+        if session.jobs.busy:  # in the middle of what cannot be interrupted, and whose result nobody wants any more
             sys.stdout.flush()
             os._exit(INTERRUPTED)
-
-
-def server(session: Session, listening: socket.socket, *, open_browser: bool = False, token: str = "") -> Server:
-    """A server for a session on a bound socket."""
-    token, port = token or new_token(), int(listening.getsockname()[1])
-    config = uvicorn.Config(
-        build(session, token, port),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=GRACE,
-        ws="none",
-        lifespan="on",
-    )
-    return Server(config, session, f"http://127.0.0.1:{port}/{token}/", open_browser)
 
 
 def bind(port: int) -> socket.socket:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
-import contextlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +13,6 @@ from typing import Any
 import cv2
 import numpy as np
 
-from likewise import media
 from likewise.distributions import harvest, load_generator, metrics, shipped
 from likewise.distributions.shipped import describer
 from likewise.distributions.sweeps import modes
@@ -59,20 +56,11 @@ class Opened:
     reference: Any = None
     words: str = ""
     curve: list[dict[str, float]] = field(default_factory=list)
-    truncated: dict[float, Any] = field(default_factory=dict)
-
-    def at(self, psi: float) -> Any:
-        """The generator truncated to ψ; the last few are kept."""
-        if psi not in self.truncated:
-            if len(self.truncated) > 16:
-                self.truncated.clear()
-            self.truncated[psi] = self.generator.truncated(psi)
-        return self.truncated[psi]
 
     def measure(self, rho: float, psi: float) -> dict[str, float]:
         """A point of the plane of ρ and ψ: MEASURED samples against the reference."""
         drawn = self.bank.draw(MEASURED, rho, seed=1)
-        samples = extract(self.at(psi)(drawn.latents, drawn.labels), self.describe, where="generator")
+        samples = extract(self.generator.truncated(psi)(drawn.latents, drawn.labels), self.describe, where="generator")
         values = metrics.measures(self.reference, samples)
         figures = {name: float(values[name]) for name in ("precision", "recall", "frechet")}
         return {"rho": rho, "psi": psi, **figures, "ess": drawn.ess}
@@ -142,24 +130,13 @@ class DistributionsTab:
         return {"key": key, "n": n, "k": k, **ranges, "curve": curve, **images, "words": words.strip()}
 
     def _measure(self, work: Work, opened: Opened, report: Callable[[], None]) -> None:
-        """The curve at ψ = 1: from the cache folder, or measured now, from ρ = 0 outwards.
-
-        Measured against real images it is not cached: nothing says that their folder is still the same.
-        """
+        """The curve at ψ = 1, from ρ = 0 outwards."""
         self._refer(work, opened)
-        name = f"sweep-{opened.generator.digest[:20]}-{len(opened.bank)}-{opened.bank.k}-{MEASURED}-{REFERENCE}.json"
-        if self.real is None:
-            with contextlib.suppress(OSError, ValueError):
-                opened.curve = json.loads((self.cache / name).read_text(encoding="utf-8"))
-                return
         rhos = [rho for rho in sorted(RHOS, key=abs) if opened.bank.ess(rho) >= LEAST_ESS]
         for i, rho in enumerate(rhos):
             work.report(f"measuring ρ = {rho:g}", i / len(rhos))
             opened.curve.append(opened.measure(rho, 1.0))
             report()
-        if self.real is None:
-            with contextlib.suppress(OSError):
-                media.write_text(self.cache / name, json.dumps(opened.curve, indent=2, allow_nan=False) + "\n")
 
     def _refer(self, work: Work, opened: Opened) -> None:
         """What the settings are measured against: real images where some were given, or else the generator itself."""
@@ -187,7 +164,7 @@ class DistributionsTab:
         rho, psi = number(fields, "rho", *RHO), number(fields, "psi", *PSI, default=1.0)
         n, seed = whole(fields, "n", 1, LIMIT, 36), whole(fields, "seed", 0, 2**31 - 1, 0)
         drawn = opened.bank.draw(n, rho, seed=seed)
-        sheet = tile(to_uint8(opened.at(psi)(drawn.latents, drawn.labels)), int(np.ceil(np.sqrt(n))))
+        sheet = tile(to_uint8(opened.generator.truncated(psi)(drawn.latents, drawn.labels)), int(np.ceil(np.sqrt(n))))
         _, png = cv2.imencode(".png", sheet[..., ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 1])
         image = f"data:image/png;base64,{base64.b64encode(png.tobytes()).decode()}"
         return {"image": image, "ess": drawn.ess, "ms": round(1000 * (time.perf_counter() - began), 1)}

@@ -9,22 +9,20 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from likewise import media, pixels, samples
 from likewise.errors import InputError, RequestError
-from likewise.images import compare, default
+from likewise.images import default
 from likewise.images.stores import places
-from likewise.pixels.geometry import warp
+from likewise.plot.flows import warp
 from likewise.plot.report import inline
-from likewise.search import Collection, verified
-from likewise.search.verdict import judge, word
+from likewise.search import Collection, pair
 from likewise.studio.jobs import Work, watch
 from likewise.studio.requests import Fields, not_found, text, whole
-from likewise.studio.uploads import RGB, ImageStore, Recent, SessionImage, evenly
+from likewise.studio.uploads import RGB, ImageStore, SessionImage, evenly
 
 MAX_SHOWN, MAX_HITS, MAX_VERIFIED = 2000, 100, 10
 """Images of a collection that are shown, hits of a search, and how many of those are verified."""
@@ -53,7 +51,6 @@ class ImagesTab:
         self.store, self.cache = store, cache
         self._sources = {**name_folders(folders), SAMPLES: ""}
         self._collections: dict[str, Any] = {}
-        self._hits: Recent[dict[str, Any]] = Recent(20, "this search")  # by source and query; then by path
         self._groups: dict[str, list[list[str]]] = {}
 
     def sources(self) -> list[dict[str, Any]]:
@@ -158,8 +155,7 @@ class ImagesTab:
     def search(self, work: Work, fields: Fields) -> dict[str, Any]:
         """Shortlist, re-rank, verify; what is known so far is reported after the shortlist."""
         k, verify = whole(fields, "k", 1, MAX_HITS, 12), whole(fields, "verify", 0, MAX_VERIFIED, 3)
-        source = self._source(fields)
-        collection = self._at_work(work, source)
+        collection = self._at_work(work, self._source(fields))
         query = self.store.get(text(fields, "query"))
 
         def answer(hits: Sequence[Any], seconds: dict[str, float], judged: bool) -> dict[str, Any]:
@@ -178,7 +174,6 @@ class ImagesTab:
                 self.store.read(query.id, SIDE), k, shortlist=SHORTLIST, verify=verify, leave_out=[query.path],
                 on_stage=on_stage,
             )  # fmt: skip
-        self._hits.put({hit.path: hit for hit in result.hits}, f"{source}/{query.id}")
         seconds = {name.replace("-", ""): round(s, 3) for name, s in result.seconds.items()}
         return answer(result.hits, seconds, True)
 
@@ -198,28 +193,21 @@ class ImagesTab:
 
     def why(self, work: Work, fields: Fields) -> dict[str, Any]:
         """One hit verified thoroughly: views are searched, and the hit is warped to the query."""
-        source = self._source(fields)
-        collection = self._at_work(work, source)
         query, hit = (self.store.get(text(fields, name)) for name in ("query", "hit"))
         work.report("aligning the two")
         aligner = RememberingAligner(pixels.default())
         a, b = (self.store.read(image.id, SIDE) for image in (query, hit))
         with watch(pixels.default(), work):
-            evidence = verified(a, b, aligner=aligner)
+            judged = pair(a, b, aligner=aligner)
+        evidence: Any = judged.evidence
         work.report("drawing", 0.9)
-        known = (self._hits.find(f"{source}/{query.id}") or {}).get(str(hit.path))
-        if known is not None:
-            distance, transport = known.distance, known.transport
-        else:
-            distance, transport = compare(a, b, model=collection.gallery.model).distance, None
-        probability = judge().probability(distance, transport, evidence)
         return {
             "why": inline(evidence.plot(title=" ")) if evidence.n else None,
             "warp": self.store.publish(aligner.warp(evidence.pictures[1])),
             "inliers": evidence.n,
             "matches": len(evidence.matches),
-            "probability": probability,
-            "verdict": word(probability),
+            "probability": judged.probability,
+            "verdict": judged.verdict,
             "words": _explain(evidence),
         }
 
@@ -261,10 +249,7 @@ class RememberingAligner:
 
     def warp(self, b: RGB) -> RGB:
         """b warped to a by the flow; b itself where there was none."""
-        if self.flow is None:
-            return b
-        moved = warp(torch.from_numpy(b).permute(2, 0, 1)[None].float(), self.flow[None])
-        return np.asarray(moved[0].permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8).numpy())
+        return b if self.flow is None else warp(b, np.asarray(self.flow))
 
 
 def _explain(evidence: Any) -> str:

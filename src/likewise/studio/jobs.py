@@ -36,34 +36,30 @@ class Cancelled(Exception):
 
 
 class Work:
-    """What a job is given: `report` what it does, hand out a `partial` result, `check` whether to go on."""
+    """One job: its task `report`s what it does, hands out `partial` results, and `check`s whether to go on.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-
-    def check(self) -> None:
-        """Raise Cancelled where the reader has closed the connection."""
-        if self._job.cancelled.is_set():
-            raise Cancelled
-
-    def report(self, words: str, done: float | None = None) -> None:
-        """Report what is being done and, where it is known, which share of it is done."""
-        self.check()
-        self._job.post({"state": "working", "words": words, "done": done})
-
-    def partial(self, result: Any) -> None:
-        """Hand out what is known so far."""
-        self.check()
-        self._job.post({"state": "partial", "result": result})
-
-
-class Job:
-    """One piece of work and the lines that tell of it; lines are posted by threads and read by one event loop."""
+    Lines are posted by threads and read by one event loop.
+    """
 
     def __init__(self, task: Task, loop: asyncio.AbstractEventLoop) -> None:
         self.task, self._loop = task, loop
         self.cancelled = threading.Event()
         self._lock, self._lines, self._news = threading.Lock(), deque[tuple[str, bytes]](), asyncio.Event()
+
+    def check(self) -> None:
+        """Raise Cancelled where the reader has closed the connection."""
+        if self.cancelled.is_set():
+            raise Cancelled
+
+    def report(self, words: str, done: float | None = None) -> None:
+        """Report what is being done and, where it is known, which share of it is done."""
+        self.check()
+        self.post({"state": "working", "words": words, "done": done})
+
+    def partial(self, result: Any) -> None:
+        """Hand out what is known so far."""
+        self.check()
+        self.post({"state": "partial", "result": result})
 
     def post(self, line: dict[str, Any]) -> None:
         """Add a line; one that only reports progress replaces another such that nobody has read."""
@@ -93,8 +89,8 @@ class Job:
     def run(self) -> None:
         """Do the work; whatever becomes of it is the last line."""
         try:
-            Work(self).report("starting")
-            self.post({"state": "done", "result": self.task(Work(self))})
+            self.report("starting")
+            self.post({"state": "done", "result": self.task(self)})
         except Cancelled:
             self.post({"state": "failed", "error": "cancelled"})
         except LikewiseError as error:
@@ -109,14 +105,14 @@ class Jobs:
 
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self.limit = limit
-        self._waiting = deque[Job]()
-        self._running: Job | None = None
+        self._waiting = deque[Work]()
+        self._running: Work | None = None
         self._change = threading.Condition()
         self._open, self._thread = True, threading.Thread(target=self._serve, name="studio-jobs", daemon=True)
 
-    def submit(self, task: Task, loop: asyncio.AbstractEventLoop) -> Job:
+    def submit(self, task: Task, loop: asyncio.AbstractEventLoop) -> Work:
         """Queue a piece of work; refused where too many wait."""
-        job = Job(task, loop)
+        job = Work(task, loop)
         with self._change:
             if len(self._waiting) >= self.limit or not self._open:
                 raise RequestError(503, BUSY)
@@ -127,7 +123,7 @@ class Jobs:
             self._change.notify()
         return job
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: Work) -> None:
         """A job that waits never starts; one that runs stops at its next stage."""
         job.cancelled.set()
         with self._change:
@@ -169,7 +165,7 @@ class Jobs:
             with self._change:
                 self._running = None
 
-    def _next(self) -> Job | None:
+    def _next(self) -> Work | None:
         with self._change:
             self._change.wait_for(lambda: self._waiting or not self._open)
             if not self._open:
@@ -184,7 +180,7 @@ class Stream(Response):
 
     media_type = "application/x-ndjson"
 
-    def __init__(self, jobs: Jobs, job: Job) -> None:
+    def __init__(self, jobs: Jobs, job: Work) -> None:
         self.jobs, self.job = jobs, job
         super().__init__()
         del self.headers["content-length"]

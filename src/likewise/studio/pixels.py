@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -15,11 +14,10 @@ from likewise.pixels import compare, default, match
 from likewise.pixels.features import detect
 from likewise.pixels.metrics import at
 from likewise.plot.flows import longest
-from likewise.plot.report import fit
 from likewise.search import pair
 from likewise.studio.jobs import Work, watch
 from likewise.studio.requests import Fields, number, text
-from likewise.studio.uploads import RGB, ImageStore, Recent, evenly
+from likewise.studio.uploads import ImageStore, Recent, evenly
 
 SIDE = 1024
 """The longest side at which two photos are compared here."""
@@ -30,24 +28,18 @@ FAR = 1e6
 """Coordinates beyond this are nonsense, whatever the image."""
 
 
-@dataclass(frozen=True, eq=False)
-class Kept:
-    """A comparison with the features of both images, so that only the matching is repeated."""
-
-    comparison: Any
-    features: tuple[Any, Any]
-
-
 class PixelsTab:
     """What the tab asks for."""
 
     def __init__(self, store: ImageStore) -> None:
         self.store = store
-        self._kept: Recent[Kept] = Recent(KEPT, "this comparison")
+        # Comparisons with the features of both images, so that only the matching is repeated.
+        self._kept: Recent[tuple[Any, tuple[Any, Any]]] = Recent(KEPT, "this comparison")
 
     def samples(self) -> list[dict[str, Any]]:
         """Pairs to begin with."""
         pair_of, photo = functools.cache(samples.pair), samples.photograph
+        place = functools.cache(lambda: next(samples.places()))
         pairs = [
             (
                 "day and night",
@@ -56,8 +48,8 @@ class PixelsTab:
             ),
             (
                 "a camera that turned",
-                "A temple, and the same from a turned and tilted camera in dimmer, warmer light.",
-                {"temple": lambda: photo("temple"), "temple, turned": lambda: turn(photo("temple"))},
+                "A place in a photograph, and the same from a camera that turned.",
+                {"place": lambda: place().picture, "place, turned": lambda: place().changed["turned"]},
             ),
             (
                 "nothing in common",
@@ -83,7 +75,7 @@ class PixelsTab:
         work.report("drawing", 0.9)
         said = comparison.to_dict()
         result = {
-            "key": self._kept.put(Kept(comparison, features)),
+            "key": self._kept.put((comparison, features)),
             **{name: said[name] for name in ("distance", "home", "model", "steps", "size_a", "size_b", "motion")},
             "largest": longest(comparison.flow),
             "images": self._images(comparison),
@@ -111,35 +103,24 @@ class PixelsTab:
 
         Matches are sent as [xa, ya, xb, yb, stage, inlier].
         """
-        kept = self._kept.get(text(fields, "key"))
-        radius = number(fields, "radius", *RADII, default=5.0)
-        both = kept.comparison
-        matches = match(
-            *both.pictures,
-            features=kept.features,
-            flows=(both.flow, both.back),
-            radius=radius,
-            flow_size=default().work,
-        )
+        pair, features = self._kept.get(text(fields, "key"))
+        radius, flows = number(fields, "radius", *RADII, default=5.0), (pair.flow, pair.back)
+        matches = match(*pair.pictures, features=features, flows=flows, radius=radius, flow_size=default().work)
         model = matches.geometry()
         inliers: NDArray[np.bool_] = np.asarray(model.inliers, dtype=bool)
         rows = np.column_stack([matches.a, matches.b]).round(2)
-        reason = matches.reason or ("" if model.n else "no plane and no epipolar geometry has enough inliers")
+        shown = evenly(range(len(rows)), SHOWN)
         return {
-            "matches": [
-                [*rows[i].tolist(), int(matches.stage[i]), int(inliers[i])] for i in evenly(range(len(rows)), SHOWN)
-            ],
+            "matches": [[*rows[i].tolist(), int(matches.stage[i]), int(inliers[i])] for i in shown],
             "total": len(matches),
-            "stage1": int((matches.stage == 1).sum()),
-            "stage2": int((matches.stage == 2).sum()),
             "inliers": int(inliers.sum()),
             "kind": model.kind if model.n else None,
-            "reason": reason,
+            "reason": matches.reason or ("" if model.n else "no plane and no epipolar geometry has enough inliers"),
         }
 
     def point(self, fields: Fields) -> dict[str, Any]:
         """Where a point of a is in b, with the confidence and the round-trip error."""
-        comparison = self._kept.get(text(fields, "key")).comparison
+        comparison = self._kept.get(text(fields, "key"))[0]
         sizes = [np.array(image.shape[1::-1]) for image in comparison.pictures]
         start = np.clip([[number(fields, name, -FAR, FAR) for name in ("x", "y")]], 0, sizes[0] - 1)
         end = start + at(np.asarray(comparison.flow, dtype=np.float64), start)
@@ -151,13 +132,3 @@ class PixelsTab:
             "confidence": float(comparison.confidence[row, column]),
             "error": float(comparison.missed[row, column]),
         }
-
-
-def turn(photo: RGB) -> RGB:
-    """A photo from a camera that turned by 14° and tilted, in dimmer, warmer light."""
-    small = fit(photo, 560)
-    h, w = small.shape[:2]
-    rotation = np.vstack([cv2.getRotationMatrix2D((w / 2, h / 2), 14, 0.85), [0.0, 0.0, 1.0]])
-    tilt = np.array([[1.0, 0.04, 0.0], [0.02, 1.0, 0.0], [2.5e-4, 1.5e-4, 1.0]])
-    warped = cv2.warpPerspective(small, tilt @ rotation, (w, h), flags=cv2.INTER_LINEAR)
-    return np.asarray(np.rint(warped * np.array([0.62, 0.52, 0.4])), dtype=np.uint8)

@@ -30,14 +30,30 @@ MAX_LINES, TAIL = 2000, 1 << 16
 QUIET = 60.0
 """Seconds without a new shard after which a harvest counts as stopped."""
 SAMPLES_AT_ONCE = 2
-NOT_FIGURES = ("step", "time")
 
 
-class Training:
+class Directory:
+    """What trainings and harvests share: a directory that somebody writes files to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def updated(self) -> float:
+        """When something was last written, in seconds since 1970."""
+        return max((_time(file) for file in self.path.iterdir()), default=0.0)
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The files of weights or shards, their bytes, and when they were written."""
+        files = sorted(self.path.glob("*.safetensors"))[:50]
+        return [{"name": file.name, "bytes": media.size_and_time(file)[0], "updated": _time(file)} for file in files]
+
+
+class Training(Directory):
     """A run directory of `likewise.store.run`."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.run = path, Run.open(path)
+        super().__init__(path)
+        self.run = Run.open(path)
         self.config, steps = self.run.config, self.run.config.get("steps")
         self.steps = steps if isinstance(steps, int) and steps > 0 else None
         command = [Path(word).name for word in str(self.run.about.get("command", "")).split()]
@@ -68,30 +84,22 @@ class Training:
             return []
         return [line for line in map(_object, some) if "step" in line]
 
-    def updated(self) -> float:
-        """When something was last written, in seconds since 1970."""
-        return max(_time(self.path / name) for name in ("metrics.jsonl", "run.json", "result.json"))
-
-    def checkpoints(self) -> list[dict[str, Any]]:
-        """The files of weights, their bytes, and when they were written."""
-        files = sorted(self.path.glob("*.safetensors"))[:50]
-        return [{"name": file.name, "bytes": media.size_and_time(file)[0], "updated": _time(file)} for file in files]
-
     def interrupt(self) -> bool:
         """Stop it as Ctrl-C does."""
         return self.run.interrupt()
 
 
-class Harvest:
+class Harvest(Directory):
     """The folder of a bank, a shard at a time: a step is a shard."""
 
     kind = "distributions harvest"
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path)
         store = ShardStore.open(path)
         if store.key.get("what") != "bank":
             raise InputError(f"{path}: not a bank")
-        self.path, self.key, self.steps = path, store.key, len(store)
+        self.key, self.steps = store.key, len(store)
         self.config = {k: v for k, v in self.key.items() if isinstance(v, str | int | float | bool)}
 
     def _shards(self) -> list[float]:
@@ -131,14 +139,6 @@ class Harvest:
         """The last lines."""
         return self.lines(max(0, len(self._shards()) - 2))
 
-    def updated(self) -> float:
-        """When the last shard was written."""
-        return max([_time(self.path / "manifest.json"), *self._shards()])
-
-    def checkpoints(self) -> list[dict[str, Any]]:
-        """None: shards are the result itself."""
-        return []
-
     def interrupt(self) -> bool:
         """Interrupt the process that harvests, if it is on this machine; every finished shard stays."""
         return interrupt(self._holder())
@@ -174,7 +174,6 @@ class RunsTab:
 
     def _summary(self, key: str, run: Training | Harvest) -> dict[str, Any]:
         last = run.last()
-        figures = {name for line in last for name, value in line.items() if isinstance(value, int | float)}
         return {
             "id": key,
             "name": self._name(run.path),
@@ -183,7 +182,6 @@ class RunsTab:
             "step": last[-1]["step"] if last else 0,
             "steps": run.steps,
             "updated": run.updated(),
-            "metrics": sorted(figures - {*NOT_FIGURES}),
         }
 
     def _name(self, path: Path) -> str:
@@ -235,9 +233,9 @@ class RunsTab:
         """Begin a small real training in a process of its own; it ends with the server, if not before."""
         if sum(child.poll() is None for child in self._children.values()) >= SAMPLES_AT_ONCE:
             raise InputError(f"{SAMPLES_AT_ONCE} sample runs are under way already; cancel one of them first")
-        images, folder = self.store.folder / "places", self.store.folder / "runs"
+        images, folder = self.store.folder / "lessons", self.store.folder / "runs"
         if not images.exists():
-            _write_places(images)
+            samples.scenes(images)
         folder.mkdir(exist_ok=True)
         out = folder / f"sample {len(self._children) + 1}"
         with out.with_suffix(".err").open("wb") as errors:
@@ -271,22 +269,11 @@ class RunsTab:
 
 
 SAMPLE = (
-    *("--steps", "150", "--evaluate-every", "15", "--classes", "12", "--per-class", "3", "--size", "96"),
+    *("--steps", "150", "--evaluate-every", "15", "--classes", "6", "--per-class", "4", "--size", "96"),
     *("--shortest", "112", "--frozen", "12", "--workers", "1", "--dim", "128", "--save-every", "10"),
     *("--views", "2", "--lr", "5e-4", "--head-lr", "2e-3"),
 )
 """A training that takes about a minute, logged at every step."""
-
-
-def _write_places(folder: Path) -> None:
-    """Places in photographs, a folder each: the place as it is, in other light, turned, and cropped elsewhere."""
-    making = folder.with_name(f"{folder.name}.making")
-    for place in (p for p in samples.places(8) if p.name.partition("/")[0] in samples.SCENES):
-        here = making / place.name.removesuffix(".jpg").replace("/", " ")
-        here.mkdir(parents=True, exist_ok=True)
-        for name, image in {"as it is": place.picture, **place.changed}.items():
-            media.write_image(here / f"{name}.jpg", image)
-    making.rename(folder)
 
 
 def below(root: Path, depth: int = DEPTH) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from likewise import media, samples
 from likewise.errors import FileError, InputError
 from likewise.images import default
 from likewise.sets import Signature, WassersteinLMNN, compare
-from likewise.studio.jobs import Work
+from likewise.studio.jobs import Work, watch
 from likewise.studio.requests import Fields, ids, number, text
 from likewise.studio.uploads import ImageStore, Recent, SessionImage
 from likewise.types import Array
@@ -26,7 +26,6 @@ DIMENSIONS = 32
 """Principal components in which the metric is learned."""
 LOW, HIGH = 0.1, 100.0
 """The range of γ, in multiples of what "auto" takes."""
-BATCH = 8
 
 WORDS = {
     "identity": "Euclidean: how far apart two images are in the 1280 numbers of the embedder. Nothing was learned.",
@@ -100,12 +99,9 @@ class SetsTab:
     def _embed(self, work: Work, images: list[SessionImage], words: str) -> Array:
         """One unit row an image."""
         work.report(words, 0.0)
-        rows = []
-        for start in range(0, len(images), BATCH):
-            batch = [self.store.read(image.id, SIDE) for image in images[start : start + BATCH]]
-            rows.append(np.asarray(default().embed(batch), dtype=np.float64))
-            work.report(words, min(1.0, (start + BATCH) / len(images)))
-        return np.concatenate(rows)
+        pixels = [self.store.read(image.id, SIDE) for image in images]
+        with watch(default(), work, words, len(images)):
+            return np.asarray(default().embed(pixels), dtype=np.float64)
 
     def _learned(self, work: Work) -> Metric:
         """The learned metric: of this session, of the cache folder, or learned now."""

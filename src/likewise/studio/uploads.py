@@ -125,7 +125,7 @@ class ImageStore:
 
     def __init__(self, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="likewise-studio-"))
-        self.max_files, self.max_bytes, self.total = max_files, max_bytes, 0
+        self.max_files, self.max_bytes, self.total, self.uploading = max_files, max_bytes, 0, 0
         self._lock, self._sizes = threading.Lock(), OrderedDict[str, int]()
         self._images: Recent[SessionImage] = Recent(MAX_LINKS, "this image")
         self._ids: Recent[str] = Recent(MAX_LINKS, "this image")
@@ -236,26 +236,20 @@ def read_size(path: str | Path) -> tuple[int, int]:
 # ── uploads ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Uploads:
-    """Uploads under way, each in a file of its own in the session's folder."""
-
-    def __init__(self, store: ImageStore) -> None:
-        self.store, self._under_way = store, 0
-
-    @contextlib.asynccontextmanager
-    async def receive(self, request: Request, limit: int) -> AsyncIterator[Path]:
-        """The body of a request as a file, gone on leaving; 413 as soon as it is too long, 408 if it does not come."""
-        if self._under_way >= AT_ONCE:
-            raise RequestError(503, f"{AT_ONCE} uploads are under way already; try again when one of them is done")
-        self._under_way += 1
-        number, path = tempfile.mkstemp(prefix="upload-", dir=self.store.folder)
-        try:
-            with os.fdopen(number, "wb") as file:
-                await copy(request, file.write, limit)
-            yield Path(path)
-        finally:
-            self._under_way -= 1
-            Path(path).unlink(missing_ok=True)
+@contextlib.asynccontextmanager
+async def receive(request: Request, store: ImageStore, limit: int) -> AsyncIterator[Path]:
+    """The body of a request as a file, gone on leaving; 413 as soon as it is too long, 408 if it does not come."""
+    if store.uploading >= AT_ONCE:
+        raise RequestError(503, f"{AT_ONCE} uploads are under way already; try again when one of them is done")
+    store.uploading += 1
+    number, path = tempfile.mkstemp(prefix="upload-", dir=store.folder)
+    try:
+        with os.fdopen(number, "wb") as file:
+            await copy(request, file.write, limit)
+        yield Path(path)
+    finally:
+        store.uploading -= 1
+        Path(path).unlink(missing_ok=True)
 
 
 async def copy(request: Request, write: Callable[[bytes], Any], limit: int) -> None:
@@ -279,12 +273,12 @@ async def copy(request: Request, write: Callable[[bytes], Any], limit: int) -> N
         raise RequestError(408, "the file did not come in time; send it again") from None
 
 
-def add_image(file: Path, name: str, store: ImageStore) -> SessionImage:
+def add_image(file: Path, name: str, store: ImageStore) -> list[SessionImage]:
     """Keep the image that a file holds; 422 where it holds none, a damaged one, or one of too many pixels."""
     with _explain(file, name):
         image = media.read_array(file, most_pixels=MAX_PIXELS, side=SIDE)
     width, height = read_size(file)
-    return store.add(image, name, (width, height) if width else None)
+    return [store.add(image, name, (width, height) if width else None)]
 
 
 def add_frames(file: Path, name: str, store: ImageStore) -> list[SessionImage]:

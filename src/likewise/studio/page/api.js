@@ -54,13 +54,12 @@ export async function post(path, body, signal) {
   return (await reach(path, { method: "POST", headers, body: JSON.stringify(body), signal })).json();
 }
 
-/** Send one file as it is; returns the server's picture, or pictures for a video. */
+/** Send one file as it is; returns the server's images: one, or the frames of a video. */
 export async function upload(file, signal) {
   const video = file.type.startsWith("video/") || /\.(mp4|mov|mkv|webm|avi)$/i.test(file.name);
   const headers = { "X-Name": encodeURIComponent(file.name), "Content-Type": "application/octet-stream" };
   const options = { method: "POST", headers, body: file, signal };
-  const answer = await (await reach(video ? "api/videos" : "api/pictures", options)).json();
-  return video ? answer.pictures : [answer];
+  return (await reach(video ? "api/videos" : "api/pictures", options)).json();
 }
 
 /**
