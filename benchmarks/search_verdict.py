@@ -72,7 +72,7 @@ def table(photos: list[Path], folder: Path, seed: int) -> tuple[NDArray[Any], ND
             for hit in hits:
                 if Path(hit.path) in query.seen or copied(collection, query, hit.path):
                     continue  # a little of it is seen; or textures repeat, and another part of the photo is a copy
-                rows.append(measured(hit.distance, hit.transport, look(hit.path))[1])
+                rows.append(measured(hit.distance, hit.local_distance, look(hit.path))[1])
                 same.append(Path(hit.path) in query.right)
                 group.append(int(query.path.stem.partition("-")[0]))
             if number % 20 == 0:
@@ -84,7 +84,7 @@ def copied(collection: Collection, query: places.Query, path: str) -> bool:
     """Whether a candidate is a copy of a picture that shows the query's place, and is not such a picture itself."""
     if Path(path) in query.right:
         return False
-    return any(duplicates.copies(collection.gallery, str(right), path) for right in query.right)
+    return any(duplicates.copies(collection, str(right), path) for right in query.right)
 
 
 def fitted(x: NDArray[Any], same: NDArray[Any], columns: tuple[int, ...]) -> list[float]:

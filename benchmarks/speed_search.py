@@ -94,26 +94,21 @@ def shortlist(n: int, dim: int) -> None:
     """A query of many rows, after start-up."""
     import numpy as np
 
-    from likewise.images.gallery import Gallery
-    from likewise.images.stores import About, Record
-    from likewise.images.stores.folder import FolderStore
+    from likewise.store.index import About, Index, Record
 
     draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as out:
-        store = FolderStore.create(Path(out) / "g", About(out, "made", "made", dim, "flat"))
-        with store.writing():
-            for start in range(0, n, 4096):
-                rows = draw.standard_normal((min(4096, n - start), dim), dtype=np.float32)
-                rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-                store.put([Record(f"{start + i:06d}.jpg", 1, 1) for i in range(len(rows))], rows)
-            store.settle()
-        gallery = Gallery(FolderStore.open(Path(out) / "g"))
+        index = Index.create(Path(out) / "i", About(out, "made", "made", dim, "flat"))
+        for start in range(0, n, 4096):
+            rows = draw.standard_normal((min(4096, n - start), dim), dtype=np.float32)
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            index.put([Record(f"{start + i:06d}.jpg", 1, 1) for i in range(len(rows))], rows)
         queries = draw.standard_normal((60, dim), dtype=np.float32)
-        gallery.search_rows(queries[:1], 100)
+        index.nearest(queries[:1], 100)
         wall, cpu = [], []
         for query in queries:
             began, used = time.perf_counter(), time.process_time()
-            gallery.search_rows(query[None], 100)
+            index.nearest(query[None], 100)
             wall.append(time.perf_counter() - began)
             cpu.append(time.process_time() - used)
     rows = [

@@ -23,17 +23,17 @@ dark = (cat[20:280, 100:400] * 0.5).astype(np.uint8)  # another crop, half the l
 same, other = lw.images.compare(cat, dark), lw.images.compare(cat, photos["cup"])
 print(f"cat and cat {same.distance:.2f}, cat and cup {other.distance:.2f}")  # → cat and cat 0.38, cat and cup 1.35
 
-# 2. A gallery: the pictures of a folder, searched by likeness; with filters, and kept up to date with add and remove.
+# 2. The images of a folder, searched by likeness alone (05_search.py has all stages); kept up to date with update().
 with tempfile.TemporaryDirectory() as home:
     for name, photo in photos.items():
         Path(home, "photos", name).mkdir(parents=True)
         for i in range(5):
             y, x = draw.integers(photo.shape[0] - 240), draw.integers(photo.shape[1] - 240)
             io.imsave(Path(home, "photos", name, f"{i}.png"), photo[y : y + 240, x : x + 240], check_contrast=False)
-    gallery = lw.images.Gallery.build(model, Path(home, "photos"), Path(home, "gallery"))
-    hits = gallery.search(dark, k=5)  # Hit(path, distance, rank), nearest first
-    print(len(gallery), [Path(h.path).parent.name for h in hits])  # → 20 ['cat', 'cat', 'cat', 'cat', 'cat']
-    plot.save(plot.ranking([dark], [[h.path for h in hits]]), "02_images.png")
+    with lw.search.Collection.build(Path(home, "photos"), Path(home, "index"), model=model) as collection:
+        hits = collection.search(dark, k=5, rerank=False, verify=0)  # Hit(path, rank, distance), nearest first
+        print(len(collection), [Path(h.path).parent.name for h in hits])  # → 20 ['cat', 'cat', 'cat', 'cat', 'cat']
+        plot.save(plot.ranking([dark], [[h.path for h in hits]]), "02_images.png")
 
 
 # 3. Train: textures under noise, a class being a direction and two colours. lw.images.folder(path) reads class folders.

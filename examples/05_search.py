@@ -23,7 +23,7 @@ with tempfile.TemporaryDirectory() as home:
     # 2. The workshop by night, from a spot beside, the camera turned. Every hit is a photo and why it was found.
     result = collection.search(night, k=4, verify=2)  # a path, an array, several of one thing, or a video
     best = result[0]
-    print(Path(best.path).name, f"is at distance {best.distance:.2f}, transport {best.transport:.2f}")
+    print(Path(best.path).name, f"is at distance {best.distance:.2f}, local distance {best.local_distance:.2f}")
     # → day.jpg is at distance 0.76, transport 1.04
     print(best.evidence.kind, best.evidence.n > 100, best.probability > 0.5)  # → homography True True
     best.evidence.plot("05_search.png")  # the matches that agree

@@ -90,7 +90,7 @@ def search(folder: Path) -> dict[str, Any]:
                 str(Path(h.path).relative_to(folder / "photos")),
                 h.rank,
                 h.distance,
-                h.transport,
+                h.local_distance,
                 h.verdict,
                 h.probability,
             ]

@@ -24,7 +24,7 @@ from likewise.types import Comparison
 
 if TYPE_CHECKING:
     from likewise.images.compare import ImageComparison
-    from likewise.search.result import Found
+    from likewise.search.result import Hit
     from likewise.search.verdict import Verdict
     from likewise.types import Matches
 
@@ -104,7 +104,7 @@ class AutoComparison(Comparison):
     own: Comparison
     beside: ImageComparison | None = None
     matches: Matches | None = None
-    pair: Found | None = None
+    pair: Hit | None = None
     skipped: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -292,15 +292,6 @@ class Comparison:
         return f'{words}<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
-@dataclass(frozen=True)
-class Hit:
-    """A picture that a search found: its path, its distance ‖x − y‖ from the query's unit row, its rank from 1 on."""
-
-    path: str
-    distance: float
-    rank: int
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Flow:
     """Where each pixel of a picture went: `vectors` (h, w, 2) float32 in pixels, x then y, and where that is known.

@@ -20,7 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two photos, two albums, an empty folder, in a folder in which the aligner does not run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("likewise.pixels.aligner.default", Shifted)
-    monkeypatch.setattr("likewise.search.evidence.one_look", lambda thorough: Shifted())
+    monkeypatch.setattr("likewise.search.verify.one_pass", lambda thorough: Shifted())
     first = texture(0, 96, 128)
     media.write_image("a.png", first)
     media.write_image("b.png", moved(first, 3, -2))

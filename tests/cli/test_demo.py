@@ -21,7 +21,7 @@ from likewise.cli import demo_sets as sets
 from likewise.cli.demo import beside, demo
 from likewise.cli.demo_sets import pages, same_scene
 from likewise.plot import report
-from likewise.types import Hit
+from likewise.search import Hit
 
 
 class Tags(HTMLParser):
@@ -118,7 +118,7 @@ def test_a_page_holds_different_writings_of_its_digit() -> None:
 
 def test_scores_by_hand() -> None:
     first, second = (samples.Query(Path("q"), f"p/{i}.jpg", c) for i, c in enumerate(("turned", "other light")))
-    hits = [[Hit("p/0.jpg", 0.1, 1), Hit("p/1.jpg", 0.2, 2)], [Hit("x/0.jpg", 0.1, 1), Hit("p/1.jpg", 0.3, 2)]]
+    hits = [[Hit("p/0.jpg", 1, 0.1), Hit("p/1.jpg", 2, 0.2)], [Hit("x/0.jpg", 1, 0.1), Hit("p/1.jpg", 2, 0.3)]]
     found = images.scores([first, second], hits)
     assert (found["queries"], found["first"], found["among_five"]) == (2, 1, 2)
     assert found["first_is_of_the_photograph"] == 1
@@ -180,7 +180,7 @@ def test_few_colours_keep_white_white(tmp_path: Path) -> None:
 
 def test_misses_are_of_different_photographs_and_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     queries = [samples.Query(Path("q"), f"{p}/{i}.jpg", "turned") for p in range(9) for i in range(3)]
-    hits = [[Hit(q.place if q.place.endswith("0.jpg") else "x/1.jpg", 0.1, 1)] for q in queries]
+    hits = [[Hit(q.place if q.place.endswith("0.jpg") else "x/1.jpg", 1, 0.1)] for q in queries]
     monkeypatch.setattr(images, "searched", lambda folder, seed: (queries, hits, 27, "m"))
     found = search.misses(tmp_path, 0)
     assert len({q.place.partition("/")[0] for q in found}) == len(found) == search.AGAIN

@@ -102,7 +102,6 @@ def test_duplicates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["search", "q.jpg", "--out", "p.gif"], "out: expected a name that ends in .html"),
         (["search", "--duplicates", "--out", "p.html"], "out: --duplicates draws nothing"),
         (["search", "q.jpg", "r.jpg", "--each", "--out", "p.png"], "out: a picture shows one query"),
-        (["images", "search", "q.jpg", "--gallery", "g", "--out", "p.html"], "out: expected a name that ends in .png"),
         (["images", "compare", "q.jpg", "r.jpg", "--out", "p.txt"], "out: expected a name that ends in .png"),
         (["index", "nowhere"], "not a folder"),
     ],
@@ -146,7 +145,7 @@ def test_killed_at_random_moments_nothing_indexed_is_lost(photos: Path, tmp_path
         time.sleep(draw.uniform(2.0, 6.0))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        if (tmp_path / "i" / "gallery.json").exists():
+        if (tmp_path / "i" / "index.sqlite").exists():
             with Collection.open(tmp_path / "i") as found:
                 assert found.check() == []
                 now = set(found)

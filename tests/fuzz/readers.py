@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
+import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,31 +64,19 @@ def flow(path: Path) -> None:
     np.asarray(read_flow(path).vectors).sum()
 
 
-def gallery(folder: Path) -> None:
-    """Open, search with and without a filter, look at what is kept, check everything."""
-    import likewise as lw
-
-    with lw.images.Gallery.open(folder / "g") as found:
-        repr(found), len(found), list(found), found.describe()
-        rows = np.eye(int(found.describe().get("dimensions", 8)), 8, dtype=np.float32)[:2]
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        found.check()
-        found.search_rows(rows, 3)
-        found.search_rows(rows, 3, label="k1")
-
-
-def search_index(folder: Path) -> None:
-    """Open a collection, look at every part that it keeps, compare them, check everything."""
+def index(folder: Path) -> None:
+    """Open, search with and without a filter, look at what is kept, compare parts, check everything."""
     from likewise.search import Collection
-    from likewise.search.parts import transports
+    from likewise.search.rerank import local_distances
 
-    found = Collection.open(folder / "g")
-    repr(found), found.describe(), found.check()
-    store = found.gallery.store
-    kept = list(store.parts(list(store.names())).values())
-    if kept:
-        transports(kept[0], np.stack(kept[:4]))
-    found.close()
+    with Collection.open(folder / "i") as opened:
+        repr(opened), len(opened), list(opened), opened.describe(), opened.check()
+        rows = np.eye(2, opened.about.dim, dtype=np.float32)
+        opened.nearest(rows, 3)
+        opened.nearest(rows, 3, label="k1")
+        parts = list(opened.index.parts(list(opened.index.names())).values())
+        if parts:
+            local_distances(parts[0], np.stack(parts[:4]))
 
 
 def bank(folder: Path) -> None:
@@ -196,21 +186,13 @@ def labelled(layout: str) -> Any:
 # -------------------------------------------------------------------------------------------------------------- sealing
 
 
-def seal_gallery(folder: Path) -> None:
-    """Sums of segments and index into the manifest, and the manifest's own over all."""
-    from likewise.store.checkpoint import canonical
-
-    root = folder / "g"
-    said = json.loads((root / "gallery.json").read_bytes())
-    said.pop("checksum", None)
-    for entry in said["segments"]:
-        stem = root / f"segment-{entry['number']:06d}"
-        ends = [".npy", ".json", *[".parts.npy"] * stem.with_suffix(".parts.npy").is_file()]
-        entry["sha256"] = [_sum(stem.with_suffix(end)) for end in ends]
-    if said.get("index"):
-        said["index"]["sha256"] = _sum(root / f"index-{said['index']['number']:06d}.faiss")
-    checksum = hashlib.sha256(canonical(said, "manifest").encode()).hexdigest()
-    (root / "gallery.json").write_text(json.dumps({**said, "checksum": checksum}))
+def seal_index(folder: Path) -> None:
+    """The sum of the approximate index into the SQLite file."""
+    with contextlib.closing(sqlite3.connect(folder / "i" / "index.sqlite")) as db:
+        said = json.loads(db.execute("SELECT value FROM meta WHERE key = 'cache'").fetchone()[0])
+        said["sha256"] = _sum(folder / "i" / "index.faiss")
+        db.execute("UPDATE meta SET value = ? WHERE key = 'cache'", (json.dumps(said),))
+        db.commit()
 
 
 def seal_matrix(folder: Path) -> None:
@@ -273,8 +255,6 @@ def _arrays(path: Path) -> None:
     repr(load_arrays(path))
 
 
-SEGMENTS = {"g/*.npy": (forms.npy,), "g/segment*.json": (as_json,), "g/gallery.json": (as_json,)}
-INDEX = {"g/*.faiss": ANY, "g/gallery.json": (as_json,)}
 MATRIX = {"m/*.npy": (forms.npy,), "m/*.json": (as_json,)}
 SCENES = {"m/scene_info/*.npz": (*NPZ, *PICKLES)}
 CARS = {"cars_annos.mat": MATLAB}
@@ -316,10 +296,8 @@ READERS: tuple[Reader, ...] = (
     Reader("saved bank", seeds.saved_bank, bank, BANK),
     Reader("run", seeds.run, run, {"run/*.json": (as_json,), "run/*.jsonl": (as_json_lines, bytewise)}),
     Reader("distance matrix", seeds.distance_matrix, matrix, MATRIX, seal_matrix),
-    Reader("gallery", seeds.gallery, gallery, SEGMENTS, seal_gallery),
-    Reader("gallery ivf", seeds.indexed("ivf"), gallery, INDEX, seal_gallery),
-    Reader("gallery hnsw", seeds.indexed("hnsw"), gallery, INDEX, seal_gallery),
-    Reader("search index", seeds.search_index, search_index, SEGMENTS, seal_gallery),
+    Reader("index", seeds.index, index, {"i/index.sqlite": ANY}),
+    Reader("ivf index", seeds.ivf_index, index, {"i/index.faiss": ANY}, seal_index),
     Reader("colmap text", seeds.colmap_text, colmap, {"m/sparse/*.txt": (text,)}),
     Reader("colmap binary", seeds.colmap_binary, colmap, {"m/sparse/*.bin": ANY}),
     Reader("survey", seeds.colmap_whole, survey, {"binary/*.bin": ANY}, needs=("pycolmap",)),

@@ -338,37 +338,29 @@ def distance_matrix(folder: Path) -> None:
     lw.sets.distance_matrix(sets, out=folder / "m", progress=False)
 
 
-def gallery(folder: Path) -> None:
-    """Three segments with a removed row, searched exactly; the model is the tests' own."""
-    _filled(folder / "g", "flat", 3, 8)
+def index(folder: Path) -> None:
+    """An index with parts and a removed row, searched exactly; the model is the tests' own."""
+    _filled(folder / "i", "flat", 8, cells=4)
 
 
-def indexed(kind: str) -> Any:
-    """A gallery with an approximate index of a kind."""
-    return lambda folder: _filled(folder / "g", kind, 1, 1200)
+def ivf_index(folder: Path) -> None:
+    """An index with an approximate index beside it."""
+    _filled(folder / "i", "ivf", 1200)
 
 
-def search_index(folder: Path) -> None:
-    """A gallery that keeps the parts of its pictures, as a search index does."""
-    _filled(folder / "g", "flat", 2, 8, cells=4)
+def _filled(path: Path, kind: str, rows: int, *, cells: int = 0) -> None:
+    from likewise.store.index import About, Index, Record
 
-
-def _filled(path: Path, kind: str, parts: int, rows: int, *, cells: int = 0) -> None:
-    from likewise.images.stores import About, Record
-    from likewise.images.stores.folder import FolderStore
-
-    dim = 8
-    about = About(str(path.parent), "m", "d1", dim, kind, 0.9, **({"cells": cells, "width": 6} if cells else {}))
-    store = FolderStore.create(path, about)
+    made = Index.create(path, About(str(path.parent), "m", "d1", 8, kind, 0.9, cells, 6 if cells else 0))
     rng = np.random.default_rng(0)
-    with store.writing():
-        for part in range(parts):
-            x = rng.normal(size=(rows, dim)).astype(np.float32)
-            x /= np.linalg.norm(x, axis=1, keepdims=True)
-            pieces = rng.integers(-100, 100, (rows, cells, 6)).astype(np.int8) if cells else None
-            store.put([Record(f"k{i % 3}/p{part}-{i:04d}.png", 1, 1) for i in range(rows)], x, pieces)
-        store.remove([f"k1/p0-{1:04d}.png"])
-        store.settle()
+    for batch in range(3 if cells else 1):
+        x = rng.normal(size=(rows, 8)).astype(np.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        parts = rng.integers(-100, 100, (rows, cells, 6)).astype(np.int8) if cells else None
+        made.put([Record(f"k{i % 3}/p{batch}-{i:04d}.png", 1, 1) for i in range(rows)], x, parts)
+    made.remove(["k1/p0-0001.png"])
+    made.settle()
+    made.close()
 
 
 # ------------------------------------------------------------------------------------------------------------- layouts

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from likewise.errors import FileError, InputError
-from likewise.images import Gallery, default
+from likewise.errors import InputError
+from likewise.images import default
 from likewise.images.model import Embedder
 from likewise.images.parts import GRID, directions, pooled
 from likewise.media import write_image
+from likewise.search import Collection
 
 
 @pytest.fixture(scope="module")
@@ -95,77 +89,18 @@ def test_a_network_without_a_map_says_so() -> None:
         model.embed_with_parts([np.zeros((8, 8, 3), np.uint8)])
 
 
-def test_a_gallery_keeps_parts_through_merging_updates_and_removal(photos: Path, tmp_path: Path) -> None:
+def test_an_index_keeps_parts_through_updates_and_removal(photos: Path, tmp_path: Path) -> None:
     truth = default().embed_with_parts(files(photos))[1]
-    with Gallery.build(None, photos, tmp_path / "g", parts=True) as gallery:
-        assert gallery.store.about.cells == 49
-        assert (gallery.parts(files(photos)) == truth).all()
-        gallery.remove(files(photos)[:5])
-        assert (gallery.parts(files(photos)[5:]) == truth[5:]).all()
-        gallery.add(files(photos)[:2])
-    with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.check() == []
-        assert set(gallery.store.parts([f"{i}.png" for i in range(9)])) == {f"{i}.png" for i in (0, 1, 5, 6, 7, 8)}
+    with Collection.build(photos, tmp_path / "i") as made:
+        assert made.about.cells == 49
+        assert (made.parts(files(photos)) == truth).all()
+        made.remove(files(photos)[:5])
+        assert (made.parts(files(photos)[5:]) == truth[5:]).all()
+        assert (made.parts(files(photos)[2:4]) == truth[2:4]).all(), "what is not kept is made from the files"
+        assert (made.parts([*files(photos)[:1], str(photos / "gone.png")])[1] == 0).all()
+        made.add(files(photos)[:2])
+    with Collection.open(tmp_path / "i") as made:
+        assert made.check() == []
+        assert set(made.index.parts([f"{i}.png" for i in range(9)])) == {f"{i}.png" for i in (0, 1, 5, 6, 7, 8)}
         order = [6, 0, 8]
-        assert (gallery.parts([files(photos)[i] for i in order]) == truth[order]).all()
-
-
-def test_parts_that_are_not_kept_are_made_from_the_files(photos: Path, tmp_path: Path) -> None:
-    truth = default().embed_with_parts(files(photos))[1]
-    with Gallery.build(None, photos, tmp_path / "g") as gallery:
-        assert (gallery.parts(files(photos)[2:4]) == truth[2:4]).all()
-        assert (gallery.parts([*files(photos)[:1], str(photos / "gone.png")])[1] == 0).all()
-
-
-@pytest.mark.parametrize("fault", ["bytes", "short", "missing", "manifest"])
-def test_damage_of_parts_is_found(photos: Path, tmp_path: Path, fault: str) -> None:
-    Gallery.build(None, photos, tmp_path / "g", parts=True).close()
-    file = next((tmp_path / "g").glob("*.parts.npy"))
-    content = bytearray(file.read_bytes())
-    if fault == "bytes":
-        content[-7] ^= 0xFF
-        file.write_bytes(content)
-        with Gallery.open(tmp_path / "g") as gallery:
-            assert any("parts" in problem for problem in gallery.check())
-        return
-    if fault == "short":
-        file.write_bytes(content[:-100])
-    elif fault == "missing":
-        file.unlink()
-    else:
-        manifest = json.loads((tmp_path / "g" / "gallery.json").read_text())
-        manifest["about"]["cells"] = 0
-        (tmp_path / "g" / "gallery.json").write_text(json.dumps(manifest))
-    with pytest.raises(FileError):
-        Gallery.open(tmp_path / "g")
-
-
-@pytest.mark.slow
-def test_kill_loses_nothing_that_was_kept(photos: Path, tmp_path: Path) -> None:
-    """Killed at random moments of many small additions: what a gallery names has its row and its parts."""
-    script = textwrap.dedent(
-        """
-        import sys, likewise.images.embedding as e
-        e.CHUNK = 1
-        from likewise.images import Gallery, default
-        from likewise.images.stores import segments
-        segments.SCATTERED = 2
-        g = Gallery.build(default(), sys.argv[1], sys.argv[2], parts=True)
-        while True:
-            g.remove([p for p in list(g)[:4]]); g.add(sys.argv[1])
-        """
-    )
-    truth = default().embed_with_parts(files(photos))[1]
-    draw = np.random.default_rng(1)
-    for _ in range(6):
-        process = subprocess.Popen([sys.executable, "-c", script, str(photos), str(tmp_path / "g")])
-        time.sleep(3.5 + draw.uniform(0, 1.5))
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        if not (tmp_path / "g" / "gallery.json").exists():
-            continue
-        with Gallery.open(tmp_path / "g") as gallery:
-            assert gallery.check() == []
-            kept = gallery.store.parts([f"{i}.png" for i in range(9)])
-            assert set(kept) == set(gallery.store.names())
-            assert all((kept[name] == truth[int(Path(name).stem)]).all() for name in kept)
+        assert (made.parts([files(photos)[i] for i in order]) == truth[order]).all()

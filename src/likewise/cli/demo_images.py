@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from likewise.plot.report import Section
-    from likewise.types import Hit
+    from likewise.search import Hit
 
 ROWS, HITS = 6, 7
 """Searches that are drawn, and hits of each."""
@@ -44,8 +44,8 @@ def searched(folder: Path, seed: int) -> tuple[list[Query], list[list[Hit]], int
     write_image(folder / "places" / "workshop" / "day.jpg", samples.pair(seed)[0])
     queries = samples.queries(folder / "queries", seed, in_turn=True)
     with Collection.build(folder / "places", folder / "index") as collection:
-        found = collection.gallery.search([q.path for q in queries], k=HITS)
-        return queries, found, len(collection), collection.gallery.store.about.model
+        hits = [list(collection.search(q.path, HITS, rerank=False, verify=0)) for q in queries]
+        return queries, hits, len(collection), collection.about.model
 
 
 # ── what came of it ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -85,7 +85,7 @@ def _draw(night: Result, wrong: Sequence[Query], again: Sequence[Result], folder
     results = [night, *again][:ROWS]
     names, own = ["by night", *(q.change for q in wrong)][:ROWS], [DAY, *(q.place for q in wrong)][:ROWS]
     rows = plot.ranking(
-        [r.query.shots[0] for r in results],
+        [r.query.shots[0].pixels for r in results],
         [[hit.path for hit in r] for r in results],
         right=[[place(h.path) == p or None for h in r] for r, p in zip(results, own, strict=True)],
         names=names,

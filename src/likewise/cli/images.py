@@ -20,8 +20,6 @@ from likewise.cli.terminal import DRAWN, remark, result, target
             "How well does a model find pictures of the same class?",
         ),
         "ablate": ("likewise.cli.images_ablate:ablate", "Which tasks help? DiVA's tables and figures on your data."),
-        "index": ("likewise.cli.images_search:index", "Make a gallery of a folder, or bring one up to date."),
-        "search": ("likewise.cli.images_search:search", "Find the pictures of a gallery that are like yours."),
         "export": ("likewise.cli.images_export:export", "Write an embedder as ONNX, with a model card."),
     },
 )

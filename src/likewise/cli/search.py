@@ -11,7 +11,7 @@ from likewise.cli.terminal import check_writable, remark, result, tell_left_out,
 
 if TYPE_CHECKING:
     from likewise.search.collection import Collection
-    from likewise.search.result import Found, Result
+    from likewise.search.result import Hit, Result
 
 PLACE = "likewise-index"
 HEAD = "      verdict         distance  transport  matches that agree"
@@ -21,7 +21,7 @@ HEAD = "      verdict         distance  transport  matches that agree"
 @click.argument("folder", type=click.Path())
 @click.option("--out", default=PLACE, show_default=True, help="the index: a folder, or milvus://host:port/collection")
 @click.option("--model", type=click.Path(), help="embed with this model (a file of `likewise images train`)")
-@click.option("--kind", type=click.Choice(["auto", "flat", "ivf", "hnsw"]), help="exact (flat), or an index of FAISS")
+@click.option("--kind", type=click.Choice(["auto", "flat", "ivf"]), help="exact (flat), or an index of FAISS")
 @click.option("--check", is_flag=True, help="read the whole index afterwards, and say what is wrong")
 @click.option("--json", "as_json", is_flag=True, help="print what was done as JSON")
 def index(folder: str, out: str, model: str | None, kind: str | None, check: bool, as_json: bool) -> None:
@@ -51,7 +51,7 @@ def index(folder: str, out: str, model: str | None, kind: str | None, check: boo
 
 def _elsewhere(collection: Collection, folder: str) -> None:
     """Say so where an index that was there already is of another folder."""
-    root = collection.gallery.root
+    root = collection.root
     if Path(folder).resolve() != Path(root).resolve():
         warn(f"{collection.place} is the index of {root}; the photos of {folder} were brought up to date in it")
 
@@ -100,7 +100,7 @@ def search(
             return
         options = {**given, "leave_out": query if others else ()}
         found = [collection.search(q, **options) for q in (query if each else [_asked(query)])]
-        root = collection.gallery.root
+        root = collection.root
     if out is not None:
         _write(found, Path(out))
         remark(f"see {out}")
@@ -115,10 +115,9 @@ def _asked(query: tuple[str, ...]) -> Any:
 
 def _opened(place: str, model: str | None) -> Collection:
     from likewise.errors import FileError
-    from likewise.images.stores import places
     from likewise.search import Collection
 
-    if not places.exists(place):
+    if not Collection.exists(place):
         raise FileError(f"{place}: no index here; make one with `likewise index FOLDER`, or name it with --index")
     return Collection.open(place, _model(model))
 
@@ -142,10 +141,10 @@ def _check_out(out: str | None, *, several: bool) -> None:
 
 
 def _write(found: list[Result], path: Path) -> None:
-    from likewise.search.page import write
+    from likewise.search.result import write_page
 
     if path.suffix.lower() == ".html":
-        write(found, path)
+        write_page(found, path)
     else:
         found[0].plot(path)
 
@@ -159,10 +158,10 @@ def _table(found: Result, root: Path) -> str:
     return "\n".join([*lines, *(f"      {note}" for note in found.notes)])
 
 
-def _words(hit: Found) -> str:
-    transport = "–" if hit.transport is None else f"{hit.transport:.4f}"
+def _words(hit: Hit) -> str:
+    local = "–" if hit.local_distance is None else f"{hit.local_distance:.4f}"
     seen = "not verified" if hit.evidence is None else f"{hit.evidence.n} of {len(hit.evidence.matches)}"
-    return f"{hit.verdict:<9} {hit.probability:>4.0%}  {hit.distance:>8.4f}  {transport:>9}  {seen:<18}"
+    return f"{hit.verdict:<9} {hit.probability:>4.0%}  {hit.distance:>8.4f}  {local:>9}  {seen:<18}"
 
 
 def _short(path: str, root: Path) -> str:
@@ -171,7 +170,7 @@ def _short(path: str, root: Path) -> str:
 
 def _duplicates(collection: Collection, as_json: bool) -> None:
     groups = collection.duplicates(progress=True)
-    root = collection.gallery.root
+    root = collection.root
     lines = [f"{len(groups)} groups of near-duplicates among {len(collection)} photos"]
     lines += ["\n".join([f"group {i}", *(f"  {_short(p, root)}" for p in g)]) for i, g in enumerate(groups, 1)]
     result("\n".join(lines), {"index": collection.place, "photos": len(collection), "groups": groups}, as_json)

@@ -6,7 +6,6 @@ from likewise.images.config import Config as Config
 from likewise.images.dataset import Dataset as Dataset
 from likewise.images.evaluation import evaluate as evaluate
 from likewise.images.exporting import export as export
-from likewise.images.gallery import Gallery as Gallery
 from likewise.images.layouts import cars196 as cars196
 from likewise.images.layouts import cub200 as cub200
 from likewise.images.layouts import folder as folder

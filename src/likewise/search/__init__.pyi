@@ -1,9 +1,9 @@
 from likewise.search.collection import Collection as Collection
-from likewise.search.collection import Updated as Updated
-from likewise.search.evidence import Evidence as Evidence
-from likewise.search.evidence import Verifier as Verifier
-from likewise.search.evidence import verified as verified
-from likewise.search.pairs import pair as pair
-from likewise.search.result import Found as Found
+from likewise.search.result import Hit as Hit
+from likewise.search.result import IndexReport as IndexReport
 from likewise.search.result import Result as Result
 from likewise.search.verdict import Judge as Judge
+from likewise.search.verify import Evidence as Evidence
+from likewise.search.verify import Verifier as Verifier
+from likewise.search.verify import pair as pair
+from likewise.search.verify import verify as verify

@@ -1,166 +1,359 @@
 """Collection: photos that can be searched in four stages, shortlist → re-rank → verify → explain.
 
-shortlist   the nearest by embedding, in the gallery's FAISS folder or on a Milvus server
-re-rank     by the smoothed Wasserstein distance between what two pictures show where
-verify      the best few, by matches near the flow and a model that they agree on
+shortlist   the nearest by embedding, in a folder's index (SQLite + FAISS) or on a Milvus server
+re-rank     by local similarity: the smoothed Wasserstein distance between what two images show where
+verify      the best few, by matches near the flow and a geometry that they are inliers of
 explain     every hit carries its distances, plan, matches, and a calibrated verdict
 """
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from likewise.errors import FileError, InputError, LikewiseError
-from likewise.images.gallery import Gallery
-from likewise.images.model import Embedder, Skipped
-from likewise.search import parts
-from likewise.search.evidence import Evidence, Verifier, in_parallel
-from likewise.search.queries import Query, shots
-from likewise.search.result import Found, Result
+from likewise import media
+from likewise.errors import FileError, InputError, ShapeError
+from likewise.images import embedding
+from likewise.images.model import DEFAULT, Embedder, default
+from likewise.search import duplicates
+from likewise.search.rerank import rerank_hits, signature
+from likewise.search.result import Hit, IndexReport, Result
+from likewise.search.shortlist import shortlist_hits, shots
 from likewise.search.verdict import judge
+from likewise.search.verify import verify_hits
+from likewise.store import checkpoint, milvus
+from likewise.store import run as runs
+from likewise.store.index import FILE, KINDS, About, Filter, Index, Record, label_of
+from likewise.store.milvus import MilvusIndex
 from likewise.types import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from jaxtyping import Int8
 
     from likewise.images.compare import Embeds
+
+    Place = str | os.PathLike[str]
+    Paths = Place | Iterable[Place]
 
 PLACE = "likewise-index"
 """Where an index is made and looked for when no place is given: a folder in the current one."""
 SHORTLIST, VERIFY = 100, 5
 """How many candidates are re-ranked, and how many of the best are verified."""
 
-OnStage = Callable[[str, "Sequence[Found]"], None]
-
-
-@dataclass(frozen=True)
-class Updated:
-    """What an update did: pictures added, embedded anew, left as they were, taken out, unreadable."""
-
-    added: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    removed: int = 0
-    skipped: tuple[Skipped, ...] = field(default=(), repr=False)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.added} added, {self.updated} updated, {self.unchanged} unchanged, {self.removed} removed, "
-            f"{len(self.skipped)} unreadable"
-        )
+OnStage = Callable[[str, Sequence[Hit]], None]
 
 
 class Collection:
-    """A folder of photos with its index: `Collection.build` makes one, `Collection.open` opens one."""
+    """A folder of photos with its index: `Collection.build` makes one, `Collection.open` opens one.
 
-    def __init__(self, gallery: Gallery, place: str) -> None:
-        self.gallery, self.place = gallery, place
-        self.report = Updated()
+    A search by embedding gives the k nearest by distance, equal distances in the order of paths. It is exact, save in
+    an index of kind "ivf" ("auto" becomes that above 100,000 photos), whose recall was measured when it was built
+    (`describe()`); with a filter it is exact always. What `add` has taken survives whatever kills the process.
+
+    Attributes
+    ----------
+    report : IndexReport
+        What the last `build`, `update` or `add` did.
+    place : str
+        Where the index is.
+
+    Examples
+    --------
+    >>> import likewise as lw, tempfile, numpy as np
+    >>> from likewise.media import write_image
+    >>> home = tempfile.TemporaryDirectory()
+    >>> for name, shade in (("dark", 40), ("grey", 128), ("light", 220)):
+    ...     _ = write_image(f"{home.name}/photos/{name}.png", np.full((32, 32, 3), shade, np.uint8))
+    >>> with lw.search.Collection.build(f"{home.name}/photos", f"{home.name}/index") as photos:
+    ...     hits = photos.search(f"{home.name}/photos/grey.png", 2, rerank=False, verify=0)
+    ...     print(photos.report, hits[0].name, round(hits[0].distance, 3))
+    3 added, 0 updated, 0 unchanged, 0 removed, 0 unreadable grey.png 0.0
+    >>> home.cleanup()
+    """
+
+    def __init__(self, index: Index | MilvusIndex, place: str, model: Embeds | None = None) -> None:
+        self.index, self.place, self._model = index, place, model
+        self.report = IndexReport()
+        if model is not None:
+            self._check_model(model)
 
     @classmethod
     def build(
         cls,
-        folder: str | os.PathLike[str],
-        out: str | os.PathLike[str] = PLACE,
+        folder: Place,
+        out: Place = PLACE,
         *,
         model: Embeds | None = None,
         kind: str | None = None,
         recall: float | None = None,
         progress: bool = False,
     ) -> Self:
-        """Index every photo below `folder` at `out`, a folder or milvus://host:port/collection.
+        """Index every photo below a folder; an index that is there already is brought up to date.
 
-        `kind` and `recall` are those of `Gallery.build`; without them, "auto" and 0.99, or what the index has.
+        New photos are added, changed ones embedded again, deleted ones taken out. One that was interrupted resumes.
 
-        An index that is there already is brought up to date: new photos are added, changed ones embedded anew, deleted
-        ones taken out. One that was interrupted is gone on with; what is kept survives whatever kills the process.
+        Parameters
+        ----------
+        folder : path
+            The folder that holds the photos.
+        out : path or str
+            Where the index is kept: a new or empty folder, or milvus://host:port/collection.
+        model : object with .embed, optional
+            What makes the embeddings; by default `likewise.images.default()`.
+        kind : "auto", "flat" or "ivf", optional
+            How embeddings are searched: exactly, or in lists whose recall was measured. "auto" is flat up to 100,000.
+        recall : float, optional
+            The recall@10 that an "ivf" index is tuned to, by default 0.99.
+        progress : bool
+            Show a bar on a terminal.
+
+        Returns
+        -------
+        Collection
+            Its `report` says what was done.
+
+        Raises
+        ------
+        FileError
+            Where `folder` is none, or holds no image that can be read.
+        InputError
+            Where `out` holds something else, or the index was made with another model.
         """
-        from likewise.images.stores import places
-
         if not Path(folder).is_dir():
             raise FileError(f"{os.fspath(folder)}: not a folder; give the folder that holds the photos")
-        fresh = not places.exists(out)
-        if fresh:
-            tuned = 0.99 if recall is None else recall
-            gallery = Gallery.build(
-                model, folder, out, kind=kind or "auto", recall=tuned, parts=True, progress=progress
-            )
+        _check_kind(kind, recall)
+        if cls.exists(out):
+            collection = cls.open(out, model)
         else:
-            gallery = Gallery.open(out, model)
-        found = cls(gallery, os.fspath(out))
+            collection = cls._create(os.path.abspath(folder), os.fspath(out), model or default(), kind, recall)
         try:
-            if fresh:
-                added = gallery.report
-                found.report = Updated(added.added, added.updated, added.unchanged, 0, added.skipped)
-            else:
-                found.update(folder, progress=progress)
-                found._become(kind, recall)
+            known = len(collection)
+            collection.update(folder, progress=progress) if known else collection.add(folder, progress=progress)
+            if not known and not len(collection):
+                tried = len(collection.report.skipped)
+                collection.index.drop()  # its place is free for another
+                why = f"can be read ({tried} were tried)" if tried else "was found"
+                raise FileError(f"{os.fspath(folder)}: no image in this folder {why}")
+            about = collection.about
+            wanted = kind or about.kind, about.recall if recall is None else recall
+            if wanted != (about.kind, about.recall):
+                collection.index.set_kind(*wanted)
+                collection.index.settle()
         except BaseException:
-            gallery.close()
+            collection.close()
             raise
-        return found
+        return collection
 
     @classmethod
-    def open(cls, place: str | os.PathLike[str] = PLACE, model: Embeds | None = None) -> Self:
-        """The collection at a place; without `model`, its own is loaded when it is first needed."""
-        return cls(Gallery.open(place, model), os.fspath(place))
+    def _create(cls, root: str, out: str, model: Embeds, kind: str | None, recall: float | None) -> Self:
+        remote, shape = out.startswith(milvus.SCHEME), model.part_shape if isinstance(model, Embedder) else None
+        cells, width = (0, 0) if remote or shape is None else shape
+        name, digest = embedding.model_name(model), embedding.digest_of(model)
+        about = About(root, name, digest, _dim(model), kind or "auto", recall or 0.99, cells, width)
+        if remote:
+            return cls(MilvusIndex(out, about), out, model)
+        packed = None
+        with contextlib.suppress(InputError):  # a network of somebody's own: the index is opened with it
+            packed = checkpoint.pack(model)  # type: ignore[arg-type]
+        return cls(Index.create(Path(out), about, packed), out, model)
 
-    def update(self, folder: str | os.PathLike[str] | None = None, *, progress: bool = False) -> Updated:
-        """Bring the index up to date with a folder, by default the one it was made of."""
-        root = self.gallery.root if folder is None else Path(folder)
-        removed = self.gallery.prune()
-        added = self.gallery.add(root, progress=progress)
-        self.report = Updated(added.added, added.updated, added.unchanged, removed, added.skipped)
-        return self.report
+    @classmethod
+    def open(cls, place: Place = PLACE, model: Embeds | None = None) -> Self:
+        """The collection at a place.
 
-    def _become(self, kind: str | None, recall: float | None) -> None:
-        """Be searched as is asked for, where that is another way than so far."""
-        about = self.gallery.store.about
-        wanted = kind or about.kind, about.recall if recall is None else recall
-        if wanted != (about.kind, about.recall):
-            self.gallery.reindex(*wanted)
+        Parameters
+        ----------
+        place : path or str
+            A folder that `build` made, or milvus://host:port/collection.
+        model : object with .embed, optional
+            The model that made the embeddings; by default the index's own, loaded when it is first needed.
+
+        Returns
+        -------
+        Collection
+
+        Raises
+        ------
+        FileError
+            Where there is no index, or it is damaged.
+        InputError
+            Where `model` is not the one that made the embeddings.
+        """
+        where = os.fspath(place)
+        return cls(MilvusIndex(where) if where.startswith(milvus.SCHEME) else Index(Path(where)), where, model)
+
+    @classmethod
+    def exists(cls, place: Place = PLACE) -> bool:
+        """Whether there is an index at a place."""
+        where = os.fspath(place)
+        return MilvusIndex.exists(where) if where.startswith(milvus.SCHEME) else Path(where, FILE).is_file()
 
     # ── what is in it ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def __len__(self) -> int:
-        return len(self.gallery)
+        return len(self.index)
 
     def __iter__(self) -> Iterator[str]:
         """The path of every photo, in no particular order."""
-        return iter(self.gallery)
+        return (self.path_of(name) for name in self.index.names())
 
     def __contains__(self, path: object) -> bool:
-        return path in self.gallery
+        return isinstance(path, str | os.PathLike) and bool(self.index.stamps(self._spellings(path)))
 
     def __repr__(self) -> str:
-        return f"Collection({len(self)} photos of {self.gallery.root}, {self.gallery.store.about.model})"
+        return f"Collection({len(self)} photos of {self.root}, {self.about.model})"
+
+    @property
+    def about(self) -> About:
+        """Root, model, dimension and kind of the index."""
+        return self.index.about
+
+    @property
+    def root(self) -> Path:
+        """The folder that names are relative to."""
+        return Path(self.about.root)
+
+    @property
+    def model(self) -> Embeds:
+        """The model that made the embeddings: the one given, the one kept in the index, or the default one."""
+        if self._model is None:
+            packed = self.index.model()
+            if packed is None and self.about.model != DEFAULT:
+                raise InputError(f"model: the embeddings were made by {self.about.model}; open the index with model=…")
+            model = default() if packed is None else checkpoint.unpack(packed, self.place)
+            self._check_model(model)
+            self._model = model
+        return self._model
+
+    def _check_model(self, model: Embeds) -> None:
+        """Refuse a model that is not the one that made the embeddings."""
+        about, digest, name = self.about, embedding.digest_of(model), embedding.model_name(model)
+        if digest != about.digest:
+            raise InputError(
+                f"model: the index was built with another model ({about.model} {about.digest[:8]}… ≠ {name} "
+                f"{digest[:8]}…); open it without a model to use its own, or build it again"
+            )
 
     def describe(self) -> dict[str, Any]:
-        """Root, model, kind, number of photos, and whether parts are kept."""
-        return {**self.gallery.describe(), "parts": bool(self.gallery.store.about.cells)}
+        """Root, model, kind, number of photos, whether parts are kept, and the measured recall where it is not 1."""
+        about, kept = self.about, self.index.describe()
+        return {"root": about.root, "model": about.model, "digest": about.digest, **kept, "parts": bool(about.cells)}
 
     def check(self) -> list[str]:
         """What is wrong with what is stored, every byte read; empty when all is well."""
-        return self.gallery.check()
+        return self.index.check()
 
     def close(self) -> None:
         """Let go of files and connections."""
-        self.gallery.close()
+        self.index.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    # ── changing it ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def update(self, folder: Place | None = None, *, progress: bool = False) -> IndexReport:
+        """Bring the index up to date with a folder, by default the one it was made of.
+
+        Raises
+        ------
+        FileError
+            Where the folder is not there, or is empty as where a disk is away: then nothing is taken out.
+        """
+        self.index.refresh()
+        names = list(self.index.names())
+        if not self.root.is_dir():
+            raise FileError(f"{self.root}: the folder of the photos is not there; nothing was taken out")
+        gone = [name for name in names if not os.path.lexists(self.path_of(name))]
+        if gone and len(gone) == len(names) and not media.images(self.root):
+            raise FileError(
+                f"{self.root}: holds no image any more, as where a disk is away; nothing was taken out (remove does "
+                "that, if it is meant)"
+            )
+        removed = self.index.remove(gone) if gone else 0
+        self.report = replace(self.add(self.root if folder is None else folder, progress=progress), removed=removed)
+        return self.report
+
+    def add(self, paths: Paths, *, progress: bool = False) -> IndexReport:
+        """Add photos, or all in a folder; those whose files (size, time) have not changed are left as they are.
+
+        Embeddings are kept every 512 photos: a process that is killed loses what came after, nothing else.
+        """
+        files, skipped = _listed(paths)
+        self.index.refresh()
+        records = {r.name: (p, r) for p in files for r in [Record(self.name_of(p), *media.size_and_time(p))]}
+        known = self.index.stamps(list(records))
+        todo = [(p, r) for p, r in records.values() if known.get(r.name) != (r.size, r.mtime)]
+        done: list[str] = []
+        with runs.progress(len(todo), "embedding", show=progress) as advance:
+            for start in range(0, len(todo), embedding.CHUNK):
+                some = todo[start : start + embedding.CHUNK]
+                rows, parts, kept, bad = self._embed([p for p, _ in some], advance)
+                skipped += bad
+                if kept:
+                    self.index.put([some[i][1] for i in kept], rows, parts)
+                    done += [some[i][1].name for i in kept]
+        self.index.settle()
+        added = sum(name not in known for name in done)
+        self.report = IndexReport(added, len(done) - added, len(records) - len(todo), 0, tuple(skipped))
+        return self.report
+
+    def _embed(self, paths: list[Path], advance: Callable[[], None]) -> tuple[Any, Any, list[int], list[Any]]:
+        """Embeddings, parts where they are kept, and which of the images could be read."""
+        if self.about.cells and isinstance(self.model, Embedder):
+            return embedding.embed_files_with_parts(self.model, paths, advance)
+        rows, kept, bad = embedding.embed_files(self.model, paths, advance)
+        return rows, None, kept, bad
+
+    def remove(self, paths: Paths) -> int:
+        """Take photos, or all below a folder, out of the index; how many there were. No file is touched."""
+        self.index.refresh()
+        names: set[str] = set()
+        for path in _several(paths):
+            spelled = self._spellings(path)
+            kept = [name for name in spelled if name in self.index.stamps(spelled)][:1]
+            below = Filter(self._folder(path))
+            names |= set(kept or filter(below, self.index.names()))
+        count = self.index.remove(names)
+        self.index.settle()
+        return count
+
+    # ── paths and names ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def name_of(self, path: Place) -> str:
+        """The name under which a path is kept: relative to the root where it lies below it, absolute where not."""
+        given, root = os.path.abspath(os.fspath(path)), self.about.root
+        folder, file = os.path.split(given)  # links in its folders are followed, but not one that the file itself is
+        for whole, base in ((given, root), (os.path.join(os.path.realpath(folder), file), os.path.realpath(root))):
+            if whole == base or whole.startswith(base.rstrip(os.sep) + os.sep):
+                return "" if whole == base else Path(whole).relative_to(base).as_posix()
+        return Path(given).as_posix()
+
+    def path_of(self, name: str) -> str:
+        """The path of a name."""
+        return os.path.join(self.about.root, *name.split("/")) if not name.startswith("/") else name
+
+    def _spellings(self, path: Place) -> list[str]:
+        """What a path may be called: as a path from here, or else as one from the root."""
+        plain = Path(os.path.normpath(path)).as_posix()
+        return [self.name_of(path), "" if plain == "." else plain]
+
+    def _folder(self, path: Place) -> str:
+        """A folder as names spell it."""
+        spelled = self._spellings(path)
+        return next((name for name in spelled if self.index.has(Filter(name))), spelled[0])
 
     # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -175,134 +368,171 @@ class Collection:
         thorough: bool = False,
         metric: Any = None,
         aligner: Any = None,
-        under: str | os.PathLike[str] | None = None,
+        under: Place | None = None,
         label: str | None = None,
-        leave_out: Sequence[str | os.PathLike[str]] = (),
+        leave_out: Sequence[Place] = (),
         on_stage: OnStage | None = None,
     ) -> Result:
         """The k photos that most probably show what the query shows, each with its reasons.
 
-        `query`: a picture, several of the same thing, a folder of such, or a video. `shortlist` candidates are found by
-        embedding; `rerank` orders them by transport between their parts, under `metric` (None: the identity; a matrix,
-        or a fitted `likewise.sets.WassersteinLMNN`); the best `verify` of them are looked at pixel by pixel
-        (`thorough`: views are searched, seconds each) and ordered by how probable it is that they show the same.
-        `leave_out` names photos that are no answer, such as the query's own file where it is one of the collection.
-        `on_stage(name, hits)` is told of each stage.
-        With rerank=False and verify=0 this is the gallery's own ranking.
+        With rerank=False and verify=0 this is the ranking of the shortlist, by embedding alone.
+
+        Parameters
+        ----------
+        query : image, list of images, folder or video
+            What is looked for; several images are of the same thing.
+        k : int
+            How many hits are given.
+        shortlist : int
+            How many candidates are found by embedding.
+        rerank : bool
+            Order them by local similarity: the transport between their parts under `metric`.
+        verify : int
+            How many of the best are verified by matches, and ordered by how probable it is that they show the same.
+        thorough : bool
+            Search over views when verifying, which takes seconds each.
+        metric : array (d, d) or fitted WassersteinLMNN, optional
+            The metric of re-ranking; by default the identity.
+        aligner : object with .both(a, b), optional
+            What gives the flow of verification; by default the shipped network.
+        under : path, optional
+            Only photos below this folder.
+        label : str, optional
+            Only photos whose own folder has this name.
+        leave_out : sequence of paths
+            Photos that are no answer, such as the query's own file.
+        on_stage : callable, optional
+            Called as on_stage(name, hits) after each stage.
+
+        Returns
+        -------
+        Result
+            The hits, best first.
+
+        Raises
+        ------
+        InputError
+            Where a number is out of its bounds, or a filter leaves no photo.
         """
-        _check(k, shortlist, verify)
-        asked, clock, notes = shots(query), _Clock(), list[str]()
+        for name, value, least in (("k", k, 1), ("shortlist", shortlist, 1), ("verify", verify, 0)):
+            _check_number(name, value, least)
+        asked, seconds, notes = shots(query), dict[str, float](), list[str]()
         if asked.of > len(asked):
-            notes.append(f"query: {len(asked)} of its {asked.of} pictures, evenly taken")
-        told: OnStage = on_stage or (lambda name, hits: None)
-        with clock("shortlist"):
+            notes.append(f"query: {len(asked)} of its {asked.of} images, evenly taken")
+        tell: OnStage = on_stage or (lambda name, hits: None)
+        with _timed(seconds, "shortlist"):
             many = max(k, shortlist if rerank or verify else k)
-            hits, views = self._shortlist(asked, many, under, label, {os.path.realpath(p) for p in leave_out})
-        told("shortlist", hits)
+            hits, views = shortlist_hits(self, asked, many, under=under, label=label, leave_out=leave_out)
+        tell("shortlist", hits)
         if rerank and hits:
-            with clock("re-rank"):
-                hits, said = self._reranked(hits, views, metric)
-            notes += said
-            told("re-rank", hits)
+            with _timed(seconds, "re-rank"):
+                hits, note = rerank_hits(self, hits, views, metric)
+            notes += note
+            tell("re-rank", hits)
         hits = [hit.judged(judge()) for hit in hits]
         if verify and hits:
-            with clock("verify"):
-                hits, said = _verified(asked, hits, verify, thorough, aligner)
-            notes += said
-            told("verify", hits)
-        ranked = tuple(replace(hit, rank=i) for i, hit in enumerate(hits[:k], start=1))
-        return Result(asked, ranked, self.place, tuple(clock.seconds), clock.seconds, tuple(notes))
+            with _timed(seconds, "verify"):
+                hits, note = verify_hits(asked.shots, hits, verify, thorough=thorough, aligner=aligner)
+            notes += note
+            tell("verify", hits)
+        best = tuple(replace(hit, rank=i) for i, hit in enumerate(hits[:k], start=1))
+        return Result(asked, best, self.place, tuple(seconds), seconds, tuple(notes))
+
+    def nearest(
+        self, embeddings: Any, k: int = 10, *, under: Place | None = None, label: str | None = None
+    ) -> list[list[Hit]]:
+        """The k photos nearest to each of some embeddings (n, dim), such as `model.embed` gives."""
+        _check_number("k", k, 1)
+        queries, dim = embedding.floats(embeddings, "embeddings: got"), self.about.dim
+        if queries.ndim != 2 or queries.shape[1] != dim:
+            raise ShapeError(f"embeddings: expected (n, {dim}), got shape {queries.shape}")
+        which = Filter(None if under is None else self._folder(under), label)
+        if not len(self) or not len(queries):
+            return [[] for _ in queries]
+        if not self.index.has(which):
+            raise InputError(self._nothing(which))
+        units = embedding.unit_rows(queries, len(queries), "embeddings: got")
+        answers = self.index.nearest(units, min(k, len(self)), which)
+        return [[Hit(self.path_of(n), i, d) for i, (n, d) in enumerate(one, 1)] for one in answers]
+
+    def parts(self, paths: Sequence[Place]) -> Int8[np.ndarray, "n cells width"] | None:
+        """What photos show where (`likewise.images.parts`): as kept, or made now from their files.
+
+        None where the model has no such map. A file that cannot be read any more gives zeros.
+        """
+        model = self.model
+        if not isinstance(model, Embedder) or model.part_shape is None:
+            return None
+        names = [self.name_of(p) for p in paths]
+        kept = dict(self.index.parts(names))
+        missing = [(n, Path(p)) for n, p in zip(names, paths, strict=True) if n not in kept]
+        if missing:
+            _, made, read, _ = embedding.embed_files_with_parts(model, [p for _, p in missing])
+            kept |= {missing[i][0]: one for i, one in zip(read, made, strict=True)}
+        nothing = np.zeros(model.part_shape, np.int8)
+        return np.array([kept.get(n, nothing) for n in names], np.int8).reshape(len(names), *model.part_shape)
+
+    def signatures(self, paths: Sequence[Place]) -> list[Signature]:
+        """What photos of the collection show where, as the sets that re-ranking compares: to learn a metric from."""
+        kept = self.parts(list(paths))
+        if kept is None:
+            raise InputError(f"model: {self.about.model} has no map of an image's parts")
+        return [signature(one) for one in kept]
 
     def duplicates(self, *, progress: bool = False) -> list[list[str]]:
         """Groups of photos that are copies of one another: saved again, resized, slightly cropped or relit."""
-        from likewise.search.duplicates import groups
+        return duplicates.groups(self, progress=progress)
 
-        return groups(self.gallery, progress=progress)
-
-    def signatures(self, paths: Sequence[str | os.PathLike[str]]) -> list[Signature]:
-        """What photos of the collection show where, as the sets that re-ranking compares: to learn a metric from."""
-        kept = self.gallery.parts(list(paths))
-        if kept is None:
-            raise InputError(f"model: {self.gallery.store.about.model} has no map of a picture's parts")
-        return [parts.signature(one) for one in kept]
-
-    def _shortlist(
-        self, query: Query, many: int, under: Any, label: str | None, left: set[str]
-    ) -> tuple[list[Found], Any]:
-        """The nearest by embedding to any shot, each with the shot it is nearest to; and the shots' parts."""
-        model = self.gallery.model
-        if isinstance(model, Embedder) and model.part_shape is not None:
-            rows, views = model.embed_with_parts(list(query.shots))
-        else:
-            from likewise.images.embedding import embed_pictures
-
-            rows, views = embed_pictures(model, list(query.shots)), None
-        nearest: dict[str, Found] = {}
-        for i, found in enumerate(self.gallery.search_rows(rows, many + len(left), under=under, label=label)):
-            for hit in found:
-                if left and os.path.realpath(hit.path) in left:
-                    continue
-                if hit.path not in nearest or hit.distance < nearest[hit.path].distance:
-                    nearest[hit.path] = Found(hit.path, 0, hit.distance, i)
-        ordered = sorted(nearest.values(), key=lambda f: f.distance) if len(query) > 1 else list(nearest.values())
-        return [replace(f, rank=i) for i, f in enumerate(ordered[:many], start=1)], views
-
-    def _reranked(self, hits: list[Found], views: Any, metric: Any) -> tuple[list[Found], list[str]]:
-        """The same by transport; those whose parts are not known come last, as they were."""
-        kept = None if views is None else self.gallery.parts([h.path for h in hits])
-        if kept is None:
-            return hits, [f"not re-ranked: {self.gallery.store.about.model} has no map of a picture's parts"]
-        matrix = parts.check_metric(metric, int(kept.shape[2]))
-        values, which = parts.best_transports(views, kept, matrix)
-        named = [
-            replace(hit, transport=float(v), shot=int(s), parts=(views[s], kept[i]), metric=matrix)
-            if np.isfinite(v)
-            else hit
-            for i, (hit, v, s) in enumerate(zip(hits, values, which, strict=True))
-        ]
-        return [named[i] for i in parts.order(values)], []
+    def _nothing(self, which: Filter) -> str:
+        """What to say of a filter that leaves no photo."""
+        names = list(self.index.names())
+        if which.under is not None and not self.index.has(Filter(which.under)):
+            folders = sorted({n.partition("/")[0] for n in names if "/" in n.removeprefix("/")})
+            return f"under: no photo of the index lies below {which.under!r}; {_known(which.under, folders)}"
+        labels = sorted({label_of(n) for n in names} - {""})
+        return f"label: no photo that takes part has the label {which.label!r}; {_known(str(which.label), labels)}"
 
 
-class _Clock:
-    """Seconds of each stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.seconds[stage] = time.perf_counter() - began
+def _known(wanted: str, names: Sequence[str]) -> str:
+    if near := difflib.get_close_matches(wanted, names, n=1):
+        return f"did you mean {near[0]!r}?"
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return f"there are: {shown}" if names else "there are none"
 
 
-def _check(k: object, shortlist: object, verify: object) -> None:
-    for name, value, least in (("k", k, 1), ("shortlist", shortlist, 1), ("verify", verify, 0)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
+def _check_kind(kind: str | None, recall: float | None) -> None:
+    if kind is not None and kind not in KINDS:
+        raise InputError(f"kind: expected one of {', '.join(KINDS)}, got {kind!r}")
+    if recall is not None and (not isinstance(recall, float) or not 0 < recall <= 1):
+        raise InputError(f"recall: expected a number above 0 and up to 1, got {recall!r}")
 
 
-def _verified(
-    query: Query, hits: list[Found], many: int, thorough: bool, aligner: Any
-) -> tuple[list[Found], list[str]]:
-    """The first `many` with what their pixels say, the most probable first; then those that could not be looked at."""
-    chosen, verifiers = hits[:many], dict[int, Verifier | LikewiseError]()
-    for shot in {hit.shot for hit in chosen}:
-        try:
-            verifiers[shot] = Verifier(query.shots[shot], aligner=aligner, thorough=thorough)
-        except LikewiseError as error:  # too narrow, say: then it is found, but not verified
-            verifiers[shot] = error
+def _check_number(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
 
-    def look(hit: Found) -> Evidence | str:
-        verifier = verifiers[hit.shot]
-        if isinstance(verifier, LikewiseError):
-            return f"{hit.path}: not verified: query: {verifier}"
-        try:
-            return verifier(hit.path)
-        except LikewiseError as error:
-            return f"{hit.path}: not verified: {error}"
 
-    seen = in_parallel(look, chosen)
-    judged = [h if isinstance(e, str) else h.judged(judge(), e) for h, e in zip(chosen, seen, strict=True)]
-    judged.sort(key=lambda h: (h.evidence is None, -h.probability))
-    return [*judged, *hits[many:]], [e for e in seen if isinstance(e, str)]
+def _dim(model: Embeds) -> int:
+    """The length of a model's embeddings; a model that does not say is tried on a grey square."""
+    said = getattr(model, "dim", None)
+    return said if isinstance(said, int) else int(np.shape(model.embed([np.full((8, 8, 3), 127, np.uint8)]))[-1])
+
+
+def _several(paths: Paths) -> list[Place]:
+    return [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+
+
+def _listed(paths: Paths) -> tuple[list[Path], list[Any]]:
+    """The images among files and below folders, and what only has an image's name."""
+    files, odd = list[Path](), list[Any]()
+    for path in map(Path, _several(paths)):
+        images, others = embedding.listing(path) if path.is_dir() else ([path], [])
+        files, odd = files + images, odd + others
+    return files, odd
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - began

@@ -2,22 +2,26 @@
 
 Pairs whose rows are near are candidates. Their parts are compared place by place: the mean over cells of the cosine of
 part i of one and part i of the other. From EQUAL on they are copies, below UNLIKE they are not. Between, features
-decide: most matches agree on a homography that only scales and shifts, and keeps the frame in its place; another view
-of the same thing bends it. Pictures that hardly have features are copies from ALIKE on.
+decide: most matches are inliers of a homography that only scales and shifts, and keeps the frame in its place; another
+view of the same thing bends it. Images that hardly have features are copies from ALIKE on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from likewise.errors import LikewiseError
-from likewise.images.gallery import Gallery
 from likewise.images.parts import directions
-from likewise.search.evidence import comparable
+from likewise.pixels.matching import raw
+from likewise.search.verify import comparable
 from likewise.store import run as runs
+
+if TYPE_CHECKING:
+    from likewise.search.collection import Collection
 
 NEAR = 0.65
 """Rows farther apart than this are not of copies."""
@@ -28,45 +32,46 @@ BENT = 0.02
 much the scales along both sides may differ."""
 UNLIKE = 0.6
 """Mean cosine below which features are not asked."""
-OVERLAP, AGREE, LEAST = 0.75, 0.5, 15
-"""By features: the share of both frames that the other covers, of matches that agree, and the fewest of these."""
+OVERLAP, INLIERS, LEAST = 0.75, 0.5, 15
+"""By features: the share of both frames that the other covers, of matches that are inliers, and the fewest of these."""
 SIDE, MOST, RATIO = 320, 500, 0.85
 """Longest side at which features are found, how many, and Lowe's test between them: copies pass it with ease."""
 NEIGHBOURS, BLOCK = 16, 256
 """Candidates of each photo, and photos that are looked up at a time."""
 
 
-def groups(gallery: Gallery, *, progress: bool = False) -> list[list[str]]:
+def groups(collection: Collection, *, progress: bool = False) -> list[list[str]]:
     """The groups of copies, each and all in the order of paths."""
-    paths = sorted(gallery)
+    paths = sorted(collection)
     place = {path: i for i, path in enumerate(paths)}
     joined = np.arange(len(paths))
     with runs.progress(len(paths), "near-duplicates", show=progress) as advance:
-        for path, near in _neighbours(gallery, paths):
+        for path, near in _neighbours(collection, paths):
             for other in near:
-                i, j = place[path], place[other]
-                if joined[i] != joined[j] and copies(gallery, path, other):
+                i, j = place[path], place.get(other, place[path])
+                if joined[i] != joined[j] and copies(collection, path, other):
                     joined[joined == joined[j]] = joined[i]
             advance()
-    found: dict[int, list[str]] = {}
-    for path, group in zip(paths, joined.tolist(), strict=True):
-        found.setdefault(group, []).append(path)
-    return sorted(group for group in found.values() if len(group) > 1)
+    by_number: dict[int, list[str]] = {}
+    for path, number in zip(paths, joined.tolist(), strict=True):
+        by_number.setdefault(number, []).append(path)
+    return sorted(group for group in by_number.values() if len(group) > 1)
 
 
-def _neighbours(gallery: Gallery, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _neighbours(collection: Collection, paths: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Each photo with those whose rows are near, itself left out."""
     for start in range(0, len(paths), BLOCK):
         some = paths[start : start + BLOCK]
-        kept = gallery.store.rows([gallery.name_of(p) for p in some])
-        rows = np.stack([kept[gallery.name_of(p)] for p in some])
-        for path, hits in zip(some, gallery.search_rows(rows, NEIGHBOURS), strict=True):
+        kept = collection.index.vectors([collection.name_of(p) for p in some])
+        some = [p for p in some if collection.name_of(p) in kept]
+        rows = np.stack([kept[collection.name_of(p)] for p in some]) if some else np.empty((0, collection.about.dim))
+        for path, hits in zip(some, collection.nearest(rows, NEIGHBOURS), strict=True):
             yield path, [h.path for h in hits if h.path != path and h.distance <= NEAR]
 
 
-def copies(gallery: Gallery, a: str, b: str) -> bool:
+def copies(collection: Collection, a: str, b: str) -> bool:
     """Whether two photos are copies of one another."""
-    kept = gallery.parts([a, b])
+    kept = collection.parts([a, b])
     if kept is not None:
         cosine = alignment(kept[0], kept[1])
         if cosine >= EQUAL:
@@ -87,14 +92,12 @@ def alignment(a: NDArray[np.int8], b: NDArray[np.int8]) -> float:
 
 
 def same_frame(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool | None:
-    """Whether matches agree that one picture is the other, scaled and shifted a little; None where they are too few."""
-    from likewise.pixels.matching import raw
-
+    """Whether matches say that one image is the other, scaled and shifted a little; None where they are too few."""
     matches = raw(a, b, ratio=RATIO, most=MOST)
     if len(matches) < LEAST:
         return None
     model = matches.homography(px=2.0)
-    if model.matrix is None or model.n < LEAST or model.n < AGREE * len(matches):
+    if model.matrix is None or model.n < LEAST or model.n < INLIERS * len(matches):
         return False
     H, sizes = np.asarray(model.matrix), (a.shape[:2], b.shape[:2])
     if abs(np.linalg.det(H)) < 1e-9:

@@ -1,8 +1,9 @@
-"""What a search found, stage by stage, with the reasons."""
+"""What a search gives: hits with their reasons, best first, as JSON, as a picture and as a page."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,33 +11,97 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from likewise import inputs, media, plot
+from likewise.errors import LikewiseError
+from likewise.images.model import Skipped
+from likewise.nn.backbone import crop
+from likewise.plot.report import Card, Page, Picture, Section, inline
+from likewise.search import rerank
 from likewise.search.verdict import Judge, Verdict, word
+from likewise.sets.compare import SetComparison
 
 if TYPE_CHECKING:
-    from likewise.search.evidence import Evidence
-    from likewise.search.queries import Query
-    from likewise.sets.compare import SetComparison
+    from likewise.search.shortlist import Query
+    from likewise.search.verify import Evidence
+
+SIDE = 320
+"""Longest side of an image on the page, in pixels; of one that explains, twice that."""
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """What a build, update or addition did to an index.
+
+    Attributes
+    ----------
+    added, updated, unchanged, removed : int
+        Photos that are new, embedded again as their files had changed, left as they were, taken out.
+    skipped : tuple of Skipped
+        What could not be read, with the reasons.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> print(lw.search.IndexReport(added=3))
+    3 added, 0 updated, 0 unchanged, 0 removed, 0 unreadable
+    """
+
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    skipped: tuple[Skipped, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        counts = f"{self.added} added, {self.updated} updated, {self.unchanged} unchanged, {self.removed} removed"
+        return f"{counts}, {len(self.skipped)} unreadable"
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """A picture that was found, and why.
+class Hit:
+    """A photo that a search gives, and why.
 
-    `distance` is that of the embeddings (`likewise.images`), `transport` that of the parts (`likewise.sets`), None
-    where it was not asked for; `evidence` is what the pixels say (`likewise.pixels`), None where they were not looked
-    at. `probability` is that it shows the same, `shot` the one of the query's pictures that is nearest to it, `metric`
-    the one that `transport` was measured under, None for the identity.
+    Attributes
+    ----------
+    path : str
+        The photo's file.
+    rank : int
+        Its place among the hits, from 1 on.
+    distance : float
+        ‖x − y‖ of the embeddings (`likewise.images`), 0 (same) to 2.
+    local_distance : float or None
+        The transport between the parts of both (`likewise.sets`); None where that was not asked for.
+    evidence : Evidence or None
+        What the pixels say (`likewise.pixels`); None where they were not verified.
+    probability : float
+        That both show the same; `verdict` is its word.
+    shot : int
+        Which image of the query is nearest to it.
+    metric : array (d, d) or None
+        What `local_distance` was measured under; None is the identity.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> hit = lw.search.Hit("photos/cat.jpg", rank=1, distance=0.2, probability=0.97)
+    >>> hit.name, hit.verdict
+    ('cat.jpg', 'same')
     """
 
     path: str
     rank: int
     distance: float
     shot: int = 0
-    transport: float | None = None
+    local_distance: float | None = None
     evidence: Evidence | None = field(default=None, repr=False)
     probability: float = 0.0
     parts: tuple[NDArray[np.int8], NDArray[np.int8]] | None = field(default=None, repr=False)
     metric: NDArray[np.float64] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The file's own name."""
+        return Path(self.path).name
 
     @property
     def verdict(self) -> Verdict:
@@ -44,49 +109,53 @@ class Found:
         return word(self.probability)
 
     def plan(self) -> SetComparison | None:
-        """The plan between the parts of the query and of this picture; None where they are not known."""
-        from likewise.search.parts import plan
+        """The plan between the parts of the query and of this photo; None where they are not known."""
+        return None if self.parts is None else rerank.plan(*self.parts, self.metric)
 
-        return None if self.parts is None else plan(*self.parts, self.metric)
-
-    def judged(self, judge: Judge, evidence: Evidence | None = None) -> Found:
+    def judged(self, judge: Judge, evidence: Evidence | None = None) -> Hit:
         """The same with a probability, and with evidence where there is any.
 
-        The transport distance counts under the identity only: that is what the verdict was fitted on.
+        The local distance counts under the identity only: that is what the verdict was fitted on.
         """
         seen = self.evidence if evidence is None else evidence
-        transport = self.transport if self.metric is None else None
-        return replace(self, evidence=seen, probability=judge.probability(self.distance, transport, seen))
+        local = self.local_distance if self.metric is None else None
+        return replace(self, evidence=seen, probability=judge.probability(self.distance, local, seen))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain Python values."""
-        return {
-            "path": self.path,
-            "rank": self.rank,
-            "verdict": self.verdict,
-            "probability": self.probability,
-            "distance": self.distance,
-            "transport": self.transport,
-            "shot": self.shot,
-            "evidence": None if self.evidence is None else self.evidence.to_dict(),
-        }
+        names = ("path", "rank", "verdict", "probability", "distance", "local_distance", "shot")
+        evidence = None if self.evidence is None else self.evidence.to_dict()
+        return {**{name: getattr(self, name) for name in names}, "evidence": evidence}
 
     def words(self) -> str:
         """The reasons in one line."""
         said = [f"{self.verdict} ({self.probability:.0%})", f"distance {self.distance:.3f}"]
-        if self.transport is not None:
-            said.append(f"transport {self.transport:.3f}")
+        if self.local_distance is not None:
+            said.append(f"local distance {self.local_distance:.3f}")
         if self.evidence is not None:
-            said.append(f"{self.evidence.n} of {len(self.evidence.matches)} matches agree")
+            said.append(f"{self.evidence.n} of {len(self.evidence.matches)} matches are inliers")
         return ", ".join(said)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """The hits of one query, best first; `seconds` says how long each stage took, `stages` which there were."""
+    """The hits of one query, best first: a sequence of `Hit`.
+
+    Attributes
+    ----------
+    query : Query
+        The images that were looked for, with their names.
+    hits : tuple of Hit
+    place : str
+        The index that was searched.
+    stages : tuple of str
+        Which stages there were, of "shortlist", "re-rank" and "verify"; `seconds` says how long each took.
+    notes : tuple of str
+        What there is to say besides, such as what could not be verified.
+    """
 
     query: Query
-    hits: tuple[Found, ...]
+    hits: tuple[Hit, ...]
     place: str
     stages: tuple[str, ...]
     seconds: dict[str, float]
@@ -95,17 +164,18 @@ class Result:
     def __len__(self) -> int:
         return len(self.hits)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
 
-    def __getitem__(self, i: int) -> Found:
+    def __getitem__(self, i: int) -> Hit:
         return self.hits[i]
 
     def __repr__(self) -> str:
-        if not self.hits:
-            return "Result(nothing found)"
-        best = self.hits[0]
-        return f"Result({len(self)} hits; first {Path(best.path).name}: {best.words()})"
+        best = f"{len(self)} hits; first {self.hits[0].name}: {self.hits[0].words()}" if self.hits else "no hits"
+        return f"Result({best})"
+
+    def _repr_html_(self) -> str:
+        return "".join(section.html() for section in _sections(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that `to_json` writes."""
@@ -122,25 +192,19 @@ class Result:
         """The result as JSON; with `path`, also written there, atomically."""
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
         if path is not None:
-            from likewise.media import write_text
-
-            write_text(path, text + "\n")
+            media.write_text(path, text + "\n")
         return text
 
     def page(self, path: str | Path) -> Path:
         """A self-contained page with every hit, its verdict and the reasons."""
-        from likewise.search.page import write
-
-        return write([self], Path(path))
+        return write_page([self], Path(path))
 
     def plot(self, path: str | Path | None = None, *, most: int = 8) -> Any:
         """The query and its hits in a row, framed by the verdict. A matplotlib Figure."""
-        from likewise import plot
-
         shown = self.hits[:most]
         judged = {"same": True, "different": False}
         figure = plot.ranking(
-            [self.query.shots[0]],
+            [self.query.shots[0].pixels],
             [[hit.path if Path(hit.path).is_file() else None for hit in shown]],
             right=[[judged.get(hit.verdict) if hit.evidence is not None else None for hit in shown]],
             names=[Path(self.query.names[0]).name],
@@ -150,3 +214,67 @@ class Result:
         if path is not None:
             plot.save(figure, path)
         return figure
+
+
+# ── the page ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def write_page(results: Sequence[Result], path: Path) -> Path:
+    """Write the page of some results."""
+    sections = [section for result in results for section in _sections(result)]
+    asked = f"{len(results)} {'query' if len(results) == 1 else 'queries'}"
+    return Page("likewise search", f"{asked}, the hits of each with the reasons.", {}, sections, wide=True).write(path)
+
+
+def _sections(result: Result) -> Iterator[Section]:
+    query, same = result.query, sum(hit.verdict == "same" for hit in result.hits)
+    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.seconds.items())
+    head = f"{len(result.hits)} hits in {result.place}, {same} of them the same; {spent}."
+    names = ", ".join(Path(n).name for n in query.names[:4]) + ("…" if len(query) > 4 else "")
+    strip = [_picture(shot, name) for shot, name in zip(query.shots[:4], query.names[:4], strict=True)]
+    yield Section(names, [head, *result.notes], strip=strip, cards=[_card(hit) for hit in result.hits])
+    reasons = {f"{hit.rank}. {hit.name}: {hit.words()}": [*_why(hit, result)] for hit in result.hits}
+    if any(reasons.values()):
+        yield Section("Why", details={summary: figures for summary, figures in reasons.items() if figures})
+
+
+def _card(hit: Hit) -> Card:
+    values = {"embedding distance": f"{hit.distance:.3f}"}
+    if hit.local_distance is not None:
+        values["local distance"] = f"{hit.local_distance:.3f}"
+    if hit.evidence is None:
+        values["pixels"] = "not verified"
+    else:
+        values["inliers"] = f"{hit.evidence.n} of {len(hit.evidence.matches)} matches"
+        values["round-trip consistency"] = f"{hit.evidence.cycle_consistency:.0%}"
+    title = f"{hit.rank}. {'/'.join(Path(hit.path).parts[-2:])}"
+    badge = f"{hit.verdict} · {hit.probability:.0%}"
+    return Card(_picture(hit.path, hit.name), title, badge, hit.verdict, values)
+
+
+def _why(hit: Hit, result: Result) -> Iterator[Picture]:
+    """The figures that explain a hit: inliers, the warped hit, the plan between the parts."""
+    evidence = hit.evidence
+    if evidence is None:
+        return
+    if evidence.n:
+        words = f"Inliers of one {evidence.kind}"
+        yield Picture(inline(evidence.plot(title=" ")), words, words)
+        overlay = evidence.overlay()
+        if overlay is not None and hit.verdict != "different":
+            yield Picture(inline(overlay, side=2 * SIDE), "The hit warped to the query", "The hit warped to the query")
+    plan = hit.plan()
+    if plan is not None:
+        try:
+            a, b = (crop(inputs.image(p).pixels) for p in (result.query.shots[hit.shot], hit.path))
+        except LikewiseError:  # the file has gone since it was indexed
+            return
+        words = "Transport plan: each part of the hit in the colours of the query's parts that it received"
+        yield Picture(inline(plot.parts(a, b, plan.plan)), words, words)
+
+
+def _picture(given: Any, name: str) -> Picture:
+    try:
+        return Picture(inline(inputs.image(given).reduced(SIDE), side=SIDE), name)
+    except LikewiseError as error:
+        return Picture("", str(error))

@@ -1,8 +1,8 @@
-"""The verdict: how probable it is that two pictures show the same, by a logistic model of what was measured.
+"""The verdict: how probable it is that two images show the same, by a logistic model of what was measured.
 
-P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the transport
-distance; with evidence also ln(max(n, 15) / 15) of the n matches that agree (so many agree by chance), their share of
-all matches, and the share of pixels that comes home. Where the matches alone make it at least 90 %, nothing outvotes
+P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the local
+distance; with evidence also ln(max(n, 15) / 15) of the n inliers (so many there are by chance), their share of all
+matches, and the cycle consistency of the flow. Where the matches alone make it at least 90 %, nothing outvotes
 them: a photo turned on its side is far away by every distance, and the same. The coefficients were fitted by
 `benchmarks/search_verdict.py` (weights/search-verdict.md says on what).
 """
@@ -22,35 +22,50 @@ import numpy as np
 from likewise.errors import FileError
 
 if TYPE_CHECKING:
-    from likewise.search.evidence import Evidence
+    from likewise.search.verify import Evidence
 
 Verdict = Literal["same", "different", "unsure"]
 SAME, DIFFERENT = 0.9, 0.1
 """From the first probability on the verdict is "same"; up to the second it is "different"."""
 CHANCE = 15
-"""Matches of pictures that have nothing in common agree on some geometry in such numbers."""
+"""Matches of images that have nothing in common are inliers of some geometry in such numbers."""
 WEIGHTS = Path(__file__).parents[1] / "weights" / "search-verdict.json"
 
 
-def measured(distance: float, transport: float | None, evidence: Evidence | None) -> tuple[str, list[float]]:
+def measured(distance: float, local: float | None, evidence: Evidence | None) -> tuple[str, list[float]]:
     """What the model is given: which of its parts, and x."""
-    known = transport is not None and math.isfinite(transport)
-    seen = [distance, float(transport)] if known and transport is not None else [distance]
+    known = local is not None and math.isfinite(local)
+    seen = [distance, float(local)] if known and local is not None else [distance]
     name = "transport" if known else "distance"
     if evidence is None:
         return name, seen
-    return f"{name}+evidence", [*seen, math.log(max(evidence.n, CHANCE) / CHANCE), evidence.share, evidence.home]
+    return f"{name}+evidence", [
+        *seen,
+        math.log(max(evidence.n, CHANCE) / CHANCE),
+        evidence.share,
+        evidence.cycle_consistency,
+    ]
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Probabilities from coefficients: for each part of the model (b, w₁, w₂ …)."""
+    """Probabilities from coefficients: for each part of the model (b, w₁, w₂ …).
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> judge = lw.search.Judge({"distance": [4.0, -8.0]})
+    >>> round(judge.probability(0.5), 2)
+    0.5
+    """
 
     parts: Mapping[str, Sequence[float]]
 
-    def probability(self, distance: float, transport: float | None = None, evidence: Evidence | None = None) -> float:
+    def probability(
+        self, distance: float, local_distance: float | None = None, evidence: Evidence | None = None
+    ) -> float:
         """P that both show the same."""
-        name, x = measured(distance, transport, evidence)
+        name, x = measured(distance, local_distance, evidence)
         whole = self._of(name, x)
         if evidence is None:
             return whole

@@ -74,6 +74,11 @@ def register(name: str, home: str) -> None:
 
 def save(model: Storable, path: str | Path) -> None:
     """Write a model to one file; nothing is left half-written."""
+    media.write_bytes(path, pack(model))
+
+
+def pack(model: Storable) -> bytes:
+    """A model as the bytes that `save` writes."""
     name = _name(type(model))
     if not isinstance(model, Storable):
         raise InputError(f"model: {name} has no state() and from_state(), so it cannot be saved")
@@ -85,12 +90,20 @@ def save(model: Storable, path: str | Path) -> None:
     from likewise import __version__
 
     whole = {"format": FORMAT, "likewise": __version__, "class": name, "header": header}
-    write(path, arrays, whole)
+    return encode(arrays, whole)
 
 
 def load(path: str | Path) -> Any:
     """The model in a file that `save` wrote. A damaged, foreign or hostile file is a FileError."""
-    arrays, whole = read(path)
+    return _made(*read(path), path)
+
+
+def unpack(data: bytes, where: str | Path) -> Any:
+    """The model in the bytes that `pack` gave; what is wrong with them is a FileError that starts with `where`."""
+    return _made(*decode(data, where), where)
+
+
+def _made(arrays: Arrays, whole: dict[str, JSON], path: str | Path) -> Any:
     cls = _class(whole, path)
     bad = _not_finite(arrays, cls)
     if bad is not None:

@@ -16,7 +16,6 @@ from sklearn.manifold import TSNE
 from likewise import media, pixels, samples
 from likewise.errors import InputError, RequestError
 from likewise.images import default
-from likewise.images.stores import places
 from likewise.plot.flows import warp
 from likewise.plot.report import inline
 from likewise.search import Collection, pair
@@ -67,7 +66,7 @@ class ImagesTab:
     def _describe(self, place: str) -> str:
         if not place:
             return "Places cut out of photographs that come with scikit-image and scikit-learn."
-        indexed = "://" in place or places.exists(place)
+        indexed = "://" in place or Collection.exists(place)
         return f"{'An index' if indexed else 'A folder, indexed when it is first opened'}: {place}"
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -82,16 +81,15 @@ class ImagesTab:
             listed = [(p, p.relative_to(folder).as_posix()) for p in evenly(files, MAX_SHOWN)]
             work.partial(self._answer(name, len(files), listed, f"{len(files)} images, being indexed"))
         collection = self._at_work(work, name, update=True)
-        gallery = collection.gallery
         work.report("drawing the map", 0.9)
-        names = sorted(gallery.store.names())
-        rows = dict(sorted(gallery.store.rows(evenly(names, MAX_SHOWN)).items()))
+        names = sorted(collection.index.names())
+        rows = dict(sorted(collection.index.vectors(evenly(names, MAX_SHOWN)).items()))
         spots = lay_out(np.array(list(rows.values())))
         work.check()
         few = "" if len(rows) == len(names) else f"; {len(rows)} of them shown"
         bad = f"; {len(collection.report.skipped)} cannot be read" if collection.report.skipped else ""
-        listed = [(gallery.path_of(n), n) for n in rows]
-        words = f"{len(names)} images, {gallery.store.about.model}{few}{bad}"
+        listed = [(collection.path_of(n), n) for n in rows]
+        words = f"{len(names)} images, {collection.about.model}{few}{bad}"
         answer = self._answer(name, len(names), listed, words)
         for image, (x, y) in zip(answer["pictures"], spots, strict=True):
             image.update(x=float(x), y=float(y))
@@ -119,7 +117,7 @@ class ImagesTab:
         place = self._sources[name]
         if not place:
             return self._written("places", samples.gallery)
-        return None if "://" in place or places.exists(place) else Path(place).absolute()
+        return None if "://" in place or Collection.exists(place) else Path(place).absolute()
 
     def _at_work(self, work: Work, name: str, *, update: bool = False) -> Any:
         """The collection of a source; `update` brings the index of a folder up to date."""
@@ -137,7 +135,7 @@ class ImagesTab:
         elif update and folder is not None:
             self._groups.pop(name, None)
             collection = self._collections[name]
-            with watch(collection.gallery.model, work, "indexing", len(media.images(folder))):
+            with watch(collection.model, work, "indexing", len(media.images(folder))):
                 collection.update()
         return self._collections[name]
 
@@ -184,7 +182,7 @@ class ImagesTab:
             "picture": image.to_dict(),
             "name": image.name,
             "distance": hit.distance,
-            "transport": hit.transport,
+            "local_distance": hit.local_distance,
             "probability": hit.probability if judged else None,
             "verdict": hit.verdict if judged else None,
             "inliers": None if hit.evidence is None else hit.evidence.n,
@@ -203,7 +201,7 @@ class ImagesTab:
         work.report("drawing", 0.9)
         return {
             "why": inline(evidence.plot(title=" ")) if evidence.n else None,
-            "warp": self.store.publish(aligner.warp(evidence.pictures[1])),
+            "warp": self.store.publish(aligner.warp(evidence.images[1])),
             "inliers": evidence.n,
             "matches": len(evidence.matches),
             "probability": judged.probability,
@@ -227,7 +225,7 @@ class ImagesTab:
         return {"groups": [[self._link(collection, path).id for path in group] for group in self._groups[name]]}
 
     def _link(self, collection: Any, path: str) -> SessionImage:
-        return self.store.link(path, collection.gallery.name_of(path))
+        return self.store.link(path, collection.name_of(path))
 
     def close(self) -> None:
         """Close the indexes."""
@@ -258,7 +256,7 @@ def _explain(evidence: Any) -> str:
         return f"The two have nothing in common: {evidence.reason or 'no geometry has enough inliers'}."
     return (
         f"{evidence.n} of {len(evidence.matches)} matches are inliers of {MODELS[evidence.kind]}; "
-        f"{evidence.home:.0%} of the query's pixels are round-trip consistent."
+        f"{evidence.cycle_consistency:.0%} of the query's pixels are round-trip consistent."
     )
 
 

@@ -260,7 +260,7 @@ export function mount(panel) {
         "dl.hit-figures",
         {},
         h("div", {}, h("dt", {}, "distance"), h("dd", {}, figure(hit.distance))),
-        h("div", {}, h("dt", { title: "Sinkhorn divergence between local features: smaller is closer" }, "local similarity"), h("dd", {}, figure(hit.transport))),
+        h("div", {}, h("dt", { title: "Sinkhorn divergence between local features: smaller is closer" }, "local distance"), h("dd", {}, figure(hit.local_distance))),
       ),
       h(
         "div.hit-foot",

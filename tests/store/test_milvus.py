@@ -1,11 +1,9 @@
-"""The same gallery on Milvus (milvus-lite): the same calls, the same results as in a folder."""
+"""The same index on Milvus (milvus-lite): the same calls, the same results as in a folder."""
 
 from __future__ import annotations
 
-import builtins
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ import numpy as np
 import pytest
 
 from likewise.errors import FileError, InputError, MissingExtra
-from likewise.images.gallery import Added, Gallery
-from likewise.images.stores import Filter, Record
-from likewise.images.stores.milvus import MilvusStore, parse
+from likewise.search import Collection, IndexReport
+from likewise.store.index import Filter, Record
+from likewise.store.milvus import MilvusIndex, parse
 from worlds.galleries import DIM, Patches, album, brute, paint
 
 pytest.importorskip("milvus_lite", reason="pip install 'likewise[test]'")
@@ -43,44 +41,51 @@ def files(root: Path) -> list[Path]:
     return sorted(root.rglob("*.png"))
 
 
+def ranking(collection: Collection, query: Any, k: int, **keywords: Any) -> list[tuple[str, float, int]]:
+    return [(h.path, h.distance, h.rank) for h in collection.search(query, k, rerank=False, verify=0, **keywords)]
+
+
 def test_results_equal_those_of_a_folder_and_of_a_loop(tmp_path: Path, address: str) -> None:
     photos, model = album(tmp_path / "photos"), Patches()
     query = paint(tmp_path / "query.png", 99)
-    with Gallery.build(model, photos, address) as there, Gallery.build(model, photos, tmp_path / "g") as here:
-        assert there.report == Added(24, 0, 0)
+    with (
+        Collection.build(photos, address, model=model) as there,
+        Collection.build(photos, tmp_path / "g", model=model) as here,
+    ):
+        assert there.report == IndexReport(24, 0, 0)
         assert len(there) == 24
         for keywords in ({}, {"label": "kind1"}, {"under": "deep"}, {"under": photos / "deep", "label": "kind3"}):
             for k in (1, 5, 100):
-                assert there.search(query, k, **keywords) == here.search(query, k, **keywords), keywords
+                assert ranking(there, query, k, **keywords) == ranking(here, query, k, **keywords), keywords
         want = brute(model, query, files(photos), 24)
-        assert [h.path for h in there.search(query, 24)] == [p for p, _ in want]
-        assert there.search([query, files(photos)[0]], 3) == here.search([query, files(photos)[0]], 3)
-        for keywords, said in (({"label": "kind7"}, "label: no picture"), ({"under": "no"}, "under: no picture")):
+        assert [path for path, _, _ in ranking(there, query, 24)] == [p for p, _ in want]
+        assert ranking(there, [query, files(photos)[0]], 3) == ranking(here, [query, files(photos)[0]], 3)
+        for keywords, said in (({"label": "kind7"}, "label: no photo"), ({"under": "no"}, "under: no photo")):
             with pytest.raises(InputError, match=said):
-                there.search(query, **keywords)
+                ranking(there, query, 3, **keywords)
         assert there.check() == []
         assert set(there) == set(here)
-        assert repr(there) == "Gallery(24 pictures, patches, milvus flat)"
+        assert there.describe()["kind"] == "milvus flat"
 
 
 def test_add_change_remove_reopen(tmp_path: Path, address: str) -> None:
     photos = album(tmp_path / "photos", classes=2, each=4)
-    Gallery.build(Patches(), photos, address).close()
-    gallery = Gallery.open(address, Patches())
-    assert gallery.add(photos) == Added(0, 0, 8)
+    Collection.build(photos, address, model=Patches()).close()
+    collection = Collection.open(address, Patches())
+    assert collection.add(photos) == IndexReport(0, 0, 8)
     paint(files(photos)[1], 555)
     paint(photos / "new.png", 77)
-    assert gallery.add(photos) == Added(1, 1, 7)
-    assert len(gallery) == 9
-    assert gallery.search(files(photos)[1])[0].distance == 0.0
-    assert files(photos)[1] in gallery
-    assert gallery.remove(files(photos)[1]) == 1
-    assert files(photos)[1] not in gallery
-    assert gallery.remove([photos / "deep", "none"]) == 3
+    assert collection.add(photos) == IndexReport(1, 1, 7)
+    assert len(collection) == 9
+    assert ranking(collection, files(photos)[1], 1)[0][1] == 0.0
+    assert files(photos)[1] in collection
+    assert collection.remove(files(photos)[1]) == 1
+    assert files(photos)[1] not in collection
+    assert collection.remove([photos / "deep", "none"]) == 3
     (photos / "new.png").unlink()
-    assert gallery.prune() == 1
-    gallery.close()
-    with Gallery.open(address, Patches()) as again:
+    assert collection.update(photos / "kind0").removed == 1
+    collection.close()
+    with Collection.open(address, Patches()) as again:
         assert sorted(again) == [str(p) for p in files(photos / "kind0")]
 
 
@@ -89,10 +94,10 @@ def test_ties_come_in_the_order_of_paths(tmp_path: Path, address: str) -> None:
     one = files(photos)[0]
     for i in range(30):
         shutil.copy(one, photos / f"n{i:02d}.png")
-    with Gallery.build(Patches(), photos, address) as gallery:
+    with Collection.build(photos, address, model=Patches()) as collection:
         want = [str(p) for p in sorted([one, *photos.glob("n*.png")])]
         for k in (1, 4, 31):
-            assert [h.path for h in gallery.search(one, k)] == want[:k]
+            assert [path for path, _, _ in ranking(collection, one, k)] == want[:k]
 
 
 def test_no_name_can_be_read_as_a_query(tmp_path: Path, address: str) -> None:
@@ -101,50 +106,50 @@ def test_no_name_can_be_read_as_a_query(tmp_path: Path, address: str) -> None:
     odd = ["it's", 'say "x"', "50%_off", "{l}", "a\\b", '" or label != "', os.fsdecode(b"gr\xfc\xdfe")]
     for i, name in enumerate(odd):
         paint(photos / name / f"{name}.png", i)
-    with Gallery.build(Patches(), photos, address) as gallery:
-        assert len(gallery) == len(odd)
+    with Collection.build(photos, address, model=Patches()) as collection:
+        assert len(collection) == len(odd)
         for name in odd:
             path = photos / name / f"{name}.png"
-            assert path in gallery
-            assert [h.path for h in gallery.search(path, label=name)] == [str(path)]
-            assert [h.path for h in gallery.search(path, under=name)] == [str(path)]
-        assert gallery.remove([photos / odd[0], photos / odd[5]]) == 2
-        assert len(gallery) == len(odd) - 2
+            assert path in collection
+            assert [p for p, _, _ in ranking(collection, path, 9, label=name)] == [str(path)]
+            assert [p for p, _, _ in ranking(collection, path, 9, under=name)] == [str(path)]
+        assert collection.remove([photos / odd[0], photos / odd[5]]) == 2
+        assert len(collection) == len(odd) - 2
 
 
 def test_another_model_and_another_collection_are_refused(tmp_path: Path, address: str, server: Path) -> None:
     from pymilvus import MilvusClient
 
     photos = album(tmp_path / "photos", classes=1, each=2)
-    Gallery.build(Patches(), photos, address).close()
+    Collection.build(photos, address, model=Patches()).close()
     with pytest.raises(InputError, match="built with another model"):
-        Gallery.open(address, Patches(digest="d2"))
-    with pytest.raises(InputError, match="holds another gallery"):
-        Gallery.build(Patches(digest="d2"), photos, address)
+        Collection.open(address, Patches(digest="d2"))
+    with pytest.raises(InputError, match="built with another model"):
+        Collection.build(photos, address, model=Patches(digest="d2"))
     with pytest.raises(FileError, match="no such collection"):
-        Gallery.open(f"milvus://{server}/none", Patches())
-    with pytest.raises(InputError, match="kind: a gallery on Milvus is flat"):
-        Gallery.build(Patches(), photos, f"milvus://{server}/other", kind="hnsw")
+        Collection.open(f"milvus://{server}/none", Patches())
+    with pytest.raises(InputError, match="kind: an index on Milvus is flat"):
+        Collection.build(photos, f"milvus://{server}/other", model=Patches(), kind="ivf")
     client = MilvusClient(str(server))
     client.create_collection("strangers", dimension=4)
     client.close()
-    with pytest.raises(FileError, match="not a gallery of likewise"):
-        Gallery.open(f"milvus://{server}/strangers")
+    with pytest.raises(FileError, match="not an index that this likewise writes"):
+        Collection.open(f"milvus://{server}/strangers")
 
 
-def test_entries_that_no_gallery_wrote_are_told(address: str, tmp_path: Path) -> None:
+def test_entries_of_a_stranger_are_told(address: str, tmp_path: Path) -> None:
     photos = album(tmp_path / "photos", classes=1, each=2)
-    with Gallery.build(Patches(), photos, address) as gallery:
-        store = gallery.store
-        assert isinstance(store, MilvusStore)
-        entry = {"label": "", "folders": [], "size": 1, "mtime": 1, "row": np.full(DIM, 9, np.float32)}
-        store.client.insert(store.collection, [{**entry, "id": "x", "name": '"../../etc/passwd"'}])
-        assert gallery.check() == [
+    with Collection.build(photos, address, model=Patches()) as collection:
+        store = collection.index
+        assert isinstance(store, MilvusIndex)
+        entry = {"label": "", "folders": [], "size": 1, "mtime": 1, "vector": np.full(DIM, 9, np.float32)}
+        store._client.insert(store.collection, [{**entry, "id": "x", "name": '"../../etc/passwd"'}])
+        assert collection.check() == [
             f"{address}: 1 entries stand under another's key",
-            f"{address}: 1 rows are not unit vectors",
+            f"{address}: 1 vectors are not of length 1",
         ]
         with pytest.raises(FileError, match="no plain path below the root"):
-            gallery.search(files(photos)[0], 5)
+            ranking(collection, files(photos)[0], 5)
         with pytest.raises(FileError, match="no plain path"):
             store.put([Record("../x", 1, 1)], np.ones((1, DIM), np.float32))
         with pytest.raises(InputError, match=r"k: Milvus gives at most 16,383"):
@@ -175,22 +180,13 @@ def test_addresses() -> None:
 
 
 def test_no_server_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("likewise.images.stores.milvus.PATIENCE", 1)
+    monkeypatch.setattr("likewise.store.milvus.PATIENCE", 1)
     with pytest.raises(FileError, match=r"milvus://127\.0\.0\.1:9/birds: .*connect") as caught:
-        Gallery.open("milvus://me:secret@127.0.0.1:9/birds")
+        Collection.open("milvus://me:secret@127.0.0.1:9/birds")
     assert "secret" not in str(caught.value)
 
 
 def test_without_pymilvus_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def none(name: str, *rest: Any) -> Any:
-        if name.startswith("pymilvus"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    for name in [n for n in sys.modules if n.startswith("pymilvus")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr("importlib.import_module", lambda name: none(name))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'likewise\[milvus\]'"):
-        Gallery.open("milvus://host/birds")
+        Collection.open("milvus://host/birds")

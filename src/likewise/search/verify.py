@@ -1,0 +1,302 @@
+"""The third stage: do two images show the same? One pass of the aligner, matches near its flow, their inliers."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from likewise import inputs, plot
+from likewise.errors import InputError, LikewiseError
+from likewise.images.model import default, in_threads
+from likewise.pixels import matching
+from likewise.pixels.aligner import Aligner, Manner
+from likewise.pixels.aligner import default as default_aligner
+from likewise.pixels.features import detect
+from likewise.pixels.life.inference import Aligned
+from likewise.search.rerank import local_distances
+from likewise.search.result import Hit
+from likewise.search.verdict import judge
+from likewise.types import Matches
+
+Photo = NDArray[np.uint8]
+
+SIDE = 640
+"""Longest side, in pixels, at which images are verified."""
+LOOK = 240
+"""Longest side at which the aligner looks: small is quick, and here also finds more (larger motions fit in)."""
+MOST = 1500
+"""Features of an image."""
+BLANK = 3
+"""An image whose brightest and darkest values lie no farther apart shows nothing."""
+SMALLEST = 64
+"""Pixels of the shorter side; smaller images are enlarged to it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evidence:
+    """What speaks for two images showing the same: matches, the geometry they are inliers of, and cycle consistency.
+
+    Attributes
+    ----------
+    matches : Matches
+        Features of a found again in b, in pixels of the images as they were compared.
+    kind : "homography", "fundamental" or None
+        A plane or a camera that only turned, or two views: whichever has more inliers.
+    matrix : array (3, 3) or None
+    inliers : array (n,) of bool
+        Which matches fit the matrix.
+    cycle_consistency : float
+        The share of a's pixels that the flow takes to b and back to their place.
+    sizes : ((h, w), (h, w))
+        Of the images as they were compared, their longest side at 640 px.
+    reason : str
+        Why there is no geometry, where there is none.
+    images : (array, array)
+        The two as they were compared.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> from likewise import samples
+    >>> cat = samples.photograph("cat")[:200, :240]
+    >>> evidence = lw.search.verify(cat, cat[:, ::-1].copy()[:, ::-1])
+    >>> evidence.kind, evidence.share > 0.9
+    ('homography', True)
+    """
+
+    matches: Matches
+    kind: str | None
+    matrix: NDArray[np.float64] | None
+    inliers: NDArray[np.bool_]
+    cycle_consistency: float
+    sizes: tuple[tuple[int, int], tuple[int, int]]
+    reason: str = ""
+    images: tuple[Photo, Photo] = field(repr=False, default=None)  # type: ignore[assignment]
+
+    @property
+    def n(self) -> int:
+        """How many matches are inliers."""
+        return int(self.inliers.sum())
+
+    @property
+    def share(self) -> float:
+        """The share of matches that are inliers; 0 where there is none."""
+        return float(self.inliers.mean()) if len(self.inliers) else 0.0
+
+    def __repr__(self) -> str:
+        return f"Evidence({self._words()}, round-trip consistency {self.cycle_consistency:.0%})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Counts, the matrix, and the inliers, as plain Python values."""
+        inliers = self.matches.take(self.inliers)
+        return {
+            "matches": len(self.matches),
+            "inliers": self.n,
+            "model": self.kind,
+            "matrix": None if self.matrix is None else self.matrix.tolist(),
+            "cycle_consistency": self.cycle_consistency,
+            "sizes": [list(s) for s in self.sizes],
+            "reason": self.reason,
+            "points": np.round(np.concatenate([inliers.a, inliers.b], axis=1), 2).tolist(),
+        }
+
+    def plot(self, path: str | Path | None = None, *, title: str | None = None) -> Any:
+        """Both images with the inliers between them. A matplotlib Figure."""
+        figure = plot.matches(*self.images, self.matches.take(self.inliers), title=title or self._words())
+        if path is not None:
+            plot.save(figure, path)
+        return figure
+
+    def _words(self) -> str:
+        if self.kind is None:
+            return self.reason or "no geometry that matches fit"
+        return f"{self.n} of {len(self.matches)} matches are inliers of one {self.kind}"
+
+    def overlay(self) -> Photo | None:
+        """b warped to a by the homography, half and half where both are seen; None where there is no homography."""
+        if self.kind != "homography" or self.matrix is None:
+            return None
+        a, b = self.images
+        size, flags = (a.shape[1], a.shape[0]), cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        warped = cv2.warpPerspective(b, self.matrix, size, flags=flags)
+        seen = cv2.warpPerspective(np.full(b.shape[:2], 255, np.uint8), self.matrix, size, flags=flags)
+        return np.where(seen[..., None] > 127, a // 2 + warped // 2, a // 3 + 170).astype(np.uint8)
+
+
+class Verifier:
+    """Verifies one query against many candidates: what is known of the query is found once.
+
+    Parameters
+    ----------
+    query : image
+        A path, array, Pillow image or tensor.
+    aligner : object with .both(a, b), optional
+        Gives flows at the images' own size; by default one pass of the shipped network at 240 px.
+    thorough : bool
+        Take time: views are searched, passes repeated.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> from likewise import samples
+    >>> cat = samples.photograph("cat")[:200, :240]
+    >>> verifier = lw.search.Verifier(cat)
+    >>> verifier(cat[10:, 10:]).n > 30
+    True
+    """
+
+    def __init__(self, query: Any, *, aligner: Any = None, thorough: bool = False) -> None:
+        self.image = comparable(query)
+        self.aligner = one_pass(thorough) if aligner is None else aligner
+        self.features = detect(self.image, most=MOST)
+
+    def __call__(self, candidate: Any) -> Evidence:
+        """The evidence for a candidate."""
+        images = self.image, comparable(candidate)
+        sizes = _size(images[0]), _size(images[1])
+        if min(int(np.ptp(image)) for image in images) <= BLANK:
+            return _no_geometry("one of the images is blank", sizes, images)
+        flows = self.aligner.both(*images)
+        features = self.features, detect(images[1], most=MOST)
+        pass_side = getattr(self.aligner, "work", None)
+        matches = matching.match(*images, features=features, flows=flows, flow_size=pass_side, most=MOST)
+        return weigh(matches, Aligned(*flows).home(), sizes, images)
+
+
+def verify(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False) -> Evidence:
+    """What speaks for a and b showing the same.
+
+    Parameters
+    ----------
+    a, b : image
+        Paths, arrays, Pillow images or tensors.
+    aligner, thorough
+        As for `Verifier`.
+
+    Returns
+    -------
+    Evidence
+
+    Raises
+    ------
+    InputError
+        Where an image is too narrow to be verified.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> from likewise import samples
+    >>> cat = samples.photograph("cat")[:200, :240]
+    >>> lw.search.verify(cat, cat).kind
+    'homography'
+    """
+    return Verifier(a, aligner=aligner, thorough=thorough)(b)
+
+
+def pair(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False, evidence: Evidence | None = None) -> Hit:
+    """Do two images show the same? Their distances, evidence and the probability, as of a hit in a search.
+
+    Parameters
+    ----------
+    a, b : image
+        Paths, arrays, Pillow images or tensors.
+    aligner, thorough
+        As for `Verifier`.
+    evidence : Evidence, optional
+        What the pixels say, where that is known already.
+
+    Returns
+    -------
+    Hit
+        b as a hit of the query a.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> from likewise import samples
+    >>> cat = samples.photograph("cat")[:200, :240]
+    >>> lw.search.pair(cat, (cat * 0.7).astype("uint8")).verdict
+    'same'
+    """
+    rows, views = default().embed_with_parts([a, b])
+    distance = float(np.linalg.norm(rows[0].astype(np.float64) - rows[1]))
+    local = float(local_distances(views[0], views[1:])[0])
+    name = os.fspath(b) if isinstance(b, str | os.PathLike) else "b"
+    parts = {"local_distance": local, "parts": (views[0], views[1])} if np.isfinite(local) else {}
+    seen = verify(a, b, aligner=aligner, thorough=thorough) if evidence is None else evidence
+    return Hit(name, 1, distance, **parts).judged(judge(), seen)  # type: ignore[arg-type]
+
+
+def verify_hits(
+    shots: Sequence[Any], hits: list[Hit], many: int, *, thorough: bool, aligner: Any
+) -> tuple[list[Hit], list[str]]:
+    """The first `many` with their evidence, the most probable first, those not verified last; and notes."""
+    chosen, verifiers = hits[:many], dict[int, Verifier | LikewiseError]()
+    for shot in {hit.shot for hit in chosen}:
+        try:
+            verifiers[shot] = Verifier(shots[shot], aligner=aligner, thorough=thorough)
+        except LikewiseError as error:  # too narrow, say: then it is a hit, but not verified
+            verifiers[shot] = error
+
+    def look(hit: Hit) -> Evidence | str:
+        verifier = verifiers[hit.shot]
+        if isinstance(verifier, LikewiseError):
+            return f"{hit.path}: not verified: query: {verifier}"
+        try:
+            return verifier(hit.path)
+        except LikewiseError as error:
+            return f"{hit.path}: not verified: {error}"
+
+    one = torch.get_num_threads() == 1 or len(chosen) < 2
+    seen = [look(hit) for hit in chosen] if one else in_threads(look, chosen)
+    judged = [h if isinstance(e, str) else h.judged(judge(), e) for h, e in zip(chosen, seen, strict=True)]
+    judged.sort(key=lambda hit: (hit.evidence is None, -hit.probability))
+    return [*judged, *hits[many:]], [e for e in seen if isinstance(e, str)]
+
+
+@functools.cache
+def one_pass(thorough: bool = False) -> Any:
+    """The aligner that verifies: one pass at 240 px; thorough: the whole search of the level's default."""
+    whole = default_aligner()
+    once = Manner(work=LOOK, passes=1, search="never", polish=False, snap=2.0)
+    return whole if thorough else Aligner(whole.network, once, name="one pass")
+
+
+def comparable(given: Any, side: int = SIDE) -> Photo:
+    """An image as uint8 (h, w, 3), its longest side at most `side` px, its shortest at least 64."""
+    array = inputs.image(given).reduced(side)
+    scale = min(1.0, side / max(array.shape[:2]))
+    scale = max(scale, SMALLEST / min(array.shape[:2]))
+    if scale == 1.0:
+        return np.asarray(array)
+    size = (max(SMALLEST, round(array.shape[1] * scale)), max(SMALLEST, round(array.shape[0] * scale)))
+    if max(size) > 8 * SIDE:
+        raise InputError(f"image: {array.shape[1]} × {array.shape[0]} pixels are too narrow to be verified")
+    return np.asarray(cv2.resize(array, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
+
+
+def weigh(matches: Any, cycle_consistency: float, sizes: Any, images: tuple[Photo, Photo]) -> Evidence:
+    """The geometry of the matches, at the tolerances that the verdict was fitted with."""
+    model = matches.geometry(plane=4.0, line=1.5)
+    if model.matrix is None:
+        return _no_geometry(model.reason or matches.reason, sizes, images, matches, cycle_consistency)
+    matrix = np.asarray(model.matrix)
+    return Evidence(matches, model.kind, matrix, model.inliers, cycle_consistency, sizes, "", images)
+
+
+def _no_geometry(reason: str, sizes: Any, images: Any, matches: Any = None, cycle_consistency: float = 0.0) -> Evidence:
+    some = Matches(np.empty((0, 2)), np.empty((0, 2))) if matches is None else matches
+    return Evidence(some, None, None, np.zeros(len(some), bool), cycle_consistency, sizes, reason, images)
+
+
+def _size(photo: Photo) -> tuple[int, int]:
+    return int(photo.shape[0]), int(photo.shape[1])
