@@ -128,7 +128,6 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "sets.transport.batched.log_sinkhorn": lambda f, png: f(
         batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3
     ),
-    "sets.transport.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
     "images.triplets.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
     "images.triplets.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),
     "images.triplets.draw": lambda f, png: f(unit(3, 4).abs(), torch.Generator()),

@@ -78,7 +78,7 @@ NAN = np.array([[0.0, np.nan]])
         (lambda: lw.sets.compare([[0.0, 1.0]], ([[0.0, 1.0]], [1.0, 1.0])), r"expected \(1,\), one a point"),
         (lambda: lw.sets.compare([[0.0, 1.0]], [[0.0, 1.0, 2.0]]), "expected points of 2 dimensions"),
         (lambda: lw.sets.compare(np.zeros((0, 2)), [[0.0, 1.0]]), "points of p: the set is empty"),
-        (lambda: lw.sets.compare("ab", [[0.0]]), "points of p are not numbers"),
+        (lambda: lw.sets.compare([["ab"]], [[0.0]]), "points of p are not numbers"),
         (lambda: lw.sets.compare(np.zeros((2, 2, 2)), [[0.0, 1.0]]), r"expected \(m, d\), got shape \(2, 2, 2\)"),
         (lambda: lw.sets.compare(P, Q, gamma=0), "gamma: expected"),
         (lambda: lw.sets.compare(P, Q, gamma=-1.0), "gamma: expected"),

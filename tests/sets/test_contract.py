@@ -25,7 +25,7 @@ class TestSets(ContractOfALevel):
         x, y = self.pair()
         return [
             (lambda: lw.sets.compare(x, np.full((2, 3), np.nan)), "q"),
-            (lambda: lw.sets.compare("x", y), "p"),
+            (lambda: lw.sets.compare([["x"]], y), "p"),
             (lambda: lw.sets.compare(x, y, gamma=-1), "gamma"),
             (lambda: lw.sets.compare(x, y, metric=np.eye(9)), "metric"),
         ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,7 +16,7 @@ from likewise.errors import ConvergenceWarning, InputError, ShapeError
 from likewise.inputs import signature as signature_of
 from likewise.inputs import signatures
 from likewise.sets import transport
-from likewise.sets.transport.solvers import AllPairs, Pack, Value
+from likewise.sets.transport.solvers import Value
 from likewise.types import Array, Comparison, Signature
 
 Set = Signature | tuple[ArrayLike, ArrayLike] | ArrayLike
@@ -43,16 +42,6 @@ def _check(gamma: Gamma, value: str, tol: float) -> None:
         raise InputError(f"tol: expected a number > 0, got {tol!r}")
 
 
-def _projected(X: Pack, metric: ArrayLike | None, Y: Pack | None = None) -> tuple[Pack, Pack | None]:
-    """Both packs in the coordinates in which the metric is Euclidean."""
-    if Y is not None and Y.dim != X.dim:
-        raise ShapeError(f"Y: expected points of {X.dim} dimensions as in X, got {Y.dim}")
-    if metric is None:
-        return X, Y
-    L = numeric.factor(numeric.psd(metric, dim=X.dim))
-    return X.project(L), None if Y is None else Y.project(L)
-
-
 def distances(
     X: Sequence[Set],
     Y: Sequence[Set] | None = None,
@@ -66,26 +55,66 @@ def distances(
 ) -> Array:
     """The smoothed Wasserstein distance of every set of X to every set of Y, or of X [MLML Eq. 4–7, 11].
 
-    W = ⟨C, F⟩ + γ KL(F ‖ a bᵀ) at the optimal plan F, ground cost C_ij = (p_i − q_j)ᵀ M (p_i − q_j) with M = metric.
-    value: "kl" (this), "paper" (⟨C, F⟩ − γ h(F)), "divergence" (0 for identical sets), "sharp" (⟨C, F⟩).
-    gamma: "auto" is 0.05 × the median ground cost of X. backend: "numba" (CPU), "torch" (batched, CUDA if there).
+    W = ⟨C, F⟩ + γ KL(F ‖ a bᵀ) at the optimal plan F, with the ground cost C_ij = (p_i − q_j)ᵀ M (p_i − q_j).
+
+    Parameters
+    ----------
+    X, Y : sequences of sets
+        Signature, (points, weights) or (m, d) arrays; sets need not be of one size. A 2-D array is as many one-point
+        sets as it has rows, a path an .npz of many sets. Y defaults to X, at half the cost.
+    gamma : float or "auto", default "auto"
+        Smoothing of the plan, in units of the cost; "auto" is 0.05 × the median ground cost among the points of X.
+    metric : array (d, d), optional
+        M, positive semi-definite; by default the identity.
+    value : {"kl", "paper", "divergence", "sharp"}, default "kl"
+        Which number of the plan: "kl" is W; "paper" ⟨C, F⟩ − γ h(F), h the entropy; "divergence"
+        kl(P, Q) − ½ kl(P, P) − ½ kl(Q, Q), 0 for identical sets; "sharp" ⟨C, F⟩.
+    tol : float, default 1e-6
+        L1 error of the marginals at which a problem counts as solved.
+    backend : {"auto", "numba", "torch"}, default "auto"
+        "numba" runs on the CPU, "torch" in padded batches, on CUDA if there is one.
+    n_jobs : int, default 1
+        Threads of the numba backend; -1 is all cores. The numbers do not depend on it.
+
+    Returns
+    -------
+    ndarray (len(X), len(Y))
+
+    Raises
+    ------
+    InputError
+        A set, the metric or an option is wrong; the message names it.
+
+    Warns
+    -----
+    ConvergenceWarning
+        Some problems stopped before `tol`.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> X = [[[0.0, 0.0]], [[3.0, 4.0]], [[0.0, 0.0], [3.0, 4.0]]]
+    >>> lw.sets.distances(X, gamma=1.0).round(1)
+    array([[ 0. , 25. , 12.5],
+           [25. ,  0. , 12.5],
+           [12.5, 12.5,  0.7]])
     """
     _check(gamma, value, tol)
-    packed, other = _projected(
-        transport.pack(signatures(X)), metric, None if Y is None else transport.pack(signatures(Y, where="Y"))
-    )
+    packed, other = transport.pack(signatures(X)), None if Y is None else transport.pack(signatures(Y, where="Y"))
+    if other is not None and other.dim != packed.dim:
+        raise ShapeError(f"Y: expected points of {packed.dim} dimensions as in X, got {other.dim}")
+    if metric is not None:
+        L = numeric.factor(numeric.psd(metric, dim=packed.dim))
+        packed, other = packed.project(L), None if other is None else other.project(L)
     g = transport.auto_gamma(packed) if gamma == "auto" else float(gamma)
-    solved: AllPairs = _solver(backend, n_jobs)(packed, other, g, value=value, tol=tol)
+    if backend == "torch":
+        solved = transport.batched.solve_all(packed, other, g, value=value, tol=tol)
+    elif backend in ("auto", "numba"):
+        solved = transport.solve_all(packed, other, g, value=value, tol=tol, n_jobs=n_jobs)
+    else:
+        raise InputError(f"backend: expected auto, numba or torch, got {backend!r}")
     _warn(int((~solved.converged).sum()), solved.converged.size, float(solved.residual.max()), tol)
     return solved.value
-
-
-def _solver(backend: Backend, n_jobs: int) -> Any:
-    if backend in ("auto", "numba"):
-        return partial(transport.solve_all, n_jobs=n_jobs)
-    if backend == "torch":
-        return transport.batched.solve_all
-    raise InputError(f"backend: expected auto, numba or torch, got {backend!r}")
 
 
 def _warn(missed: int, total: int, worst: float, tol: float) -> None:
@@ -100,7 +129,20 @@ def _warn(missed: int, total: int, worst: float, tol: float) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SetComparison(Comparison):
-    """The distance of two sets and the transport plan (m, n) between them: plan[i, j] is the mass that i sends to j."""
+    """The distance of two sets, and the plan that justifies it: plan[i, j] is the mass that point i sends to point j.
+
+    `distance` is the `value` of the plan (m, n) under smoothing `gamma`; `converged`, `iterations` and `residual` (the
+    L1 error of the marginals) say how the solver did; `p` and `q` are the sets. `plot()` draws the plan, `to_json()`
+    writes everything.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> result = lw.sets.compare([[0.0], [1.0]], [[0.0], [3.0]], gamma=0.1)
+    >>> result.plan.round(2)
+    array([[0.5, 0. ],
+           [0. , 0.5]])
+    """
 
     plan: Array
     gamma: float
@@ -143,31 +185,52 @@ class SetComparison(Comparison):
 def compare(
     p: Set, q: Set, *, gamma: Gamma = "auto", metric: ArrayLike | None = None, value: Value = "kl", tol: float = 1e-6
 ) -> SetComparison:
-    """Compare two sets: .distance .plan .gamma .converged .iterations .residual [MLML Eq. 4–7].
+    """Compare two sets: their smoothed Wasserstein distance, and which part of one answers to which of the other.
 
-    gamma: "auto" is 0.05 × the median ground cost between the two sets.
+    Parameters
+    ----------
+    p, q : Signature, (points, weights), array (m, d), or a path to one set (.npy, file.npz#name)
+        The two sets, of any sizes.
+    gamma : float or "auto", default "auto"
+        Smoothing of the plan; "auto" is 0.05 × the median ground cost between the two sets.
+    metric, value, tol
+        As in `distances`.
+
+    Returns
+    -------
+    SetComparison
+        .distance .plan .gamma .converged .iterations .residual, .plot() and .to_json() [MLML Eq. 4–7].
+
+    Raises
+    ------
+    InputError
+        A set, the metric or an option is wrong; the message names it.
+
+    Warns
+    -----
+    ConvergenceWarning
+        The problem stopped before `tol`.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.sets.compare([[0.0, 0.0]], [[3.0, 4.0]])
+    SetComparison(distance=25, plan 1×1, converged in 1 iteration)
     """
     _check(gamma, value, tol)
     a, b = signature_of(p, where="p"), signature_of(q, where="q")
     if a.dim != b.dim:
         raise ShapeError(f"q: expected points of {a.dim} dimensions as in p, got {b.dim}")
-    P, Q = _projected(transport.pack([a]), metric, transport.pack([b]))
-    if Q is None:  # pragma: no cover - a pack in gives a pack out
-        raise InputError("q is missing")
+    P, Q = transport.pack([a]), transport.pack([b])
+    if metric is not None:
+        L = numeric.factor(numeric.psd(metric, dim=a.dim))
+        P, Q = P.project(L), Q.project(L)
     g = transport.auto_gamma(P, Q) if gamma == "auto" else float(gamma)
     one = np.zeros(1, dtype=np.int64)
     solved = transport.solve_pairs(P, Q, one, one, g, value=value, tol=tol, plans=True)
-    _warn(int(not solved.converged[0]), 1, float(solved.residual[0]), tol)
+    converged, residual = bool(solved.converged[0]), float(solved.residual[0])
+    _warn(int(not converged), 1, residual, tol)
     plan = np.zeros((len(a), len(b)))
-    plan[np.ix_(a.weights > 0, b.weights > 0)] = solved.plan(0)
-    return SetComparison(
-        distance=float(solved.value[0]),
-        plan=plan,
-        gamma=g,
-        converged=bool(solved.converged[0]),
-        iterations=int(solved.iterations[0]),
-        residual=float(solved.residual[0]),
-        value=value,
-        p=a,
-        q=b,
-    )
+    plan[np.ix_(a.weights > 0, b.weights > 0)] = solved.plan(0)  # points of weight 0 are not solved for
+    distance, iterations = float(solved.value[0]), int(solved.iterations[0])
+    return SetComparison(distance, plan, g, converged, iterations, residual, value, a, b)

@@ -117,11 +117,11 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     >>> import likewise as lw
     >>> import numpy as np
     >>> draw = np.random.default_rng(0)
-    >>> y = np.repeat(["calm", "wild"], 6)
-    >>> X = [draw.normal(0, 1 + 3 * (label == "wild"), size=(draw.integers(4, 9), 2)) for label in y]
+    >>> y = np.repeat(["left", "right"], 6)
+    >>> X = [draw.normal([4 * (label == "right"), 0], 1, size=(draw.integers(4, 9), 2)) for label in y]
     >>> model = lw.sets.WassersteinLMNN(multilevel=False, rho0=0.3, max_iter=5, rounds=1).fit(X, y)
-    >>> model.predict([draw.normal(0, 4, size=(6, 2))])
-    array(['wild'], dtype='<U4')
+    >>> model.predict([draw.normal([4, 0], 1, size=(6, 2))])
+    array(['right'], dtype='<U5')
     >>> model.M0_.shape
     (2, 2)
     """

@@ -56,9 +56,34 @@ def match_density(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **camera
 
 
 def cmc(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]) -> Array:
-    """Cumulative match characteristic (N,): entry r − 1 is the share of queries matched within the first r ranks.
+    """Cumulative match characteristic: the share of queries whose true match is among the first r, for r = 1 … N.
 
-    cmc(r) = Σ_{s ≤ r} m(s), with m the match density; ties, cameras and refusals as there.
+    Ties count by their expectation under a random order, so that a constant D scores as chance does.
+
+    Parameters
+    ----------
+    D : array (queries, gallery)
+        Distances; smaller is closer.
+    query_ids, gallery_ids : sequences
+        Who each query and each gallery item is.
+    query_cameras, gallery_cameras : sequences, optional
+        Who took it; gallery items of the query's own identity and camera then leave its ranking.
+
+    Returns
+    -------
+    ndarray (gallery,)
+        Entry r − 1 is the share within the first r ranks.
+
+    Raises
+    ------
+    InputError
+        A query has no true match in the gallery, or shapes do not fit.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.sets.cmc([[0.1, 0.5], [0.2, 0.7]], ["ann", "bob"], ["ann", "bob"])
+    array([0.5, 1. ])
     """
     density = match_density(D, query_ids, gallery_ids, **cameras)
     return np.minimum(np.cumsum(density), 1.0)
@@ -69,15 +94,35 @@ def pur(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[
 
     PUR = (log N + Σ_r m(r) log m(r)) / log N, with m the match *density* at rank r. The paper's symbol reads as the
     cumulative curve, under which chance scores far below 0 (erratum 5).
+
+    Parameters
+    ----------
+    D, query_ids, gallery_ids, query_cameras, gallery_cameras
+        As in `cmc`.
+
+    Returns
+    -------
+    float
+        At most 1.
+
+    Raises
+    ------
+    InputError
+        As in `cmc`, or the gallery has fewer than two items.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.sets.pur([[0.1, 0.5], [0.7, 0.2]], ["ann", "bob"], ["ann", "bob"])
+    1.0
     """
-    density = match_density(D, query_ids, gallery_ids, **cameras)
-    return pur_of_density(density)
+    return pur_of_density(match_density(D, query_ids, gallery_ids, **cameras))
 
 
 def pur_of_density(density: ArrayLike) -> float:
     """PUR of a match density m (N,) that sums to 1 [MLML Eq. 17]: for a density averaged over splits, say."""
-    m = _numbers(density, "density")
-    if m.ndim != 1 or len(m) < 2:
+    m = _numbers(density, "density", 1)
+    if len(m) < 2:
         raise ShapeError(f"density: expected at least two ranks, (N,) with N ≥ 2, got shape {m.shape}")
     if (m < 0).any() or abs(float(m.sum()) - 1.0) > 1e-6:
         raise InputError(
@@ -89,11 +134,41 @@ def pur_of_density(density: ArrayLike) -> float:
 
 
 def roc(distances: ArrayLike, same: ArrayLike) -> Roc:
-    """Receiver operating characteristic of "same when distance ≤ threshold", over all thresholds."""
-    d, positive = _verification(distances, same)
+    """Receiver operating characteristic of "same when distance ≤ threshold", over all thresholds.
+
+    Parameters
+    ----------
+    distances : array (n,)
+        Distances of pairs; smaller is closer.
+    same : array (n,) of 0 and 1
+        Whether each pair is of the same identity; both kinds must occur.
+
+    Returns
+    -------
+    Roc
+        .fpr, .tpr and .thresholds, ascending, and the area .auc.
+
+    Raises
+    ------
+    InputError
+        A kind of pair is missing, or shapes do not fit.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.sets.roc([0.1, 0.4, 0.3, 0.9], [1, 1, 0, 0])
+    Roc(auc=0.750, 5 thresholds)
+    """
+    d, positive = _numbers(distances, "distances", 1), np.asarray(same)
+    if positive.shape != d.shape:
+        raise ShapeError(f"distances and same: expected one shape (n,), got {d.shape} and {positive.shape}")
+    if not np.isin(positive, (0, 1)).all():
+        raise InputError("same: expected True or False (1 or 0) for each pair")
+    if positive.all() or not positive.any():
+        raise InputError(f"same: expected both kinds of pairs, got {int(positive.sum())} same of {len(positive)}")
     order = np.argsort(d, kind="stable")
-    d, positive = d[order], positive[order]
-    last = np.append(d[1:] != d[:-1], True)
+    d, positive = d[order], positive[order].astype(bool)
+    last = np.append(d[1:] != d[:-1], True)  # pairs at one distance are accepted together
     tpr = np.append(0.0, np.cumsum(positive)[last] / positive.sum())
     fpr = np.append(0.0, np.cumsum(~positive)[last] / (~positive).sum())
     return Roc(fpr, tpr, np.append(-np.inf, d[last]), float(np.diff(fpr) @ (tpr[1:] + tpr[:-1]) / 2))
@@ -103,6 +178,27 @@ def eer(distances: ArrayLike, same: ArrayLike) -> float:
     """Equal error rate: where the share of different pairs accepted equals the share of same pairs refused.
 
     The crossing fpr = 1 − tpr, interpolated linearly between the two thresholds that enclose it.
+
+    Parameters
+    ----------
+    distances, same
+        As in `roc`.
+
+    Returns
+    -------
+    float
+        0 is perfect, 0.5 is chance.
+
+    Raises
+    ------
+    InputError
+        As in `roc`.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.sets.eer([0.1, 0.4, 0.3, 0.9], [1, 1, 0, 0])
+    0.5
     """
     curve = roc(distances, same)
     gap = curve.fpr - (1.0 - curve.tpr)
@@ -123,20 +219,14 @@ def accuracy(y: Labels, predicted: Labels) -> float:
 
 def one_nn(D: ArrayLike, y_gallery: Labels) -> NDArray[Any]:
     """The label of each query's nearest gallery item; of several equally near, the first in the gallery."""
-    matrix, y = _matrix(D), np.asarray(y_gallery)
-    if y.shape != (matrix.shape[1],):
-        raise ShapeError(f"y_gallery: expected ({matrix.shape[1]},), one a column of D, got shape {y.shape}")
-    return np.asarray(y[matrix.argmin(axis=1)])
+    matrix = _numbers(D, "D", 2)
+    return np.asarray(_ids(y_gallery, matrix.shape[1], "y_gallery")[matrix.argmin(axis=1)])
 
 
 def mean_se(values: ArrayLike) -> tuple[float, float]:
     """Mean and its standard error s / √n (s with n − 1); the error of a single value is NaN: it is not known."""
-    v = _numbers(values, "values")
-    if v.ndim != 1 or len(v) == 0:
-        raise ShapeError(f"values: expected (n,), n ≥ 1, got shape {v.shape}")
-    if len(v) == 1:
-        return float(v[0]), float("nan")
-    return float(v.mean()), float(v.std(ddof=1) / np.sqrt(len(v)))
+    v = _numbers(values, "values", 1)
+    return float(v.mean()), float(v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else float("nan")
 
 
 def _first_of_tied(matches: int, tied: int) -> Array:
@@ -150,13 +240,23 @@ def _first_of_tied(matches: int, tied: int) -> Array:
 
 
 def _ranking(
-    D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]
+    D: ArrayLike,
+    query_ids: Labels,
+    gallery_ids: Labels,
+    query_cameras: Labels | None = None,
+    gallery_cameras: Labels | None = None,
 ) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
     """D, which entries are true matches, and which take part at all."""
-    matrix = _matrix(D)
-    queries, gallery = _ids(query_ids, len(matrix), "query_ids"), _ids(gallery_ids, matrix.shape[1], "gallery_ids")
+    matrix = _numbers(D, "D", 2)
+    n, m = matrix.shape
+    queries, gallery = _ids(query_ids, n, "query_ids"), _ids(gallery_ids, m, "gallery_ids")
     same = queries[:, None] == gallery[None, :]
-    kept = ~(same & _same_camera(matrix.shape, **cameras))
+    kept = np.ones_like(same)
+    if (query_cameras is None) != (gallery_cameras is None):
+        raise InputError("query_cameras and gallery_cameras: give both or neither")
+    if query_cameras is not None and gallery_cameras is not None:
+        a, b = _ids(query_cameras, n, "query_cameras"), _ids(gallery_cameras, m, "gallery_cameras")
+        kept = ~(same & (a[:, None] == b[None, :]))
     matches = same & kept
     lonely = np.flatnonzero(~matches.any(axis=1))
     if len(lonely):
@@ -167,18 +267,6 @@ def _ranking(
     return matrix, matches, kept
 
 
-def _same_camera(
-    shape: tuple[int, ...], query_cameras: Labels | None = None, gallery_cameras: Labels | None = None
-) -> NDArray[np.bool_]:
-    """Which pairs were seen by one camera; none where cameras are not given."""
-    if (query_cameras is None) != (gallery_cameras is None):
-        raise InputError("query_cameras and gallery_cameras: give both or neither")
-    if query_cameras is None or gallery_cameras is None:
-        return np.zeros(shape, dtype=bool)
-    a, b = _ids(query_cameras, shape[0], "query_cameras"), _ids(gallery_cameras, shape[1], "gallery_cameras")
-    return np.asarray(a[:, None] == b[None, :])
-
-
 def _ids(ids: Labels, n: int, where: str) -> NDArray[Any]:
     values = np.asarray(ids)
     if values.shape != (n,):
@@ -186,30 +274,14 @@ def _ids(ids: Labels, n: int, where: str) -> NDArray[Any]:
     return values
 
 
-def _matrix(D: ArrayLike) -> Array:
-    matrix = _numbers(D, "D")
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise ShapeError(f"D: expected (queries, gallery), both ≥ 1, got shape {matrix.shape}")
-    return matrix
-
-
-def _verification(distances: ArrayLike, same: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-    d, flags = _numbers(distances, "distances"), np.asarray(same)
-    if d.ndim != 1 or flags.shape != d.shape:
-        raise ShapeError(f"distances and same: expected one shape (n,), got {d.shape} and {flags.shape}")
-    if not np.isin(flags, (0, 1)).all():
-        raise InputError("same: expected True or False (1 or 0) for each pair")
-    positive = flags.astype(bool)
-    if positive.all() or not positive.any():
-        raise InputError(f"same: expected both kinds of pairs, got {int(positive.sum())} same of {len(positive)}")
-    return d, positive
-
-
-def _numbers(values: ArrayLike, where: str) -> Array:
+def _numbers(values: ArrayLike, where: str, ndim: int) -> Array:
+    """Numbers in an array of so many axes, none of them empty; infinity is a distance, too."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"{where}: expected numbers, {error}") from None
+    if array.ndim != ndim or 0 in array.shape:
+        raise ShapeError(f"{where}: expected {'(n,)' if ndim == 1 else '(queries, gallery)'}, got shape {array.shape}")
     if np.isnan(array).any():
         raise InputError(f"{where} contains NaN")
     return array

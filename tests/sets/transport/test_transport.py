@@ -192,6 +192,15 @@ def test_no_threads_are_refused(n_jobs):
         transport.solve_all(X, None, 0.2, n_jobs=n_jobs)
 
 
+@pytest.mark.parametrize("value", ["kl", "paper", "divergence", "sharp"])
+@pytest.mark.parametrize("gamma", [1.0, 0.1])
+def test_the_torch_backend_equals_the_kernels(value, gamma):
+    fast, slow = (
+        lw.sets.distances(ragged(9, seed=5), gamma=gamma, value=value, tol=1e-8, backend=b) for b in ("numba", "torch")
+    )
+    np.testing.assert_allclose(slow, fast, rtol=1e-5, atol=1e-6)
+
+
 def test_two_collections_equal_the_corner_of_one():
     both = lw.sets.distances(PACK, gamma=0.2)
     np.testing.assert_allclose(lw.sets.distances(PACK[:8], PACK[8:], gamma=0.2), both[:8, 8:], rtol=1e-6)

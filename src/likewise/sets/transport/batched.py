@@ -1,7 +1,6 @@
-"""Smoothed transport in torch: the same problems as padded batches, for GPUs and for gradients.
+"""Smoothed transport in torch: the same problems as padded batches, for GPUs.
 
-The numba kernels are much faster on a CPU; this is the path when tensors live on a device, or when the distance is a
-term of a loss. Everything is in the log domain; the device follows the inputs.
+The numba kernels are much faster on a CPU; this is the path on a device. Everything is in the log domain.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from likewise.errors import InputError
 from likewise.sets.transport.solvers import AllPairs, Pack, Value, finish
 
 
@@ -60,41 +58,6 @@ def _row_error(C: Tensor, a: Tensor, log_a: Tensor, log_b: Tensor, f: Tensor, g:
 def plan(C: Tensor, log_a: Tensor, log_b: Tensor, f: Tensor, g: Tensor, gamma: float) -> Tensor:
     """F = a exp((f + g − C)/γ) bᵀ."""
     return torch.exp((f[:, :, None] + g[:, None, :] - C) / gamma + log_a[:, :, None] + log_b[:, None, :])
-
-
-class _Envelope(torch.autograd.Function):
-    """value(C) with ∂value/∂C = F: by the envelope theorem the potentials' own change does not count [MLML Eq. 15]."""
-
-    @staticmethod
-    def forward(ctx: Any, C: Tensor, log_a: Tensor, log_b: Tensor, gamma: float, tol: float) -> Tensor:
-        f, g, _, _ = log_sinkhorn(C, log_a, log_b, gamma, tol=tol)
-        ctx.save_for_backward(plan(C, log_a, log_b, f, g, gamma))
-        a, b = log_a.exp(), log_b.exp()
-        return (torch.where(a > 0, a * f, 0.0)).sum(1) + (torch.where(b > 0, b * g, 0.0)).sum(1)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (F,) = ctx.saved_tensors
-        return F * grads[0][:, None, None], None, None, None, None
-
-
-def wasserstein(
-    P: Float[Tensor, "b m d"],
-    Q: Float[Tensor, "b n d"],
-    a: Float[Tensor, "b m"] | None = None,
-    b: Float[Tensor, "b n"] | None = None,
-    *,
-    gamma: float,
-    tol: float = 1e-6,
-) -> Float[Tensor, " b"]:
-    """⟨C, F⟩ + γ KL(F ‖ a bᵀ) of a batch of pairs, differentiable in the points; weights of 0 are padding."""
-    if gamma <= 0:
-        raise InputError(f"gamma: expected a number > 0, got {gamma!r}")
-    a = torch.full(P.shape[:2], 1 / P.shape[1], dtype=P.dtype, device=P.device) if a is None else a
-    b = torch.full(Q.shape[:2], 1 / Q.shape[1], dtype=Q.dtype, device=Q.device) if b is None else b
-    C = (P[:, :, None, :] - Q[:, None, :, :]).square().sum(-1)
-    value: Tensor = _Envelope.apply(C, a.log(), b.log(), gamma, tol)  # type: ignore[no-untyped-call]
-    return value
 
 
 def _padded(X: Pack, index: np.ndarray[Any, Any], device: torch.device) -> tuple[Tensor, Tensor]:
