@@ -50,8 +50,7 @@ check: $(VENV)/with-check  ## ruff, mypy --strict, import-linter
 bench: $(VENV)/with-bench  ## measure speed and quality anew, then fill the tables of README and docs
 	$(PIP) install --quiet --no-deps 'aeon>=1.0'  # for its JapaneseVowels files only; its pins would hold numba back
 	for what in transport threads start profile memory spectra images diva embed 'search index' 'search shortlist' 'search stages'; do $(BIN)/python benchmarks/speed.py $$what || exit 1; done
-	$(BIN)/python benchmarks/quality.py sets
-	$(BIN)/python benchmarks/quality.py held-out
+	for table in methods held-out; do $(BIN)/likewise papers mlml $$table --out docs/results/mlml-$$table.json || exit 1; done
 	$(BIN)/python benchmarks/quality.py distributions
 	$(BIN)/python benchmarks/quality.py images
 	$(BIN)/python benchmarks/quality.py pixels
