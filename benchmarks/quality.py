@@ -1,6 +1,5 @@
 """How well: figures on real data. Those of the papers are `likewise papers <paper> <table>`.
 
-python benchmarks/quality.py distributions   the experiments on polarity sampling: see quality_distributions.py
 python benchmarks/quality.py images          DiVA against the margin baseline: see quality_images.py
 python benchmarks/quality.py pixels          flow, matches and losses: see quality_pixels.py
 python benchmarks/quality.py search          known places among thousands of photos: see quality_search.py
@@ -14,7 +13,6 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 
 import click
 
-from quality_distributions import distributions
 from quality_images import images
 from quality_pixels import pixels
 from quality_search import search
@@ -25,7 +23,7 @@ def main() -> None:
     """Accuracy on real data."""
 
 
-for command in (distributions, images, pixels, search):
+for command in (images, pixels, search):
     main.add_command(command)
 
 

@@ -26,9 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from likewise.distributions import adapters
-from likewise.distributions.networks.style import Mapping
-from likewise.distributions.networks.stylegan2 import StyleGAN2
+from likewise.distributions import load
+from likewise.distributions.formats.stylegan import StyleGAN2, StyleMapping
 from likewise.distributions.spectra import Composite, Spectrum, pilot, spectrum
 from record import record
 
@@ -112,7 +111,7 @@ def _digits(name: str, data: Path) -> Subject:
 
 def _classes(name: str, data: Path) -> Subject:
     """The conditional generator, its class held at 3."""
-    net: Any = adapters.dcgan(data / "generators" / "cwgan_mnist_z10.pth").net
+    net: Any = load(data / "generators" / "cwgan_mnist_z10.pth").net
 
     def held(net: Any) -> Callable[[Tensor], Tensor]:
         return lambda z: net(z, torch.full((len(z),), 3))
@@ -131,7 +130,7 @@ def _dcgan(dim: int, n: int) -> Callable[[str, Path], Subject]:
 
 def _style(dim: int, n: int) -> Callable[[str, Path], Subject]:
     def make(name: str, _: Path) -> Subject:
-        net = StyleGAN2(Mapping(dim, dim, 8), (32, 32, 32, 16, 8)).eval().requires_grad_(False)
+        net = StyleGAN2(StyleMapping(dim, dim, 8), (32, 32, 32, 16, 8)).eval().requires_grad_(False)
         wide = copy.deepcopy(net).double()
         return Subject(name, net, dim, n, 1, 1, Composite(net.style, net.synthesis), wide.preactivation)
 

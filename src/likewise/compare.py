@@ -15,8 +15,8 @@ import torch
 
 from likewise import distributions, images, inputs, pixels, search, sets
 from likewise.distributions.bank import Bank
-from likewise.distributions.data import load_generator
-from likewise.distributions.spaces import NAMES as SPACES
+from likewise.distributions.data import load
+from likewise.distributions.generator import SPACES
 from likewise.errors import InputError
 from likewise.inputs import GENERATORS, Input, classify
 from likewise.sets.data import describe
@@ -243,7 +243,7 @@ def _source(side: Input, other: Input, drawn: dict[str, Any], given: dict[str, A
         return side.item
     if hasattr(side.item, "log_sigma"):
         return _sampled(side, other, drawn, given)
-    return load_generator(side.item, family=drawn["family"]) if isinstance(side.item, str) else side.item
+    return load(side.item, family=drawn["family"]) if isinstance(side.item, str) else side.item
 
 
 def _sampled(side: Input, other: Input, drawn: dict[str, Any], given: dict[str, Any]) -> Any:
@@ -265,7 +265,7 @@ def _generator_of(side: Input, drawn: dict[str, Any]) -> Any:
         named = about.name.removeprefix("likewise-")
         if named not in GENERATORS:
             raise InputError(f"generator: {side.where} is a bank of {about.name}; give the generator that it came from")
-    generator = load_generator(named, family=drawn["family"]) if isinstance(named, str | Path) else named
+    generator = load(named, family=drawn["family"]) if isinstance(named, str | Path) else named
     if about.space in SPACES:
         side.item.check(generator.in_space(about.space))
     return generator

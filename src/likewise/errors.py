@@ -6,14 +6,15 @@ LikewiseError
 │   └── ConfigError                     an option is unknown or out of its bounds
 ├── FileError (also an OSError)         a file is missing, damaged, hostile or of another kind
 ├── ShardError (engine.shards)          some shards of a job failed: which, why; the finished ones are kept
-├── BudgetError (distributions.online)  a sampler would need more Jacobians than it was allowed
+├── BudgetError                         a sampler would need more Jacobians than it was allowed
 ├── RequestError                        the studio refuses a request: an HTTP status and a sentence
 ├── NotFittedError                      an estimator was asked before it was fitted (scikit-learn's, too)
 └── MissingExtra (also an ImportError)  an optional dependency is not installed: the message has the pip line
 
-Warnings, not errors: ConvergenceWarning, a solver stopped at its iteration limit; DegeneracyWarning
-(distributions.polarity), a few latents own nearly all the weight; SmallSampleWarning (distributions.metrics), a figure
-was measured on fewer samples than it needs.
+UserWarning
+├── ConvergenceWarning                  a solver stopped at its iteration limit
+├── DegeneracyWarning                   a few latents own nearly all the weight of a sample
+└── SmallSampleWarning                  a figure was measured on fewer samples than it needs
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class RequestError(LikewiseError):
         self.status = status
 
 
+class BudgetError(LikewiseError):
+    """A sampler used up its spectra before it had drawn what was asked."""
+
+
 class NotFittedError(LikewiseError, ValueError, AttributeError):
     """An estimator was asked for a result before `fit`."""
 
@@ -61,3 +66,11 @@ class MissingExtra(LikewiseError, ImportError):
 
 class ConvergenceWarning(UserWarning):
     """A solver stopped at its iteration limit; the result carries its residual."""
+
+
+class DegeneracyWarning(UserWarning):
+    """A few latents own nearly all the weight: the sample repeats them."""
+
+
+class SmallSampleWarning(UserWarning):
+    """A figure was measured on fewer samples than it needs: it is biased, and comparable only at the same size."""

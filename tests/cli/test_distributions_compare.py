@@ -14,7 +14,7 @@ from likewise import cli
 NET = """
 import torch
 from likewise.distributions.latents import Normal
-from likewise.distributions.model import Generator
+from likewise.distributions.generator import Generator
 
 def colours(x):
     return torch.cat([x.mean((2, 3)), x.std((2, 3))], 1)
@@ -98,7 +98,7 @@ def test_generators_and_features(run, here: Path) -> None:
     assert json.loads(out)["n_fake"] == 50
 
 
-@pytest.mark.filterwarnings("always::likewise.distributions.metrics.SmallSampleWarning")
+@pytest.mark.filterwarnings("always::likewise.errors.SmallSampleWarning")
 def test_the_default_net_describes_photos_and_few_are_warned_of(run, here: Path) -> None:
     code, out, err = run("old", "new", "--json")
     assert code == 0, err

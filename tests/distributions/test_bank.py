@@ -23,8 +23,18 @@ import torch
 from torch import nn
 
 import likewise as lw
-from likewise.distributions import Bank, Generator, Normal, TruncatedNormal, Uniform, harvest, harvesting, polarity
-from likewise.distributions.polarity import DegeneracyWarning
+from likewise.distributions import (
+    Bank,
+    Generator,
+    Normal,
+    TruncatedNormal,
+    Uniform,
+    harvest,
+    harvesting,
+    load,
+    polarity,
+)
+from likewise.errors import DegeneracyWarning
 from likewise.store.job import ShardError
 from worlds.generators import Classes, Folded, HalfDead, Linear, Stairs, stairs
 
@@ -243,9 +253,7 @@ def _kill_a_worker(out: Path, journal: Path) -> None:
 @pytest.mark.slow
 def test_a_real_conditional_generator(data: Path, tmp_path: Path) -> None:
     """The values are those of a float64 SVD, class by class, and two processes make the same bytes as one."""
-    from likewise.distributions import load_generator
-
-    generator = load_generator(data / "generators" / "cwgan_mnist_z10.pth")
+    generator = load(data / "generators" / "cwgan_mnist_z10.pth")
     b = harvest(generator, 20, shard_size=10, out=tmp_path / "one")
     np.testing.assert_array_equal(b.labels, np.arange(20) % 10)
     assert (b.k, b.about.labels) == (10, 10)

@@ -11,10 +11,9 @@ import torch
 from PIL import Image
 
 from likewise.distributions.compare import compare
+from likewise.distributions.generator import Generator
 from likewise.distributions.latents import Normal
-from likewise.distributions.metrics import SmallSampleWarning
-from likewise.distributions.model import Generator
-from likewise.errors import FileError, InputError, ShapeError
+from likewise.errors import FileError, InputError, ShapeError, SmallSampleWarning
 from likewise.nn.features import Features, extract
 
 
@@ -171,7 +170,7 @@ def test_precomputed_features_meet_a_described_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "describe", "error", "words"),
+    ("source", "net", "error", "words"),
     [
         (torch.full((4, 3, 5, 5), -0.5), None, InputError, "in \\[0, 1\\]"),
         (torch.rand(4, 3, 5, 5), lambda x: x.flatten(1)[:2], ShapeError, "one row an image"),
@@ -185,10 +184,10 @@ def test_precomputed_features_meet_a_described_side() -> None:
         ("no/such/folder", None, FileError, "no such file or folder"),
     ],
 )
-def test_wrong_sources_are_named(source, describe, error, words) -> None:
+def test_wrong_sources_are_named(source, net, error, words) -> None:
     with pytest.raises(error, match=words) as caught:
-        extract(source, describe, where="real")
-    assert "real" in str(caught.value) or "describe" in str(caught.value) or "no/such" in str(caught.value)
+        extract(source, net, where="real")
+    assert "real" in str(caught.value) or "features" in str(caught.value) or "no/such" in str(caught.value)
 
 
 def test_files_of_features_must_hold_one_array(tmp_path: Path) -> None:
@@ -199,7 +198,7 @@ def test_files_of_features_must_hold_one_array(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="neither an image nor a video"):
         extract(tmp_path / "text.txt")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileError, match="no pictures"):
+    with pytest.raises(FileError, match="no image"):
         extract(tmp_path / "empty")
 
 

@@ -32,7 +32,7 @@ class TestDistributions(ContractOfALevel):
             (lambda: compare(x, y[:, :2]), "fake"),
             (lambda: compare(x, y, k=0), "k"),
             (lambda: compare(x, y, k=40), "k"),
-            (lambda: compare(x, y, features="lenet"), "describe"),
+            (lambda: compare(x, y, features="lenet"), "features"),
             (lambda: compare(np.zeros((3, 2, 2, 2, 2)), y), "real"),
             (lambda: compare(np.array([["a", "b"]] * 9), y), "real"),
         ]
@@ -86,5 +86,5 @@ def test_the_default_net_gives_the_rows_of_the_images_level(tmp_path):
 
 def test_precomputed_features_of_another_net_are_refused():
     x = sample(20, 0)
-    with pytest.raises(lw.InputError, match="described by b, but real by a"):
+    with pytest.raises(lw.InputError, match="features of b, but real of a"):
         compare(Features(x, "a"), Features(x, "b"))

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import likewise as lw
-from likewise.distributions import Bank, Generator, Normal, OnlineSampler, TruncatedNormal, Uniform, harvest, moves
-from likewise.distributions.online import BudgetError
-from likewise.distributions.polarity import DegeneracyWarning
+from likewise.distributions import Bank, Generator, Normal, OnlineSampler, TruncatedNormal, Uniform, harvest, online
+from likewise.errors import BudgetError, DegeneracyWarning
 from worlds.generators import SLOPES, Classes, Folded, HalfDead, Linear, Stairs, stairs
 
 ALGORITHMS = ("mh", "rejection", "smc", "paper")
@@ -182,7 +181,7 @@ def test_particles_go_to_rho_in_steps_that_keep_half_of_them() -> None:
 
 def test_particles_are_weighted_from_temperature_to_temperature(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without moves, and where v ~ N(0, 1): tilted by ρ it is N(ρ, 1), in however many steps."""
-    monkeypatch.setattr(moves, "step", lambda *_, **__: 0)
+    monkeypatch.setattr(online, "step", lambda *_, **__: 0)
     N = 40_000
     grid = (np.arange(N) + 0.5) / N
     flat = Generator(Stairs((1.0,)), Uniform(1))
@@ -199,18 +198,18 @@ LATENTS = (Normal(3), Uniform(3, -0.5, 2.0), TruncatedNormal(3, 1.5), TruncatedN
 
 
 @pytest.mark.parametrize("latent", LATENTS, ids=lambda x: x.name)
-@pytest.mark.parametrize("size", [*moves.STEPS, moves.FRESH])
+@pytest.mark.parametrize("size", [*online.STEPS, online.FRESH])
 def test_moves_leave_the_latents_density(latent: Any, size: float) -> None:
     """Ten moves without a tilt, from latents of p_z: each coordinate is still p_z's."""
     rng = np.random.default_rng(5)
-    state = moves.State(latent.sample(3000, rng), np.zeros(3000))
+    state = online.State(latent.sample(3000, rng), np.zeros(3000))
     start = state.z.copy()
 
     def inside(z: Any) -> Any:
         return np.where(np.isfinite(latent.log_density(z)), 0.0, -np.inf)
 
     for _ in range(10):
-        moves.step(state, size, inside, latent, rng)
+        online.step(state, size, inside, latent, rng)
     assert (state.z != start).any(1).mean() > 0.95
     fresh = latent.sample(3000, np.random.default_rng(6))
     for j in range(3):
@@ -220,12 +219,12 @@ def test_moves_leave_the_latents_density(latent: Any, size: float) -> None:
 
 @given(st.floats(-30, 30), st.floats(-5, 5), st.floats(0.01, 9))
 def test_folding_stays_inside_and_is_the_identity_there(z: float, low: float, width: float) -> None:
-    found = float(moves._folded(np.array([[z]]), low, low + width)[0, 0])
+    found = float(online._folded(np.array([[z]]), low, low + width)[0, 0])
     assert low - 1e-5 <= found <= low + width + 1e-5
     if low <= z <= low + width:
         assert found == pytest.approx(z, abs=1e-5)
     # and it is periodic and even about the bound
-    mirrored = float(moves._folded(np.array([[2 * low - z]]), low, low + width)[0, 0])
+    mirrored = float(online._folded(np.array([[2 * low - z]]), low, low + width)[0, 0])
     assert mirrored == pytest.approx(found, abs=1e-4)
 
 

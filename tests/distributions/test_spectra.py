@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from likewise.distributions.spectra import Composite, Spectrum, pilot, spectrum
-from likewise.distributions.spectra_values import singular_values
+from likewise.distributions.spectra import Composite, Spectrum, pilot, singular_values, spectrum
 from likewise.errors import InputError, ShapeError
 
 
@@ -297,7 +296,7 @@ def test_a_constant_has_rank_zero():
 
 
 def test_values_over_blocks_of_columns(monkeypatch):
-    monkeypatch.setattr("likewise.distributions.spectra_values.BLOCK", 7)
+    monkeypatch.setattr("likewise.distributions.spectra.BLOCK", 7)
     A = torch.randn(3, 5, 40, dtype=torch.float32, generator=torch.Generator().manual_seed(0))
     wanted = np.linalg.svd(A.double().numpy(), compute_uv=False)[:, :4]
     np.testing.assert_allclose(singular_values(A, 4).numpy(), wanted, rtol=1e-12)

@@ -123,9 +123,9 @@ def official(path: Path) -> None:
 
 
 def generator(path: Path) -> None:
-    from likewise.distributions.data import load_generator
+    from likewise.distributions.data import load
 
-    made = load_generator(path)
+    made = load(path)
     made(made.latent.sample(2, np.random.default_rng(0)))
 
 

@@ -275,13 +275,13 @@ def generators(folder: Path) -> None:
     from safetensors.torch import save_file
     from tests.worlds import networks
 
-    from likewise.distributions import adapters, data
+    from likewise.distributions import data
 
     for name in ("dcgan", "vae", "stylegan2"):
         net = networks.ALL[name]()
         torch.save({"g_ema": net.state_dict()}, folder / f"{name}.pt")
         save_file({k: v.contiguous().clone() for k, v in net.state_dict().items()}, folder / f"{name}.safetensors")
-    data.save_generator(adapters.weights(folder / "dcgan.pt"), folder / "saved.safetensors")
+    data.save(data.load(folder / "dcgan.pt"), folder / "saved.safetensors")
 
 
 def onnx_file(folder: Path) -> None:

@@ -18,8 +18,8 @@ from likewise.studio.app import Given, Session
 from .conftest import answering, lines_of
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::likewise.distributions.metrics.SmallSampleWarning"),
-    pytest.mark.filterwarnings("ignore::likewise.distributions.polarity.DegeneracyWarning"),
+    pytest.mark.filterwarnings("ignore::likewise.errors.SmallSampleWarning"),
+    pytest.mark.filterwarnings("ignore::likewise.errors.DegeneracyWarning"),
 ]
 
 PROGRAM = """

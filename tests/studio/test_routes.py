@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from likewise.distributions import shipped
+from likewise.distributions import pretrained
 from likewise.studio import distributions, images, sets
 from likewise.studio.app import Given, Session
 from likewise.studio.distributions import DistributionsTab, Opened
@@ -283,8 +283,8 @@ def opened(session: Session, client: httpx.Client) -> Iterator[list[dict[str, An
         yield lines_of(client, "api/distributions/open", {"name": "fashion"})
 
 
-@pytest.mark.filterwarnings("ignore::likewise.distributions.metrics.SmallSampleWarning")
-@pytest.mark.filterwarnings("ignore::likewise.distributions.polarity.DegeneracyWarning")
+@pytest.mark.filterwarnings("ignore::likewise.errors.SmallSampleWarning")
+@pytest.mark.filterwarnings("ignore::likewise.errors.DegeneracyWarning")
 def test_a_generator_is_opened_and_sampled(client: httpx.Client, opened: list[dict[str, Any]]) -> None:
     found = opened[-1]["result"]
     assert (found["n"], found["rho"], found["psi"]) == (32, [-5, 5], [0.3, 1])
@@ -406,7 +406,7 @@ def test_an_image_that_was_deleted_meanwhile_is_not_found(gallery: Any, folder: 
         os.rename(tmp_path / "elsewhere", file)
 
 
-@pytest.mark.filterwarnings("ignore::likewise.distributions.polarity.DegeneracyWarning")
+@pytest.mark.filterwarnings("ignore::likewise.errors.DegeneracyWarning")
 def test_a_bank_whose_harvest_was_interrupted_resumes(session: Session, tmp_path: Path) -> None:
     """A server that went away in the middle of the larger bank must not bar the next one from opening it."""
 
@@ -419,7 +419,7 @@ def test_a_bank_whose_harvest_was_interrupted_resumes(session: Session, tmp_path
             if self.left < 0:
                 raise Cancelled
 
-    tab, opened = DistributionsTab(session.store, tmp_path), Opened("fashion", shipped("fashion"), None)
+    tab, opened = DistributionsTab(session.store, tmp_path), Opened("fashion", pretrained("fashion"), None)
 
     def harvested(n: int, limit: int = 99) -> int:
         return len(tab._bank(Watched(limit), opened, n))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Small networks of the real structures, every weight and statistic random, for the tests of networks and adapters."""
+"""Small networks of the real structures, every weight and statistic random, for the tests of formats."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from likewise.distributions.networks.biggan import Attention, BigGANDeep
-from likewise.distributions.networks.biggan import Block as BigBlock
-from likewise.distributions.networks.decoders import DCGAN, VAE
-from likewise.distributions.networks.network import Network
-from likewise.distributions.networks.nvae import NVAE, Group
-from likewise.distributions.networks.progan import ProGAN
-from likewise.distributions.networks.style import Mapping
-from likewise.distributions.networks.stylegan2 import StyleGAN2
-from likewise.distributions.networks.stylegan3 import StyleGAN3, designed, stages
-from likewise.distributions.networks.upsampling import UpsamplingDCGAN
+from likewise.distributions.formats import Network
+from likewise.distributions.formats.biggan import Attention, BigGANDeep
+from likewise.distributions.formats.biggan import Block as BigBlock
+from likewise.distributions.formats.decoders import DCGAN, VAE, ProGAN, UpsamplingDCGAN
+from likewise.distributions.formats.stylegan import StyleGAN2, StyleGAN3, StyleMapping, designed, stages
 
 
 def filled(net: Network, seed: int = 0) -> Network:
@@ -37,7 +32,7 @@ def filled(net: Network, seed: int = 0) -> Network:
 
 def stylegan2(classes: int | None = None) -> Network:
     torch.manual_seed(1)
-    mapping = Mapping(8, 12, 3, classes=classes, embedding=6 if classes else 0)
+    mapping = StyleMapping(8, 12, 3, classes=classes, embedding=6 if classes else 0)
     return filled(StyleGAN2(mapping, [10, 8, 6]))
 
 
@@ -45,7 +40,7 @@ def stylegan3(*, radial: bool = False) -> Network:
     torch.manual_seed(2)
     rows = stages(32, 5, base=64, most=6)
     filters = designed(rows, radial=radial)
-    return filled(StyleGAN3(Mapping(8, 12, 2), rows, entry=6, kernel=1 if radial else 3, filters=filters))
+    return filled(StyleGAN3(StyleMapping(8, 12, 2), rows, entry=6, kernel=1 if radial else 3, filters=filters))
 
 
 def biggan(steps: int = 5) -> Network:
@@ -65,12 +60,6 @@ def biggan(steps: int = 5) -> Network:
 def progan() -> Network:
     torch.manual_seed(4)
     return filled(ProGAN(8, [10, 8, 6]))
-
-
-def nvae() -> Network:
-    torch.manual_seed(5)
-    groups = [Group(2, 8, 1, False), Group(2, 8, 1, False), Group(1, 6, 2, True)]
-    return filled(NVAE((8, 2, 2), groups, colours=1))
 
 
 def upsampling(classes: int | None = 3) -> Network:
@@ -148,7 +137,6 @@ ALL: dict[str, Callable[[], Network]] = {
     "stylegan3 r": lambda: stylegan3(radial=True),
     "biggan_deep": biggan,
     "progan": progan,
-    "nvae": nvae,
     "upsampling_dcgan": upsampling,
     "upsampling_dcgan without classes": lambda: upsampling(None),
     "dcgan": dcgan,

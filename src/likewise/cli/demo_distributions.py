@@ -16,7 +16,7 @@ LATENTS, TOP, ACROSS = 240, 3, 12
 def coverage_panel(folder: Path, seed: int) -> Panel:
     """Two collections of photographs; the second lacks two of the scenes of the first."""
     from likewise.distributions import compare
-    from likewise.distributions.metrics import SmallSampleWarning
+    from likewise.errors import SmallSampleWarning
     from likewise.images import default
     from likewise.plot.report import Section
 
@@ -58,13 +58,12 @@ def coverage_panel(folder: Path, seed: int) -> Panel:
 def polarity_panel(folder: Path, seed: int) -> Panel:
     """Clothes by a small generator, a row for each ρ."""
     from likewise import plot
-    from likewise.distributions import harvest, shipped
-    from likewise.distributions.shipped import describer
+    from likewise.distributions import fashion_features, harvest, pretrained
     from likewise.nn.features import to_uint8
     from likewise.plot.report import Section
 
     with step("a generator, dialled from its modes to its anti-modes") as said:
-        generator = shipped("fashion").in_space(describer("fashion"))
+        generator = pretrained("fashion").in_space(fashion_features())
         bank = harvest(generator, LATENTS, k=TOP, seed=seed, progress=False)
         draws = {rho: bank.draw(ACROSS, rho, scheme="without", seed=seed) for rho in RHOS}
         rows = [to_uint8(generator(drawn.latents)) for drawn in draws.values()]

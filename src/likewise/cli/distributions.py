@@ -16,7 +16,7 @@ from likewise.train.options import add_options, option
 
 if TYPE_CHECKING:
     from likewise.distributions.bank import Bank
-    from likewise.distributions.model import Generator
+    from likewise.distributions.generator import Generator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,20 +80,20 @@ def named(function: F) -> F:
 
 def generator_at(name: str, family: str | None, space: str) -> Generator:
     """The generator that a word on the command line means, in a space."""
-    from likewise.distributions.data import load_generator, load_object
+    from likewise.distributions.data import load, load_object
 
-    found = load_generator(name, family=family)
+    found = load(name, family=family)
     return found.in_space(load_object(space) if ":" in space else space)
 
 
 def bank_at(path: str, name: str, family: str | None, space: str | None) -> tuple[Bank, Generator]:
     """A bank, and the generator in the space in which the bank measured its volumes."""
     from likewise.distributions.bank import Bank
-    from likewise.distributions.spaces import NAMES
+    from likewise.distributions.generator import SPACES
 
     bank = Bank.open(path)
     there = bank.about.space
-    if space is None and there not in NAMES:
+    if space is None and there not in SPACES:
         raise InputError(f"space: {path} measured volumes in {there}; give it with --space module:attribute")
     generator = generator_at(name, family, space or there)
     bank.check(generator)
@@ -280,7 +280,7 @@ def sweep(
     Writes sweep.json, sweep.md (the table), frontier.png, and grid.png (a row of pictures for each ρ).
     """
     from likewise.distributions.data import load_object
-    from likewise.distributions.sweeps import sweep
+    from likewise.distributions.sweep import sweep
     from likewise.media import write_text
 
     folder = Path(out)
@@ -292,7 +292,7 @@ def sweep(
     found.to_json(folder / "sweep.json")
     write_text(folder / "sweep.md", found.table() + "\n")
     found.plot(folder / "frontier.png")
-    if found.pictures:
+    if found.images:
         found.grid(folder / "grid.png", psi=psis[0])
     result(found.table(), found.to_dict(), as_json)
     remark(f"see {folder / 'frontier.png'}")
@@ -311,7 +311,7 @@ def modes(
     bank: str, generator: str, n: int, top: int | None, space: str | None, family: str | None, out: str, as_json: bool
 ) -> None:
     """Show the modes and anti-modes of a GENERATOR: where its density on its manifold is greatest and least."""
-    from likewise.distributions.sweeps import modes
+    from likewise.distributions.sweep import modes
 
     folder = Path(out)
     check_writable(folder)

@@ -63,9 +63,9 @@ def _source(text: str, family: str | None) -> Any:
         return path
     if not path.exists() and ":" not in text:
         raise FileError(f"{text}: no such folder or file, and not the module:attribute of a generator")
-    from likewise.distributions.data import load_generator
+    from likewise.distributions.data import load
 
-    return load_generator(text, family=family)
+    return load(text, family=family)
 
 
 def _describer(text: str | None, *, photos: bool) -> Any:

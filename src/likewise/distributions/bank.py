@@ -8,21 +8,18 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import ArrayLike, NDArray
 
 from likewise.distributions import harvesting, polarity
-from likewise.distributions.polarity import LEAST_ESS, DegeneracyWarning, Target
-from likewise.distributions.resampling import Scheme, in_turn, resample
-from likewise.errors import InputError, ShapeError
+from likewise.distributions.generator import Generator
+from likewise.distributions.latents import Latent
+from likewise.distributions.polarity import LEAST_ESS, Scheme, Target, in_turn, resample
+from likewise.errors import DegeneracyWarning, InputError, ShapeError
 from likewise.store import job as shards
-
-if TYPE_CHECKING:
-    from likewise.distributions.latents import Latent
-    from likewise.distributions.model import Generator
 
 Box = tuple[ArrayLike, ArrayLike]
 """(low, high): numbers, or one a coordinate."""

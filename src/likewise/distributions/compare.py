@@ -1,31 +1,50 @@
-"""Compare what two collections or models cover: the figures, and which pictures of one nothing in the other is like."""
+"""Compare what two collections or models cover: the figures, and which images of one nothing in the other is like."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from scipy.sparse.linalg import svds
 
+from likewise import plot
+from likewise.distributions import metrics
+from likewise.distributions.metrics import Figure, Support
+from likewise.nn.features import Features
+from likewise.numeric import Index
 from likewise.types import Comparison
-
-if TYPE_CHECKING:
-    from likewise.distributions.metrics import Figure, Support
-    from likewise.nn.features import Features
-    from likewise.numeric import Index
 
 MEASURES = ("distance", "kid", "precision", "recall", "density", "coverage")
 DRAWN = 2000
-"""Points of each side in the map that stands for pictures where there are none."""
+"""Points of each side in the map that stands for images where there are none."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DistributionComparison(Comparison):
-    """Two samples: `distance` is Fréchet's; the correspondence is which sample lies in whose k-NN ball (`support`).
+    """Two samples and what each covers of the other: what `compare` gives.
 
-    `uncovered` are the samples of `real` that no ball of `fake` holds, the farthest out first: paths where they are
-    files, else indices; 1 − recall of them. Every figure carries its net, its sample sizes and k.
+    `distance` is Fréchet's; the correspondence is which sample lies in whose k-NN ball (`support`).
+
+    Parameters
+    ----------
+    distance, kid, precision, recall, density, coverage : Figure
+        Numbers that carry their net, their sample sizes and k, and are compared only with others of the same.
+    uncovered : tuple of str or int
+        The samples of `real` that no ball of `fake` holds, the farthest out first: paths where they are files, else
+        indices; 1 − recall of them.
+    support : Support
+        Both samples' features and balls.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import numpy as np
+    >>> rows = np.random.default_rng(0).normal(size=(2, 60, 3))
+    >>> result = lw.distributions.compare(*rows)
+    >>> len(result.uncovered) == round((1 - result.recall) * 60)
+    True
     """
 
     distance: Figure
@@ -54,7 +73,7 @@ class DistributionComparison(Comparison):
 
     @property
     def net(self) -> str:
-        """The net that described the pictures."""
+        """The net whose features are compared."""
         return self.distance.net
 
     def __repr__(self) -> str:
@@ -64,20 +83,20 @@ class DistributionComparison(Comparison):
 
     def to_dict(self) -> dict[str, Any]:
         """The figures with their circumstances, and the uncovered samples with how far out each is."""
-        found = self.support
-        margin = found.real.margin[found.uncovered]
+        balls = self.support
+        margin = balls.real.margin[balls.uncovered]
         return {
             "level": "distributions",
             "distance": float(self.distance),
-            "figures": {_name(name): getattr(self, name).to_dict() for name in MEASURES},
+            "figures": {figure.measure: figure.to_dict() for figure in (getattr(self, name) for name in MEASURES)},
             "net": self.net,
             "n_real": len(self.real),
             "n_fake": len(self.fake),
             "features": self.real.dim,
             "k": self.k,
             "uncovered": [
-                {"sample": sample, "beyond": float(m), "nearest": _sample(self.fake, int(found.real.index[i]))}
-                for sample, i, m in zip(self.uncovered, found.uncovered, margin, strict=True)
+                {"sample": sample, "beyond": float(m), "nearest": _sample(self.fake, int(balls.real.index[i]))}
+                for sample, i, m in zip(self.uncovered, balls.uncovered, margin, strict=True)
             ],
             "skipped": [
                 {"side": side, "name": name, "reason": reason}
@@ -89,54 +108,45 @@ class DistributionComparison(Comparison):
     def plot(
         self, path: str | Path | None = None, *, labels: tuple[str, str] = ("real", "fake"), most: int = 16
     ) -> Any:
-        """The figures, and the uncovered pictures beside covered ones, each with its nearest of the other side.
+        """The figures, and the uncovered images beside covered ones, each with its nearest of the other side.
 
-        Without pictures, a map of the samples on their two main axes.
+        Without images, a map of the samples on their two main axes.
         """
-        from likewise import plot
-
-        pictured = self._pairs(most) if most > 0 and self._has_pictures() else None
-        if pictured is None:
-            figure = plot.cover_map(*self._map(), title=self._title(), figures=self._words(), labels=labels)
+        words = {"title": f"Fréchet distance {float(self.distance):.4g}", "figures": self._words(), "labels": labels}
+        if most > 0 and self._has_images():
+            counts = len(self.uncovered), len(self.real) - len(self.uncovered)
+            figure = plot.coverage(*self._pairs(most), counts=counts, **words)  # type: ignore[arg-type]
         else:
-            figure = plot.coverage(
-                *pictured, counts=self._counts(), title=self._title(), figures=self._words(), labels=labels
-            )
+            figure = plot.cover_map(*self._map(), **words)  # type: ignore[arg-type]
         if path is not None:
             plot.save(figure, path)
         return figure
 
-    def _title(self) -> str:
-        return f"Fréchet distance {float(self.distance):.4g}"
-
-    def _counts(self) -> tuple[int, int]:
-        return len(self.uncovered), len(self.real) - len(self.uncovered)
-
     def _words(self) -> dict[str, str]:
-        """The figures as a picture says them."""
+        """The figures as the plot says them."""
         error = "" if self.kid.error is None else f" ± {self.kid.error:.2g}"
         shares = {name: f"{float(getattr(self, name)):.3f}" for name in MEASURES[2:]}
         sizes = f"{len(self.real):,} and {len(self.fake):,} samples"
         return {"KID": f"{float(self.kid):.3g}{error}", **shares, "k": str(self.k), self.net: sizes}
 
-    def _has_pictures(self) -> bool:
+    def _has_images(self) -> bool:
         sides = (self.real.images, self.fake.images)
-        return all(pictures is not None and len(pictures([0])) == 1 for pictures in sides)
+        return all(images is not None and len(images([0])) == 1 for images in sides)
 
     def _pairs(self, most: int) -> tuple[list[Any], list[Any]]:
-        """(picture, its nearest of the other side, distance) of uncovered samples, and of typical covered ones."""
-        found = self.support
-        inside = np.flatnonzero(found.real.inside > 0)
-        order = inside[np.argsort(found.real.margin[inside], kind="stable")]
+        """(image, its nearest of the other side, distance) of uncovered samples, and of typical covered ones."""
+        near = self.support.real
+        inside = np.flatnonzero(near.inside > 0)
+        order = inside[np.argsort(near.margin[inside], kind="stable")]
         typical = order[np.linspace(0, len(order) - 1, min(most // 2, len(order))).astype(np.int64)]
-        return self._pictured(found.uncovered[:most]), self._pictured(typical)
 
-    def _pictured(self, which: Index) -> list[Any]:
-        if self.real.images is None or self.fake.images is None or len(which) == 0:
-            return []
-        found = self.support.real
-        mine, theirs = self.real.images(which.tolist()), self.fake.images(found.index[which].tolist())
-        return list(zip(mine, theirs, found.distance[which].tolist(), strict=True))
+        def pairs(which: Index) -> list[Any]:
+            if self.real.images is None or self.fake.images is None or len(which) == 0:
+                return []
+            own, others = self.real.images(which.tolist()), self.fake.images(near.index[which].tolist())
+            return list(zip(own, others, near.distance[which].tolist(), strict=True))
+
+        return pairs(self.support.uncovered[:most]), pairs(typical)
 
     def _map(self) -> tuple[Any, Any, Any]:
         """Both samples on the two main axes of their features, and which of the real ones are uncovered."""
@@ -150,8 +160,6 @@ class DistributionComparison(Comparison):
 
 def _axes(rows: Any) -> Any:
     """The two directions of largest variance; each points to where its largest entry is positive."""
-    from scipy.sparse.linalg import svds
-
     centred = rows - rows.mean(0)
     if min(centred.shape) <= 2:
         V = np.linalg.svd(centred, full_matrices=False)[2][:2]
@@ -159,10 +167,6 @@ def _axes(rows: Any) -> Any:
         _, s, V = svds(centred, k=2, v0=np.ones(min(centred.shape)))
         V = V[np.argsort(-s)]
     return (V * np.sign(V[np.arange(len(V)), np.abs(V).argmax(1)])[:, None]).T
-
-
-def _name(field: str) -> str:
-    return "frechet" if field == "distance" else field
 
 
 def _sample(side: Features, index: int) -> str | int:
@@ -180,23 +184,57 @@ def compare(
     on_error: Literal["raise", "skip"] = "raise",
     progress: bool = False,
 ) -> DistributionComparison:
-    """Compare what two collections cover: .distance .kid .precision .recall .density .coverage .uncovered .plot().
+    """Compare what two collections cover of each other, and name what is left uncovered.
 
-    Each side is a folder of pictures, a list of files or arrays, a batch of pictures, features (n, d), or a Generator,
-    of which `n` pictures are drawn (by default as many as the other side has). `features`: any callable of pictures
-    (tensors (b, c, h, w) → (b, …)) or an embedder with .embed; by default EfficientNet-Lite0. k sets the balls.
+    Parameters
+    ----------
+    real, fake : any
+        A folder of images, a list of files or arrays, a batch of images, features (n, d), a file of those, or a
+        `Generator`.
+    features : callable or embedder, optional
+        The net whose features are compared: a callable of tensors (b, c, h, w) → (b, …), or an object with `.embed`.
+        By default EfficientNet-Lite0 with ImageNet weights.
+    k : int, default 3
+        The neighbour that sets the radius of a ball.
+    n : int, optional
+        Images that are drawn of a generator; by default as many as the other side has.
+    seed : int, default 0
+        Of those draws.
+    on_error : {"raise", "skip"}
+        What happens with files that cannot be read; skipped ones are named in `to_dict()`.
+    progress : bool, default False
+        Show a bar.
+
+    Returns
+    -------
+    DistributionComparison
+        `.distance` (Fréchet), `.kid`, `.precision`, `.recall`, `.density`, `.coverage`, `.uncovered`, `.plot()`.
+
+    Raises
+    ------
+    InputError
+        Where a side cannot be read, or k is not below the number of samples of each.
+    FileError
+        Where a file is damaged and `on_error` is "raise".
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> result = lw.distributions.compare(rng.normal(size=(80, 2)), rng.normal(size=(80, 2)) + [1, 0])
+    >>> 0 < result.precision < 1, result.distance > 0.5
+    (True, True)
     """
-    from likewise.distributions import metrics
-
     a, b = metrics.both(real, fake, features, n=n, seed=seed, on_error=on_error, progress=progress)
-    found = metrics.support(a, b, k=k)
+    balls = metrics.support(a, b, k=k)
     return DistributionComparison(
         distance=metrics.frechet(a, b),
         kid=metrics.kid(a, b),
-        precision=found.precision,
-        recall=found.recall,
-        density=found.density,
-        coverage=found.coverage,
-        uncovered=tuple(_sample(a, int(i)) for i in found.uncovered),  # type: ignore[arg-type]
-        support=found,
+        precision=balls.precision,
+        recall=balls.recall,
+        density=balls.density,
+        coverage=balls.coverage,
+        uncovered=tuple(_sample(a, int(i)) for i in balls.uncovered),  # type: ignore[arg-type]
+        support=balls,
     )

@@ -29,7 +29,7 @@ from likewise.store import job as shards
 from likewise.store.job import ShardStore
 
 if TYPE_CHECKING:
-    from likewise.distributions.model import Generator
+    from likewise.distributions.generator import Generator
 
 SHARD = 256
 """About how many latents a shard holds."""
@@ -168,7 +168,7 @@ def prepared(
     generator: Generator, n: int, k: int | None, seed: int, method: str, shard_size: int | None, out: Path | None
 ) -> Work:
     """The work of a harvest, its arguments checked; without a shard size, that of the folder, or one that fits n."""
-    from likewise.distributions.model import Generator
+    from likewise.distributions.generator import Generator
 
     if not isinstance(generator, Generator):
         raise InputError(f"generator: expected a Generator(net, latent), got {type(generator).__name__}")

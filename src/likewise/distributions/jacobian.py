@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.func import jvp, vmap
 
 from likewise.errors import InputError, LikewiseError, ShapeError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Map = Callable[["Tensor"], Any]
+Map = Callable[..., Any]
 Mode = Literal["vmap", "repeat", "reverse", "fd"]
 MODES: tuple[Mode, ...] = ("vmap", "repeat", "reverse", "fd")
 
@@ -47,8 +48,6 @@ class Jacobian:
 
     def push(self, z: Tensor, directions: Tensor) -> Tensor:
         """J t for every direction t: (c, n, d) → (c, n, D)."""
-        import torch
-
         parts = []
         for rows in slices(len(z), max(1, self.chunk // len(directions))):
             with counted_from(rows.start):
@@ -62,8 +61,6 @@ class Jacobian:
 
     def pull(self, z: Tensor, codirections: Tensor) -> Tensor:
         """Jᵀ u for every codirection u, shared (c, D) or one a sample (c, n, D): → (c, n, d)."""
-        import torch
-
         parts = []
         for rows in slices(len(z), self.chunk):
             u = codirections if codirections.ndim == 2 else codirections[:, rows]
@@ -74,8 +71,6 @@ class Jacobian:
 
     def pulls(self, z: Tensor) -> bool:
         """Whether f has a backward pass, tried on the first latent."""
-        import torch
-
         return self.mode != "fd" and _works(lambda: _pull(self.f, z[:1], torch.ones(1, self.size).to(z)))
 
 
@@ -89,8 +84,6 @@ def slices(n: int, step: int) -> Iterator[slice]:
 
 def _by_vmap(f: Map, z: Tensor, t: Tensor, *, strict: bool = False) -> Tensor:
     """All directions at once: what does not depend on the direction, f(z) itself, is computed once."""
-    import torch
-    from torch.func import jvp, vmap
 
     def along(one: Tensor) -> Any:
         return jvp(lambda x: _flat(f(x)), (z,), (one,), strict=strict)
@@ -105,9 +98,6 @@ def _by_vmap(f: Map, z: Tensor, t: Tensor, *, strict: bool = False) -> Tensor:
 
 def _by_repeat(f: Map, z: Tensor, t: Tensor) -> Tensor:
     """Rows repeated, one direction each."""
-    import torch
-    from torch.autograd import forward_ad
-
     fw: Any = forward_ad
     c, n = t.shape[:2]
     with torch.no_grad(), fw.dual_level():
@@ -121,8 +111,6 @@ def _by_repeat(f: Map, z: Tensor, t: Tensor) -> Tensor:
 
 def _by_reverse(f: Map, z: Tensor, t: Tensor) -> Tensor:
     """J t = ∂/∂u ⟨Jᵀ u, t⟩: two backward passes, the first shared by all directions."""
-    import torch
-
     with torch.enable_grad():
         x = z.detach().clone().requires_grad_()
         y = _flat(f(x))
@@ -135,8 +123,6 @@ def _by_reverse(f: Map, z: Tensor, t: Tensor) -> Tensor:
 
 def _by_differences(f: Map, z: Tensor, t: Tensor) -> Tensor:
     """(f(z + h t) − f(z − h t)) / 2h with h = ε^{1/3} max(1, |z|∞) / |t|."""
-    import torch
-
     c, n = t.shape[:2]
     length = t.norm(dim=2, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
     h = torch.finfo(z.dtype).eps ** (1 / 3) * z.abs().amax(1, keepdim=True).clamp_min(1) / length
@@ -158,8 +144,6 @@ _PUSHES: dict[Mode, Callable[[Map, Tensor, Tensor], Tensor]] = {
 
 def _pull(f: Map, z: Tensor, u: Tensor) -> Tensor:
     """Backward passes over one recorded forward pass, a codirection each."""
-    import torch
-
     with torch.enable_grad():
         x = z.detach().clone().requires_grad_()
         y = _flat(f(x))
@@ -170,9 +154,7 @@ def _pull(f: Map, z: Tensor, u: Tensor) -> Tensor:
 
 def _flat(y: Any) -> Tensor:
     """One row a sample, whatever shape and library f answers in."""
-    import torch
-
-    if not isinstance(y, torch.Tensor):
+    if not isinstance(y, Tensor):
         y = torch.as_tensor(np.asarray(y))
     rows: Tensor = y.flatten(1)
     return rows
@@ -188,8 +170,6 @@ class NotFinite(Exception):
 
 def finite(y: Tensor, what: str) -> None:
     """Raise NotFinite for the first row of y that is not."""
-    import torch
-
     good = torch.isfinite(y).flatten(1).all(dim=1)
     if not bool(good.all()):
         raise NotFinite(what, int((~good).nonzero()[0]))
@@ -213,13 +193,11 @@ def linearise(f: Map, z: Tensor, chunk: int | None, *, mode: Mode | None = None)
     dim, size = z.shape[1], y.shape[1]
     rows = max(16, min(256, PASS // size)) if chunk is None else chunk
     ways: tuple[Mode, ...] = MODES if mode is None else (mode,)
-    found = next((way for way in ways[:-1] if _pushes(way, f, z[:1])), ways[-1])
-    return Jacobian(f, found, dim, size, rows)
+    best = next((way for way in ways[:-1] if _pushes(way, f, z[:1])), ways[-1])
+    return Jacobian(f, best, dim, size, rows)
 
 
 def _pushes(mode: Mode, f: Map, z: Tensor) -> bool:
-    import torch
-
     t = torch.ones_like(z)[None]
     return _works(lambda: _by_vmap(f, z, t, strict=True) if mode == "vmap" else _PUSHES[mode](f, z, t))
 
@@ -236,8 +214,6 @@ def _works(attempt: Callable[[], object]) -> bool:
 
 def _checked(f: Map, z: Tensor) -> Tensor:
     """f of the first latent, after its shape, kind and the independence of its rows are checked."""
-    import torch
-
     with torch.no_grad():
         two = _output(f, z[:2])
         one = _output(f, z[:1])
@@ -253,8 +229,6 @@ def _checked(f: Map, z: Tensor) -> Tensor:
 
 
 def _output(f: Map, z: Tensor) -> Tensor:
-    import torch
-
     y = f(z)
     shape = tuple(np.shape(y))
     if len(shape) < 2 or shape[0] != len(z) or 0 in shape:

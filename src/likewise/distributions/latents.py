@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, Float64
+from scipy.special import ndtr, ndtri
 
 from likewise.errors import InputError, ShapeError
 
@@ -144,8 +145,6 @@ class TruncatedNormal(_Independent):
 
     def sample(self, n: int, rng: np.random.Generator) -> Float32[np.ndarray, "n dim"]:
         """n latents by the inverse of the distribution function, so each draw is used: in the order of the seed."""
-        from scipy.special import ndtr, ndtri
-
         low = ndtr(-self.psi)
         z: Float32[np.ndarray, "n dim"] = ndtri(low + (1 - 2 * low) * rng.random((n, self.dim))).astype(np.float32)
         return _cut(np.float32(self.scale) * z, *self.support())

@@ -1,20 +1,19 @@
 """The measures of what a model or collection covers, each a Figure that knows its net and its sample sizes.
 
-Every function takes sources as `likewise.nn.features.extract` does: folders, pictures, generators, rows (n, d).
+Every function takes sources as `likewise.nn.features.extract` does: folders, images, generators, rows (n, d).
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from likewise import numeric
-from likewise.errors import InputError, ShapeError
+from likewise.errors import InputError, ShapeError, SmallSampleWarning
 from likewise.inputs import count as count_images
 from likewise.inputs import is_generator
 from likewise.nn.features import PLAIN, SAMPLES, Features, channels_of, extract
@@ -29,15 +28,11 @@ BLOCKS = 10
 TILE = 2048
 
 
-class SmallSampleWarning(UserWarning):
-    """A figure was measured on fewer samples than it needs: it is biased, and comparable only at the same size."""
-
-
 class Figure(float):
     """A measured number that remembers what it measures, under which net, on how many samples, with which k.
 
     It is a float. Two of them are ordered or subtracted only where all of these agree: a Fréchet distance of 1,000
-    pictures is not comparable with one of 50,000, nor one net's with another's. `error` is its standard error.
+    images is not comparable with one of 50,000, nor one net's with another's. `error` is its standard error.
     """
 
     measure: str
@@ -141,10 +136,10 @@ def both(
 def _check_pair(real: Features, fake: Features) -> None:
     if real.dim != fake.dim:
         raise ShapeError(
-            f"fake: expected {real.dim} features a picture as in real, got {fake.dim}; use one net for both"
+            f"fake: expected {real.dim} features an image as in real, got {fake.dim}; use one net for both"
         )
     if real.net != fake.net and PLAIN not in (real.net, fake.net):
-        raise InputError(f"fake: described by {fake.net}, but real by {real.net}; use one net for both")
+        raise InputError(f"fake: features of {fake.net}, but real of {real.net}; use one net for both")
     for where, side in (("real", real), ("fake", fake)):
         if len(side) < 2:
             raise ShapeError(f"{where}: expected at least two samples, got {len(side)}")
@@ -313,96 +308,9 @@ def support(real: Any, fake: Any, *, k: int = K, features: Any = None, n: int | 
     return Support(a, b, int(k), left, right, ra, rb)
 
 
-class PrecisionRecall(NamedTuple):
-    """Both are shares from 0 to 1, larger is better."""
-
-    precision: Figure
-    recall: Figure
-
-
-class DensityCoverage(NamedTuple):
-    """Density may exceed 1; coverage is a share."""
-
-    density: Figure
-    coverage: Figure
-
-
-def precision_recall(real: Any, fake: Any, *, k: int = K, **options: Any) -> PrecisionRecall:
-    """Improved precision and recall: the shares of each side inside the k-NN balls of the other."""
-    found = support(real, fake, k=k, **options)
-    return PrecisionRecall(found.precision, found.recall)
-
-
-def density_coverage(real: Any, fake: Any, *, k: int = 5, **options: Any) -> DensityCoverage:
-    """Density and coverage: how many real balls hold a fake sample, and how many real balls hold any."""
-    found = support(real, fake, k=k, **options)
-    return DensityCoverage(found.density, found.coverage)
-
-
 def measures(real: Any, fake: Any, *, k: int = K, **options: Any) -> dict[str, Figure]:
-    """frechet, precision, recall, density, coverage of one pair of samples, described once."""
+    """frechet, precision, recall, density, coverage of one pair of samples, their features extracted once."""
     seen = both(real, fake, **options)
-    found = support(*seen, k=k)
+    balls = support(*seen, k=k)
     names = ("precision", "recall", "density", "coverage")
-    return {"frechet": frechet(*seen), **{name: getattr(found, name) for name in names}}
-
-
-# ------------------------------------------------------------------------------------------- nearest training sample
-
-
-@dataclass(frozen=True, eq=False)
-class Nearest:
-    """Each fake sample's nearest training sample: `distance` (m,), `index` (m,) [Polarity Fig. 15].
-
-    `own` (n,) is each training sample's distance to the nearest other one: a model that copies has distances far below.
-    """
-
-    distance: Array
-    index: Index
-    own: Array
-    median: Figure
-
-    def __repr__(self) -> str:
-        return f"Nearest(median {self.median:.4g}, of training samples to each other {np.median(self.own):.4g})"
-
-
-def nearest_training(real: Any, fake: Any, *, features: Any = None, n: int | None = None, seed: int = 0) -> Nearest:
-    """How far each fake sample is from its nearest real one: min_i ‖φ(x_i) − φ(y_j)‖ [Polarity Fig. 15]."""
-    a, b = both(real, fake, features, n=n, seed=seed)
-    distance, index = numeric.nearest(b.rows, a.rows)
-    own = numeric.nearest(a.rows)[0]
-    median = _figure("nearest training sample", float(np.median(distance)), a, b)
-    return Nearest(distance[:, 0], index[:, 0], own[:, 0], median)
-
-
-# ------------------------------------------------------------------------------------------------------- likelihood
-
-
-def nll(model: Any, pictures: ArrayLike | Any, *, batch: int = 64) -> Figure:
-    """The mean negative log-likelihood −E log p(x), in nats, where the model gives one [Polarity C.4].
-
-    `model` is a callable pictures → log p (n,), or has `.log_likelihood` or `.log_prob`; `.error` is its standard one.
-    """
-    log_p = _log_likelihood(model)
-    name = getattr(model, "name", None) or type(model).__qualname__
-    given: Any = pictures
-    values = np.concatenate([_logs(log_p(given[i : i + batch])) for i in range(0, len(given), batch)])
-    if len(values) != len(given) or not np.isfinite(values).all():
-        raise InputError(f"model: expected a finite log-likelihood for each of {len(given)} pictures")
-    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-    return Figure(-float(values.mean()), measure="nll", net=str(name), n_fake=len(values), error=error)
-
-
-def _log_likelihood(model: Any) -> Callable[[Any], Any]:
-    choices: tuple[Any, ...] = (getattr(model, "log_likelihood", None), getattr(model, "log_prob", None), model)
-    for found in choices:
-        if callable(found):
-            return lambda pictures: found(pictures)
-    raise InputError(f"model: expected .log_likelihood, .log_prob or a callable, got {type(model).__name__}")
-
-
-def _logs(values: Any) -> Array:
-    array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64)
-    if array.ndim != 1:
-        raise ShapeError(f"model: expected a log-likelihood a picture, (n,), got shape {array.shape}")
-    return array
+    return {"frechet": frechet(*seen), **{name: getattr(balls, name) for name in names}}

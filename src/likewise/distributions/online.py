@@ -9,28 +9,24 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float32, Float64
+from scipy.optimize import brentq
+from scipy.special import expit, logsumexp
 
-from likewise.distributions import moves, polarity
+from likewise.distributions import polarity
 from likewise.distributions.bank import Bank
+from likewise.distributions.generator import Generator
 from likewise.distributions.harvesting import measured
-from likewise.distributions.polarity import LEAST_ESS, DegeneracyWarning
-from likewise.distributions.resampling import resample
-from likewise.errors import InputError, LikewiseError
-
-if TYPE_CHECKING:
-    from likewise.distributions.model import Generator
+from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
+from likewise.distributions.polarity import LEAST_ESS, resample
+from likewise.errors import BudgetError, DegeneracyWarning, InputError
 
 Algorithm = Literal["mh", "rejection", "smc", "paper"]
 Z = Float32[np.ndarray, "n dim"]
 V = Float64[np.ndarray, " n"]
-
-
-class BudgetError(LikewiseError):
-    """A sampler used up its spectra before it had drawn what was asked."""
 
 
 class OnlineSampler:
@@ -171,8 +167,8 @@ class _Problem:
         self.jacobians += int(inside.sum())
         s = self.sampler
         labels = None if self.label is None else np.full(int(inside.sum()), self.label)
-        found = measured(s.generator, z[inside], labels, s.k, s.bank.about.method)
-        out[inside] = self._tilt(found.log_sigma.sum(1))
+        values = measured(s.generator, z[inside], labels, s.k, s.bank.about.method)
+        out[inside] = self._tilt(values.log_sigma.sum(1))
         return out
 
     def fresh(self, n: int, rng: np.random.Generator) -> tuple[Z, V]:
@@ -187,10 +183,10 @@ class _Problem:
 def _mh(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
     """n chains from the bank at ρ, each moved `steps` times; the stationary density is π from the first step on."""
     at = resample(problem.tilt, n, "systematic", rng)
-    state = moves.State(problem.z[at].copy(), problem.tilt[at].copy())
+    state = State(problem.z[at].copy(), problem.tilt[at].copy())
     start = state.z.copy()
-    kinds = moves.schedule(problem.latent, problem.sampler.steps, rng)
-    accepted = sum(moves.step(state, kind, problem, problem.latent, rng) for kind in kinds)
+    kinds = schedule(problem.latent, problem.sampler.steps, rng)
+    accepted = sum(step(state, kind, problem, problem.latent, rng) for kind in kinds)
     left = float((state.z != start).any(1).mean())
     notes = {"moved": left, "starts": len(np.unique(at)) / n}
     return _Run(rng.permutation(state.z), n * len(kinds), accepted, problem.jacobians, notes)
@@ -235,19 +231,17 @@ def _within(problem: _Problem, proposed: int, have: int, n: int) -> None:
 
 def _paper(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
     """Accept z ~ p_z with probability σ_z^ρ / (σ_z^ρ + Σ_i σ_i^ρ), i over the bank [Polarity Algorithm 2]."""
-    from scipy.special import expit, logsumexp
-
     total = float(logsumexp(problem.tilt))
-    found: list[Z] = []
+    accepted: list[Z] = []
     have = proposed = 0
     while have < n:
         batch = int(np.clip((n - have) * (len(problem.tilt) + 1), 16, 4096))
         z, tilt = problem.fresh(batch, rng)
         proposed += batch
-        found.append(z[rng.random(batch) < expit(tilt - total)])
-        have += len(found[-1])
+        accepted.append(z[rng.random(batch) < expit(tilt - total)])
+        have += len(accepted[-1])
         _within(problem, proposed, have, n)
-    z = np.concatenate(found)
+    z = np.concatenate(accepted)
     return _Run(z[:n], proposed, have, problem.jacobians, {"reference": len(problem.tilt)})
 
 
@@ -264,17 +258,17 @@ def _smc(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
     while beta < 1:
         following = _next(state.tilt, beta)
         chosen = resample((following - beta) * state.tilt, len(state.z), "systematic", rng)
-        state = moves.State(state.z[chosen], state.tilt[chosen])
+        state = State(state.z[chosen], state.tilt[chosen])
         beta = following
         betas.append(beta)
-        for kind in moves.schedule(problem.latent, problem.sampler.steps, rng):
-            accepted += moves.step(state, kind, problem, problem.latent, rng, beta=beta)
+        for kind in schedule(problem.latent, problem.sampler.steps, rng):
+            accepted += step(state, kind, problem, problem.latent, rng, beta=beta)
             proposed += len(state.z)
     notes = {"temperatures": betas, "particles": len(state.z)}
     return _Run(rng.permutation(state.z)[:n], proposed, accepted, problem.jacobians, notes)
 
 
-def _particles(problem: _Problem, n: int, rng: np.random.Generator) -> moves.State:
+def _particles(problem: _Problem, n: int, rng: np.random.Generator) -> State:
     """n draws from p_z: the bank's own in a random order, their volumes known, and fresh ones where it has fewer."""
     own = rng.permutation(len(problem.z))[:n]
     z, tilt = problem.z[own], problem.tilt[own]
@@ -283,19 +277,85 @@ def _particles(problem: _Problem, n: int, rng: np.random.Generator) -> moves.Sta
         z, tilt = np.concatenate([z, new]), np.concatenate([tilt, new_tilt])
     if not np.isfinite(tilt).any():
         raise InputError(f"k: all {n} particles are dead at k = {problem.sampler.k}; use a smaller k")
-    return moves.State(z, tilt)
+    return State(z, tilt)
 
 
 def _next(tilt: V, beta: float) -> float:
     """The largest temperature up to 1 at which half of the particles that are not dead are effective."""
-    from scipy.optimize import brentq
-
     alive = tilt[np.isfinite(tilt)]
 
     def excess(following: float) -> float:
         return polarity.ess((following - beta) * alive) - 0.5
 
     return 1.0 if excess(1.0) >= 0 else float(brentq(excess, beta, 1.0, xtol=1e-10))
+
+
+# ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Each move is reversible with respect to p_z, and a random choice among them that does not look at the state is, too:
+# normal      z′ = √(1 − b²) z + b ξ, ξ ~ N(0, 1)     (preconditioned Crank–Nicolson; truncated: refused outside)
+# uniform     z′ = z + b (high − low) / 2 · ξ, folded back into [low, high] at the bounds
+# any         z′ ~ p_z, a fresh latent
+
+FRESH = 1.0
+"""The step that is a fresh latent."""
+STEPS = (0.1, 0.3, 0.6)
+"""Small to large: which of them suits depends on the size of the latent, so all take part."""
+
+
+@dataclass
+class State:
+    """Chains: where each is, z (n, dim), and its tilt ρ v(z) (n,)."""
+
+    z: Z
+    tilt: V
+
+
+def schedule(latent: Latent, steps: int, rng: np.random.Generator) -> list[float]:
+    """The step size of each move: a fresh latent every third time, otherwise one of STEPS at random."""
+    local = isinstance(latent, Normal | TruncatedNormal | Uniform)
+    return [float(rng.choice(STEPS)) if local and i % 3 else FRESH for i in range(steps)]
+
+
+def step(
+    state: State,
+    size: float,
+    tilt: Callable[[Z], V],
+    latent: Latent,
+    rng: np.random.Generator,
+    *,
+    beta: float = 1.0,
+) -> int:
+    """One Metropolis–Hastings move of every chain towards p_z exp(β tilt), in place; how many were accepted.
+
+    A chain at z goes to z′ with probability min(1, exp(β (tilt(z′) − tilt(z)))).
+    """
+    z = propose(state.z, size, latent, rng)
+    tilts = tilt(z)
+    with np.errstate(invalid="ignore"):  # −∞ − (−∞): from nowhere to nowhere, stays
+        ratio = beta * (tilts - state.tilt)
+    accept = np.log1p(-rng.random(len(z))) < np.where(np.isneginf(tilts), -np.inf, ratio)
+    state.z[accept], state.tilt[accept] = z[accept], tilts[accept]
+    return int(accept.sum())
+
+
+def propose(z: Z, size: float, latent: Latent, rng: np.random.Generator) -> Z:
+    """A proposal for each row, by a kernel that is reversible with respect to p_z inside its support."""
+    if size == FRESH:
+        return np.asarray(latent.sample(len(z), rng), dtype=np.float32)
+    noise = rng.standard_normal(z.shape)
+    if isinstance(latent, Uniform):
+        return _folded(z + size * (latent.high - latent.low) / 2 * noise, latent.low, latent.high)
+    scale = latent.scale if isinstance(latent, TruncatedNormal) else 1.0
+    return np.asarray(np.sqrt(1 - size**2) * z + size * scale * noise, dtype=np.float32)
+
+
+def _folded(z: Float64[np.ndarray, "n dim"], low: float, high: float) -> Z:
+    """Reflected at both bounds as often as needed."""
+    width = high - low
+    turn = np.mod(z - low, 2 * width)
+    inside = low + np.where(turn > width, 2 * width - turn, turn)
+    return np.asarray(np.clip(inside, low, high), dtype=np.float32)
 
 
 _RUNS: dict[str, Callable[[_Problem, int, np.random.Generator], _Run]] = {

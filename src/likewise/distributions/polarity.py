@@ -9,18 +9,20 @@ is 0, so for ρ > 0 its weight is 0, and for ρ < 0 it would be infinite; there 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+from scipy.special import logsumexp
 
-from likewise.distributions.resampling import resample as resample
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array
 
 Target = Literal["latent", "uniform"]
+Scheme = Literal["multinomial", "systematic", "without"]
 LEAST_ESS = 0.01
 """Below this effective share of the latents a sample says little about the model: a DegeneracyWarning."""
 MOST_RHO = 1e6
@@ -29,10 +31,6 @@ MOST_RHO = 1e6
 Vector = Float64[np.ndarray, " n"]
 Mask = Bool[np.ndarray, " n"]
 Rows = Int64[np.ndarray, " rows"]
-
-
-class DegeneracyWarning(UserWarning):
-    """A few latents own nearly all the weight: the sample repeats them."""
 
 
 def log_volume(log_sigma: ArrayLike, k: int | None = None) -> Vector:
@@ -48,8 +46,8 @@ def dead(log_sigma: ArrayLike, k: int | None = None, *, rank: ArrayLike | None =
     """The latents whose Jacobian has numerical rank below k: v_k = −∞."""
     logs = _spectra(log_sigma)
     k = _order(k, logs)
-    found = np.asarray(np.isneginf(logs[:, :k]).any(1))
-    return found if rank is None else np.asarray(found | (np.asarray(rank) < k))
+    gone = np.asarray(np.isneginf(logs[:, :k]).any(1))
+    return gone if rank is None else np.asarray(gone | (np.asarray(rank) < k))
 
 
 def log_weights(
@@ -75,8 +73,6 @@ def log_weights(
 
 def normalised(log_w: Vector) -> Vector:
     """log w − log Σ exp(log w); an InputError where no weight is left."""
-    from scipy.special import logsumexp
-
     total = logsumexp(log_w)
     if not np.isfinite(total):
         raise InputError("log_w: no latent has any weight")
@@ -109,8 +105,6 @@ def rho_for_ess(
     bracketed. Dead latents count in N, so where they are many the answer may be 0. `groups` (n,) are classes
     within which weights are normalised, each keeping its share of N.
     """
-    from scipy.optimize import brentq
-
     _check_ess(fraction, sign)
     logs = _spectra(log_sigma)
     members = partition(np.zeros(len(logs), dtype=np.int64) if groups is None else np.asarray(groups))
@@ -243,3 +237,73 @@ def _check_ess(fraction: float, sign: int) -> None:
         raise InputError(f"fraction: expected a share of N, above 0 and at most 1, got {fraction!r}")
     if sign not in (-1, 1):
         raise InputError(f"sign: expected −1 (towards modes) or 1 (towards anti-modes), got {sign!r}")
+
+
+# ── resampling ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def resample(log_w: Vector, n: int, scheme: Scheme, rng: np.random.Generator) -> Rows:
+    """n indices drawn in proportion to exp(log_w); one of weight 0 is never drawn.
+
+    "multinomial": independent draws. "systematic": one uniform number for all, index i comes ⌊n w_i⌋ or ⌈n w_i⌉
+    times, in the order of the indices. "without": successive draws without replacement, in the order in which they
+    are drawn; as n nears N the weights lose their effect.
+    """
+    _check_draw(n, scheme)
+    top = log_w.max(initial=-np.inf)
+    if not np.isfinite(top):
+        raise InputError("log_w: expected at least one finite log-weight, and no NaN or +infinity")
+    return _SCHEMES[scheme](log_w - top, int(n), rng)
+
+
+def in_turn(N: int, n: int, scheme: Scheme, seed: int) -> Rows:
+    """n of N indices without any chance: seed s gives the s-th run of n, from the start again after the last."""
+    _check_draw(n, scheme)
+    if scheme == "without" and n > N:
+        raise InputError(f"n: expected at most {N}, the latents of any weight, got {n}; or draw with replacement")
+    return np.asarray((int(seed) * n % N + np.arange(n)) % N, dtype=np.int64)
+
+
+def _check_draw(n: int, scheme: Scheme) -> None:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise InputError(f"n: expected a whole number ≥ 1, got {n!r}")
+    if scheme not in _SCHEMES:
+        raise InputError(f"scheme: expected {', '.join(_SCHEMES)}, got {scheme!r}")
+
+
+def _multinomial(log_w: Vector, n: int, rng: np.random.Generator) -> Rows:
+    return _invert(np.exp(log_w), rng.random(n))
+
+
+def _systematic(log_w: Vector, n: int, rng: np.random.Generator) -> Rows:
+    """Quantiles at (i + u) / n, u uniform, of the weights in a random order: classes may stand in turn in a bank."""
+    order = rng.permutation(len(log_w))
+    drawn = order[_invert(np.exp(log_w[order]), (np.arange(n) + rng.random()) / n)]
+    return np.sort(drawn).astype(np.int64)
+
+
+def _without(log_w: Vector, n: int, rng: np.random.Generator) -> Rows:
+    """The n largest of log w_i + a Gumbel number each: the order of successive draws without replacement."""
+    able = int(np.isfinite(log_w).sum())
+    if n > able:
+        raise InputError(
+            f'n: expected at most {able}, the latents that have any weight, got {n}; or scheme="systematic"'
+        )
+    keys = log_w + rng.gumbel(size=len(log_w))
+    first = np.argpartition(-keys, n - 1)[:n]
+    return np.asarray(first[np.argsort(-keys[first], kind="stable")], dtype=np.int64)
+
+
+def _invert(w: Vector, u: Vector) -> Rows:
+    """The index in whose stretch of the cumulative sum each u of [0, 1) falls; a stretch of length 0 catches none."""
+    edges = np.cumsum(w)
+    index = np.searchsorted(edges, u * edges[-1], side="right")
+    last = np.flatnonzero(w)[-1]  # u · total may round up to the total
+    return np.asarray(np.minimum(index, last), dtype=np.int64)
+
+
+_SCHEMES: dict[str, Callable[[Vector, int, np.random.Generator], Rows]] = {
+    "multinomial": _multinomial,
+    "systematic": _systematic,
+    "without": _without,
+}

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from likewise.distributions import jacobian as modes
-from likewise.distributions import spectra_through as through
-from likewise.distributions import spectra_values as numbers
+from likewise.distributions import jacobian
 from likewise.distributions.jacobian import Jacobian, Map, NotFinite
-from likewise.distributions.spectra_through import Composite as Composite
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Method = Literal["auto", "gram", "left", "subspace", "sketch", "through", "fd"]
 
@@ -29,13 +25,35 @@ VJPS, JVPS = 18, 4
 EXACT = 4
 """`auto` takes the exact method up to this many times the passes of `left`."""
 
+NARROW = 1e-4
+"""σ_k / σ_1 below which squaring a float64 matrix would cost digits: the SVD takes over there."""
+
+BLOCK = 2**14
+"""Columns that are widened to float64 at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """The top singular values σ_1 ≥ … ≥ σ_k of the Jacobian at n latents.
+    """The top singular values σ_1 ≥ … ≥ σ_k of the Jacobian at n latents: what `spectrum` gives.
 
-    values (n, k) float64, 0 beyond the numerical rank; rank (n,) how many of the k lie above the noise floor (see
-    `_spectra_values.floor`); method as it was carried out; cost in passes of one row through f, a sample.
+    Parameters
+    ----------
+    values : ndarray (n, k) float64
+        Singular values, descending, 0 beyond the numerical rank.
+    rank : ndarray (n,)
+        How many of the k lie above the noise floor, ε √max(D, d) σ_1.
+    method : str
+        The method as it was carried out.
+    cost : float
+        Passes of one row through f, a sample.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import torch
+    >>> spectrum = lw.distributions.spectrum(lambda z: 2 * z, torch.zeros(3, 4), 2)
+    >>> spectrum.log_volume.round(4).tolist()
+    [1.3863, 1.3863, 1.3863]
     """
 
     values: Array
@@ -62,6 +80,33 @@ class Spectrum:
         return f"Spectrum({n} × {k} singular values, {self.method}, {self.cost:.1f} passes a sample)"
 
 
+@dataclass(frozen=True)
+class Composite:
+    """z → outer(inner(z)), as in style generators: inner maps z to w (n, m) cheaply, outer draws the image.
+
+    A callable like any other; `spectrum` also sees its parts. Further arguments (a class) go to inner.
+
+    Parameters
+    ----------
+    inner, outer : callable
+        The two steps, each of tensors with a row a sample.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import torch
+    >>> f = lw.distributions.Composite(lambda z: z @ torch.ones(2, 6), lambda w: torch.sin(w))
+    >>> lw.distributions.spectrum(f, torch.zeros(1, 2), 1).method
+    'through'
+    """
+
+    inner: Map
+    outer: Map
+
+    def __call__(self, z: Tensor, *y: Any) -> Any:
+        return self.outer(self.inner(z, *y))
+
+
 def spectrum(
     f: Map,
     z: Any,
@@ -75,40 +120,127 @@ def spectrum(
     basis: Any = None,
     tail: float = 1e-3,
 ) -> Spectrum:
-    """The k largest singular values of the Jacobian of f at each row of z (n, d) [Polarity Eq. 5; A.4].
+    """The k largest singular values of the Jacobian of f at each row of z [Polarity Eq. 5; A.4].
 
-    f is any callable (m, d) → (m, …) for every m, deterministic, its rows independent. Methods::
+    Parameters
+    ----------
+    f : callable
+        (m, d) → (m, …) for every m, deterministic, its rows independent.
+    z : Tensor or ndarray (n, d)
+        Latents, float32 or float64.
+    k : int
+        How many singular values, at most d.
+    method : str, default "auto"
+        One of::
 
-        gram      exact: all d columns J e_i by forward mode (or all D rows, if fewer), Gram matrix in float64
-        left      k + 18 VJPs of a Gaussian sketch that all samples share, their k + 4 leading directions Q, then
-                  σ(J Q) by JVPs; with `basis` (d, r), directions known beforehand (`pilot`): r JVPs, then r VJPs of
-                  the range, σ(Uᵀ J)
-        subspace  `left` with `power` further rounds of VJPs and JVPs
-        sketch    as the paper: σ(W J) √(D / rows), W semi-orthogonal with `rows` rows, by VJPs
-        through   for a Composite(inner, outer), exact up to `tail`: JVPs of outer only, along the singular vectors
-                  of the cheap inner Jacobian, longest first, until the rest cannot change σ_k by more than ½ tail²
-        fd        exact up to the differences: central differences along all d axes, 2 d calls; for black boxes
-        auto      through for a Composite; gram while d is at most four times the passes of left, else left; fd
-                  where nothing else works
+            gram      exact: all d columns J e_i by forward mode (or all D rows, if fewer), Gram matrix in float64
+            left      k + 18 VJPs of a Gaussian sketch that all samples share, their k + 4 leading directions Q, then
+                      σ(J Q) by JVPs; with `basis` (d, r), directions known beforehand (`pilot`): r JVPs, then r VJPs
+                      of the range, σ(Uᵀ J)
+            subspace  `left` with `power` further rounds of VJPs and JVPs
+            sketch    as the paper: σ(W J) √(D / rows), W semi-orthogonal with `rows` rows, by VJPs
+            through   for a Composite(inner, outer), exact up to `tail`: JVPs of outer only, along the singular vectors
+                      of the cheap inner Jacobian, longest first, until the rest cannot change σ_k by more than ½ tail²
+            fd        exact up to the differences: central differences along all d axes, 2 d calls; for black boxes
+            auto      through for a Composite; gram while d is at most four times the passes of left, else left; fd
+                      where nothing else works
 
-    Where an operation of f has no forward mode J t is had by two backward passes (double-VJP), and where it has no
-    derivative by central differences; `.method` says so. chunk: rows in one pass through f.
+    seed : int, default 0
+        Of the sketches.
+    chunk : int, optional
+        Rows in one pass through f.
+    power, rows, basis, tail
+        Of the methods "subspace", "sketch", "left" and "through", as above.
+
+    Returns
+    -------
+    Spectrum
+        `.values` (n, k) descending, `.log_volume`, `.rank`, `.method`. Where an operation of f has no forward mode, J t
+        is had by two backward passes (double-VJP), and where it has no derivative by central differences; `.method`
+        says so.
+
+    Raises
+    ------
+    InputError
+        Where an argument is out of range, f couples its rows, or a row of f or of its Jacobian is not finite.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import torch
+    >>> A = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+    >>> lw.distributions.spectrum(lambda z: z @ A, torch.zeros(1, 3), 2).values.round(4).tolist()
+    [[3.0, 2.0]]
     """
     z = _latents(z)
-    _check(z, k, method, seed, chunk, power, rows)
+    if method not in get_args(Method):
+        raise InputError(f"method: expected one of {', '.join(get_args(Method))}, got {method!r}")
+    _whole("k", k, 1, z.shape[1])
+    for name, value, least in (("chunk", 1 if chunk is None else chunk, 1), ("seed", seed, 0), ("power", power, 0)):
+        _whole(name, value, least)
+    _whole("rows", rows, 1)
+    if method == "sketch" and rows < k:
+        raise InputError(f"rows: expected at least k = {k}, got {rows}; a sketch has no more singular values than rows")
+    if isinstance(tail, bool) or not isinstance(tail, int | float) or not 0 <= tail < 1:
+        raise InputError(f"tail: expected a number from 0 to below 1, got {tail!r}")
     if method == "auto" and isinstance(f, Composite):
         method = "through"
-    settings = Settings(k, seed, power, rows, None if basis is None else _directions(basis, z, k), _tail(tail))
-    with _refusing():
-        J = _linearised(f, z, chunk, method)
+    options = Options(k, seed, power, rows, None if basis is None else _directions(basis, z, k), tail)
+    with _naming_rows():
+        J = _linearise(f, z, chunk, method)
         if k > J.size:
             raise InputError(f"k: expected at most the {J.size} numbers that f gives for a latent, got {k}")
-        how = _resolve(method, J, z, settings)
-        return _measured(J, z, how, settings)
+        return _measure(J, z, _resolve(method, J, z, options), options)
+
+
+def pilot(f: Map, z: Any, r: int, *, chunk: int | None = None) -> Tensor:
+    """Directions that are large on average over some latents: a start that `left` reuses for all others.
+
+    The leading eigenvectors of mean_i JᵢᵀJᵢ / ‖Jᵢ‖². A few dozen latents of the same density are enough.
+
+    Parameters
+    ----------
+    f, z, chunk
+        As for `spectrum`.
+    r : int
+        How many directions, at most d.
+
+    Returns
+    -------
+    Tensor (d, r)
+        Orthonormal columns, for `spectrum(…, method="left", basis=…)`.
+
+    Raises
+    ------
+    InputError
+        As `spectrum` does.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import torch
+    >>> A = torch.diag(torch.tensor([3.0, 2.0, 0.1]))
+    >>> lw.distributions.pilot(lambda z: z @ A, torch.zeros(2, 3), 2).shape
+    torch.Size([3, 2])
+    """
+    z = _latents(z)
+    _whole("r", r, 1, z.shape[1])
+    _whole("chunk", 1 if chunk is None else chunk, 1)
+    mean = torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64, device=z.device)
+    with _naming_rows():
+        J = jacobian.linearise(f, z, chunk)
+        for rows in jacobian.slices(len(z), max(1, J.chunk // J.dim)):
+            with jacobian.counted_from(rows.start):
+                A = _columns(J, z[rows]).double()
+                jacobian.finite(A, "Jacobian")
+            G = A @ A.mT
+            mean += (G / G.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp_min(1e-300)).sum(0)
+    leading: Tensor = torch.linalg.eigh(mean)[1].flip(1)[:, :r].to(z.dtype)
+    return leading
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def _naming_rows() -> Iterator[None]:
     """A row that is not finite is an InputError that names it."""
     try:
         yield
@@ -117,49 +249,25 @@ def _refusing() -> Iterator[None]:
         raise InputError(f"{what}; leave that latent out or mend f") from None
 
 
-def _linearised(f: Map, z: Tensor, chunk: int | None, method: Method) -> Jacobian:
+def _linearise(f: Map, z: Tensor, chunk: int | None, method: Method) -> Jacobian:
     """The Jacobian to be asked: that of f, or of its outer part alone."""
-    import torch
-
     if method != "through":
-        return modes.linearise(f, z, chunk, mode="fd" if method == "fd" else None)
+        return jacobian.linearise(f, z, chunk, mode="fd" if method == "fd" else None)
     if not isinstance(f, Composite):
         raise InputError("f: method 'through' needs a Composite(inner, outer), got a plain callable")
-    modes.linearise(f, z, chunk, mode="fd")
+    jacobian.linearise(f, z, chunk, mode="fd")
     with torch.no_grad():
         w = f.inner(z[:2])
-    if not isinstance(w, torch.Tensor) or w.ndim != 2:
+    if not isinstance(w, Tensor) or w.ndim != 2:
         raise ShapeError(f"f.inner: expected a tensor (n, m), got {type(w).__name__} {tuple(np.shape(w))}")
-    return replace(modes.linearise(f.outer, w, chunk), whole=f, dim=z.shape[1])
-
-
-def pilot(f: Map, z: Any, r: int, *, chunk: int | None = None) -> Tensor:
-    """r directions (d, r) that are large on average over some latents: a start that `left` reuses for all others.
-
-    The leading eigenvectors of mean_i JᵢᵀJᵢ / ‖Jᵢ‖². A few dozen latents of the same density are enough.
-    """
-    import torch
-
-    z = _latents(z)
-    _check(z, r, "gram", 0, chunk, 0, 1, name="r")
-    mean = torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64, device=z.device)
-    with _refusing():
-        J = modes.linearise(f, z, chunk)
-        for rows in modes.slices(len(z), max(1, J.chunk // J.dim)):
-            with modes.counted_from(rows.start):
-                A = _columns(J, z[rows]).double()
-                modes.finite(A, "Jacobian")
-            G = A @ A.mT
-            mean += (G / G.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp_min(1e-300)).sum(0)
-    leading: Tensor = torch.linalg.eigh(mean)[1].flip(1)[:, :r].to(z.dtype)
-    return leading
+    return replace(jacobian.linearise(f.outer, w, chunk), whole=f, dim=z.shape[1])
 
 
 # ── methods: each gives a stack (n, r, ·) whose singular values are those asked for ───────────────────────────────
 
 
 @dataclass(frozen=True)
-class Settings:
+class Options:
     """What the methods are told."""
 
     k: int
@@ -170,51 +278,44 @@ class Settings:
     tail: float
 
 
-def _resolve(method: Method, J: Jacobian, z: Tensor, settings: Settings) -> str:
+def _resolve(method: Method, J: Jacobian, z: Tensor, options: Options) -> str:
     """The method that will be carried out: auto decided, what costs more than exact made exact, fd where it must be."""
     if method == "through":
         return method
     if J.mode == "fd":
         return "fd"
-    vjps, jvps = min(settings.k + VJPS, J.dim), min(settings.k + JVPS, J.dim)
+    vjps, jvps = min(options.k + VJPS, J.dim), min(options.k + JVPS, J.dim)
     small = min(J.dim, J.size)
     if method == "auto":
         method = "gram" if small <= EXACT * (vjps + jvps) else "left"
-    if method in ("left", "subspace") and settings.basis is None and vjps >= small:
+    if method in ("left", "subspace") and options.basis is None and vjps >= small:
         method = "gram"
-    if method == "sketch" and settings.rows >= J.size:
+    if method == "sketch" and options.rows >= J.size:
         method = "gram"
-    needs = method != "gram" or J.size < J.dim
-    if needs and not J.pulls(z):
+    needs_pull = method != "gram" or J.size < J.dim
+    if needs_pull and not J.pulls(z):
         return "columns"
     return "rows" if method == "gram" and J.size < J.dim else "columns" if method == "gram" else method
 
 
-def _measured(J: Jacobian, z: Tensor, how: str, settings: Settings) -> Spectrum:
-    import torch
-
+def _measure(J: Jacobian, z: Tensor, how: str, options: Options) -> Spectrum:
     stack = {"columns": _columns, "fd": _columns, "rows": _rows}.get(how)
     samples = 1 if how == "through" else max(1, J.chunk // J.dim) if stack else J.chunk
     parts, dtype = [], z.dtype
-    for rows in modes.slices(len(z), samples):
-        with modes.counted_from(rows.start):
-            A = stack(J, z[rows]) if stack else _SKETCHES[how](J, z[rows], settings)
-            modes.finite(A, "Jacobian")
-        parts.append(_padded(numbers.singular_values(A, settings.k), settings.k))
+    for rows in jacobian.slices(len(z), samples):
+        with jacobian.counted_from(rows.start):
+            A = stack(J, z[rows]) if stack else _SKETCHES[how](J, z[rows], options)
+            jacobian.finite(A, "Jacobian")
+        values = singular_values(A, options.k)
+        # what fewer directions than k cannot reach is 0
+        parts.append(torch.nn.functional.pad(values, (0, options.k - values.shape[1])))
         dtype = A.dtype
     values = torch.cat(parts)
     if how == "sketch":
-        values *= (J.size / settings.rows) ** 0.5
-    low = numbers.floor(values[:, :1], J.size, J.dim, dtype, differences=J.mode == "fd")
+        values *= (J.size / options.rows) ** 0.5
+    low = floor(values[:, :1], J.size, J.dim, dtype, differences=J.mode == "fd")
     kept = np.asarray(torch.where(values > low, values, 0.0).cpu().numpy())
     return Spectrum(kept, (kept > 0).sum(axis=1), _name(how, J.mode), J.passes / len(z))
-
-
-def _padded(values: Tensor, k: int) -> Tensor:
-    """k columns: what fewer directions than k cannot reach is 0."""
-    import torch
-
-    return torch.nn.functional.pad(values, (0, k - values.shape[1]))
 
 
 def _name(how: str, mode: str) -> str:
@@ -226,79 +327,127 @@ def _name(how: str, mode: str) -> str:
 
 def _columns(J: Jacobian, z: Tensor) -> Tensor:
     """Jᵀ, all of it, by its columns J e_i: (n, d, D)."""
-    import torch
-
     axes = torch.eye(J.dim, dtype=z.dtype, device=z.device)
     return J.push(z, axes[:, None].expand(-1, len(z), -1)).transpose(0, 1)
 
 
 def _rows(J: Jacobian, z: Tensor) -> Tensor:
     """J, all of it, by its rows Jᵀ e_j, for an output smaller than the latent: (n, D, d)."""
-    import torch
-
     return J.pull(z, torch.eye(J.size, dtype=z.dtype, device=z.device)).transpose(0, 1)
 
 
-def _left(J: Jacobian, z: Tensor, settings: Settings, power: int = 0) -> Tensor:
+def _left(J: Jacobian, z: Tensor, options: Options, power: int = 0) -> Tensor:
     """σ(J Q), Q the leading directions of Jᵀ Ω for a Gaussian Ω that all samples share; with a basis, σ(Uᵀ J)."""
-    if settings.basis is not None:
-        A = J.push(z, settings.basis.T[:, None].expand(-1, len(z), -1))
-        for _ in range(power):
-            A = J.push(z, _orthonormal(J.pull(z, _orthonormal(A))))
-        return J.pull(z, _orthonormal(A)).transpose(0, 1)
-    Y = J.pull(z, _gaussian(settings.k + VJPS, J.size, z, settings.seed))
-    A = J.push(z, _orthonormal(Y, settings.k + JVPS))
+    if options.basis is not None:
+        A = J.push(z, options.basis.T[:, None].expand(-1, len(z), -1))
+    else:
+        Y = J.pull(z, _gaussian(options.k + VJPS, J.size, z, options.seed))
+        A = J.push(z, _orthonormal(Y, options.k + JVPS))
     for _ in range(power):
         A = J.push(z, _orthonormal(J.pull(z, _orthonormal(A))))
-    return A.transpose(0, 1)
+    return (A if options.basis is None else J.pull(z, _orthonormal(A))).transpose(0, 1)
 
 
-def _subspace(J: Jacobian, z: Tensor, settings: Settings) -> Tensor:
-    return _left(J, z, settings, settings.power)
+def _subspace(J: Jacobian, z: Tensor, options: Options) -> Tensor:
+    return _left(J, z, options, options.power)
 
 
-def _sketch(J: Jacobian, z: Tensor, settings: Settings) -> Tensor:
+def _sketch(J: Jacobian, z: Tensor, options: Options) -> Tensor:
     """W J by VJPs, W semi-orthogonal (rows, D) [Polarity A.4]."""
-    import torch
-
-    W = torch.linalg.qr(_gaussian(settings.rows, J.size, z, settings.seed).double().T)[0].T
+    W = torch.linalg.qr(_gaussian(options.rows, J.size, z, options.seed).double().T)[0].T
     return J.pull(z, W.to(z.dtype)).transpose(0, 1)
-
-
-def _through(J: Jacobian, z: Tensor, settings: Settings) -> Tensor:
-    if not isinstance(J.whole, Composite):
-        raise InputError("f: method 'through' needs a Composite(inner, outer)")
-    return through.stack(J, J.whole, z, settings.k, settings.tail)
-
-
-_SKETCHES = {"left": _left, "subspace": _subspace, "sketch": _sketch, "through": _through}
 
 
 def _gaussian(count: int, size: int, z: Tensor, seed: int) -> Tensor:
     """count codirections of a standard normal, the same for a seed on every device."""
-    import torch
-
-    drawn = torch.randn(count, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    codirections: Tensor = drawn.to(z)
-    return codirections
+    return torch.randn(count, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(z)
 
 
 def _orthonormal(A: Tensor, r: int | None = None) -> Tensor:
     """An orthonormal basis of each sample's vectors A[:, i], of the r leading directions if r is given."""
-    import torch
-
     wide = A.permute(1, 2, 0).double()
     Q = torch.linalg.qr(wide)[0] if r is None else torch.linalg.svd(wide, full_matrices=False)[0][..., :r]
     basis: Tensor = Q.permute(2, 0, 1).to(A.dtype)
     return basis
 
 
+def _through(J: Jacobian, z: Tensor, options: Options) -> Tensor:
+    """J_outer U S (1, r, D) at one latent, J_inner = U S Vᵀ, its directions asked in the order of S while they matter.
+
+    What is left away has singular values of at most s_{r+1} ‖J_outer‖; by Weyl the relative error of σ_i is at most
+    ½ (s_{r+1} ‖J_outer‖ / σ_i)². Asking stops where that quotient is below `tail` for i = k, ‖J_outer‖ estimated by the
+    largest ‖J_outer u_i‖ seen. J counts the passes through outer, where the cost is.
+    """
+    if not isinstance(J.whole, Composite):
+        raise InputError("f: method 'through' needs a Composite(inner, outer)")
+    w, steps = _inner(J.whole, z)
+    kept: list[Tensor] = []
+    gain = 0.0
+    for rows in jacobian.slices(len(steps), max(16, min(J.chunk, 32))):
+        block = J.push(w, steps[rows, None])
+        kept.append(block)
+        gain = max(gain, float((block[:, 0].norm(dim=1) / steps[rows].norm(dim=1)).max()))
+        rest = float(steps[rows.stop].norm()) if rows.stop < len(steps) else 0.0
+        if rows.stop >= options.k:
+            kth = float(singular_values(torch.cat(kept).transpose(0, 1), options.k)[0, -1])
+            if rest * gain <= options.tail * kth:
+                break
+    return torch.cat(kept).transpose(0, 1)
+
+
+def _inner(f: Composite, z: Tensor) -> tuple[Tensor, Tensor]:
+    """w = inner(z) and the rows s_i u_i of (U S)ᵀ, longest first, without those that are only rounding."""
+    inner = jacobian.linearise(f.inner, z, None)
+    M = _columns(inner, z)[0].double()
+    _, s, U = torch.linalg.svd(M, full_matrices=False)
+    count = max(1, int((s > floor(s[:1], inner.size, inner.dim, z.dtype)).sum()))
+    with torch.no_grad():
+        w = f.inner(z)
+    return w, (s[:count, None] * U[:count]).to(z.dtype)
+
+
+_SKETCHES = {"left": _left, "subspace": _subspace, "sketch": _sketch, "through": _through}
+
+
+# ── values ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def singular_values(A: Tensor, k: int) -> Tensor:
+    """The k largest singular values of each A[i], (n, r, D) → (n, k) float64, descending.
+
+    σ_i = √λ_i(A Aᵀ), the Gram matrix summed in float64; a float64 A with a wide spectrum goes through its SVD.
+    """
+    scale = A.abs().amax(dim=(1, 2), keepdim=True).double()
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    G = torch.zeros(A.shape[0], A.shape[1], A.shape[1], dtype=torch.float64, device=A.device)
+    for block in torch.split(A, BLOCK, dim=2):
+        wide = block.double() / scale
+        G.baddbmm_(wide, wide.mT)
+    values = torch.linalg.eigvalsh(G).flip(1)[:, :k].clamp_min(0).sqrt()
+    if A.dtype == torch.float64:
+        spread = values[:, -1] < NARROW * values[:, 0]
+        if bool(spread.any()):
+            values[spread] = torch.linalg.svdvals(A[spread] / scale[spread])[:, :k]
+    largest: Tensor = values * scale[:, 0]
+    return largest
+
+
+def floor(first: Tensor, size: int, dim: int, dtype: torch.dtype, *, differences: bool = False) -> Tensor:
+    """The noise floor of a sample's singular values, ε √max(D, d) σ_1; ε is that of the dtype f computes in.
+
+    The rounding of float32 networks whose rank is known was seen to leave values of 1 ε σ_1, whatever D: its errors
+    are not aligned. √D keeps a distance of 10 to 100 from that, where the worst case D ε would discard good values of a
+    wide output. Central differences lose more, and cross kinks: 10 ε^{2/3} takes the place of ε.
+    """
+    eps = float(torch.finfo(dtype).eps)
+    low: Tensor = (10 * eps ** (2 / 3) if differences else eps) * max(size, dim) ** 0.5 * first
+    return low
+
+
 # ── arguments ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _latents(z: Any) -> Tensor:
-    import torch
-
     try:
         z = torch.as_tensor(z)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -313,37 +462,15 @@ def _latents(z: Any) -> Tensor:
     return latents
 
 
-def _check(
-    z: Tensor, k: int, method: str, seed: int, chunk: int | None, power: int, rows: int, *, name: str = "k"
-) -> None:
-    if method not in get_args(Method):
-        raise InputError(f"method: expected one of {', '.join(get_args(Method))}, got {method!r}")
-    _whole(name, k, 1)
-    if k > z.shape[1]:
-        raise InputError(f"{name}: expected at most the latent size {z.shape[1]}, got {k}")
-    _whole("chunk", 1 if chunk is None else chunk, 1)
-    _whole("seed", seed, 0)
-    _whole("power", power, 0)
-    _whole("rows", rows, 1)
-    if method == "sketch" and rows < k:
-        raise InputError(f"rows: expected at least k = {k}, got {rows}; a sketch has no more singular values than rows")
-
-
-def _whole(name: str, value: Any, least: int) -> None:
+def _whole(name: str, value: Any, least: int, most: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
-
-
-def _tail(tail: float) -> float:
-    if isinstance(tail, bool) or not isinstance(tail, int | float) or not 0 <= tail < 1:
-        raise InputError(f"tail: expected a number from 0 to below 1, got {tail!r}")
-    return float(tail)
+    if most is not None and value > most:
+        raise InputError(f"{name}: expected at most the latent size {most}, got {value}")
 
 
 def _directions(basis: Any, z: Tensor, k: int) -> Tensor:
-    import torch
-
-    found: Tensor = torch.as_tensor(basis).to(z)
-    if found.ndim != 2 or found.shape[0] != z.shape[1] or found.shape[1] < k:
-        raise ShapeError(f"basis: expected ({z.shape[1]}, r) with r ≥ k = {k}, got shape {tuple(found.shape)}")
-    return found
+    directions: Tensor = torch.as_tensor(basis).to(z)
+    if directions.ndim != 2 or directions.shape[0] != z.shape[1] or directions.shape[1] < k:
+        raise ShapeError(f"basis: expected ({z.shape[1]}, r) with r ≥ k = {k}, got shape {tuple(directions.shape)}")
+    return directions

@@ -33,10 +33,16 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from likewise import media
-from likewise.distributions.metrics import SmallSampleWarning
-from likewise.distributions.polarity import DegeneracyWarning
-from likewise.distributions.shipped import GENERATORS
-from likewise.errors import ConvergenceWarning, FileError, InputError, LikewiseError, RequestError
+from likewise.errors import (
+    ConvergenceWarning,
+    DegeneracyWarning,
+    FileError,
+    InputError,
+    LikewiseError,
+    RequestError,
+    SmallSampleWarning,
+)
+from likewise.inputs import GENERATORS
 from likewise.studio import uploads
 from likewise.studio.distributions import DistributionsTab
 from likewise.studio.images import ImagesTab

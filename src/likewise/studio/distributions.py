@@ -13,9 +13,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from likewise.distributions import harvest, load_generator, metrics, shipped
-from likewise.distributions.shipped import describer
-from likewise.distributions.sweeps import modes
+from likewise.distributions import fashion_features, harvest, load, metrics
+from likewise.distributions.sweep import modes
 from likewise.nn.features import channels_of, extract, to_uint8
 from likewise.studio.jobs import Work
 from likewise.studio.requests import Fields, not_found, number, text, whole
@@ -85,10 +84,7 @@ class DistributionsTab:
         if name not in {generator["name"] for generator in self.generators()}:
             raise not_found("this generator")
         work.report("loading the generator")
-        if name in WORDS:
-            opened = Opened(name, shipped(name), describer("fashion"))
-        else:
-            opened = Opened(name, load_generator(name), None)
+        opened = Opened(name, load(name), fashion_features() if name in WORDS else None)
         total = self.latents if name in WORDS else min(self.latents, OWN_LATENTS)
         for n in sorted({min(FIRST, total), total}):
             opened.bank = self._bank(work, opened, n)

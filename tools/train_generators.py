@@ -1,10 +1,10 @@
 """Train the small networks that likewise ships, and those that its experiments need: minutes each, on one core.
 
-    python benchmarks/train_generators.py fashion-vae       the VAE of clothes that is shipped
-    python benchmarks/train_generators.py fashion           the GAN of clothes that is shipped: the VAE, made sharp
-    python benchmarks/train_generators.py fashion-features  the classifier whose features describe clothes
-    python benchmarks/train_generators.py digits-features   the same for digits (not shipped; the experiments use it)
-    python benchmarks/train_generators.py colours-vae       a VAE of coloured digits (not shipped; experiment C.1)
+    python tools/train_generators.py fashion-vae       the VAE of clothes that is shipped
+    python tools/train_generators.py fashion           the GAN of clothes that is shipped: the VAE, made sharp
+    python tools/train_generators.py fashion-features  the classifier whose features describe clothes
+    python tools/train_generators.py digits-features   the same for digits (not shipped; the experiments use it)
+    python tools/train_generators.py colours-vae       a VAE of coloured digits (not shipped; experiment C.1)
 
 Fashion-MNIST (MIT) comes from Debian's dataset-fashion-mnist; MNIST's test digits from LIKEWISE_DATA/mnist.
 Every step draws from its own counter seed, so a killed run goes on where it was and ends in the same weights.
@@ -30,7 +30,8 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 import likewise
 from likewise import media
-from likewise.distributions.shipped import NAMES, decoder, encoder, features
+from likewise.distributions.pretrained import GENERATORS, decoder, features
+from likewise.papers.polarity.measures import encoder
 from likewise.store import checkpoint
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -368,7 +369,7 @@ def main(names: tuple[str, ...], folder: Path | None, fashion: Path, runs: Path,
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     for name in names:
         modules, header = made(name, runs, fashion, folder)
-        if name in NAMES:
+        if name in (*GENERATORS, "fashion-features"):
             file = out / f"{name}.safetensors"
             checkpoint.write(file, dict(arrays(modules)), header)
             click.echo(f"written: {file.name}, {file.stat().st_size / 1e6:.2f} MB")

@@ -1,9 +1,10 @@
-"""Adapters: weights, files and modules in; generators with their latent, classes, spaces and truncation out."""
+"""load and save: names, module:attribute, weights, checkpoints, ONNX, modules; every refusal in one line."""
 
 from __future__ import annotations
 
 import gzip
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from likewise.distributions import Generator, Normal, TruncatedNormal, adapters
-from likewise.distributions.networks.network import Network
-from likewise.distributions.spectra import spectrum
+from likewise.distributions import Generator, Normal, TruncatedNormal, Uniform, load, save, spectrum
+from likewise.distributions.data import load_object
+from likewise.distributions.formats import Network
 from likewise.errors import FileError, InputError, MissingExtra
+from likewise.store import checkpoint
 from worlds import networks as worlds
 
 STYLED = {"stylegan2": worlds.stylegan2, "stylegan3": worlds.stylegan3}
 PLAIN = {
     "biggan_deep": worlds.biggan,
     "progan": worlds.progan,
-    "nvae": worlds.nvae,
     "vae": worlds.vae,
     "dcgan": worlds.dcgan,
 }
@@ -32,7 +34,7 @@ PLAIN = {
 @pytest.mark.parametrize(("name", "make"), [*STYLED.items(), *PLAIN.items()])
 def test_a_state_dict_becomes_a_generator(name: str, make: Callable[[], Network]) -> None:
     net = make()
-    generator = getattr(adapters, name)(net.state_dict())
+    generator = load(net.state_dict(), family=name)
     assert isinstance(generator, Generator)
     assert (generator.dim, generator.labels, generator.name) == (net.dim, net.labels, name)
     z, y = worlds.latents(net)
@@ -51,20 +53,20 @@ def test_a_state_dict_becomes_a_generator(name: str, make: Callable[[], Network]
 def test_families_are_told_by_their_keys() -> None:
     for make in worlds.ALL.values():
         net = make()
-        assert adapters.weights(net.state_dict()).net.family == net.family
-        named = adapters.weights(net.state_dict(), net.family)
-        assert named.digest == adapters.weights(net.state_dict()).digest
+        assert load(net.state_dict()).net.family == net.family
+        named = load(net.state_dict(), family=net.family)
+        assert named.digest == load(net.state_dict()).digest
 
 
-@pytest.mark.parametrize("make", [worlds.stylegan2, worlds.nvae, worlds.biggan])
+@pytest.mark.parametrize("make", [worlds.stylegan2, worlds.dcgan, worlds.biggan])
 def test_psi_is_the_familys_truncation_and_tells_generators_apart(make: Callable[[], Network]) -> None:
     net = make()
-    cut = adapters.weights(net.state_dict(), psi=0.5)
+    cut = load(net.state_dict(), psi=0.5)
     assert cut.psi == 0.5
     z, y = worlds.latents(net)
     assert torch.equal(cut(z, y), net.truncated(0.5)(z, y))
-    assert cut.digest != adapters.weights(net.state_dict()).digest
-    assert cut.digest == adapters.weights(net.state_dict()).truncated(0.5).digest
+    assert cut.digest != load(net.state_dict()).digest
+    assert cut.digest == load(net.state_dict()).truncated(0.5).digest
     before = cut.in_space("preactivation").function(y)
     torch.testing.assert_close(before(z), net.truncated(0.5).preactivation(z, y).flatten(1))
 
@@ -72,7 +74,7 @@ def test_psi_is_the_familys_truncation_and_tells_generators_apart(make: Callable
 def test_truncation_composes_with_volumes() -> None:
     """C.3: volumes are those of the truncated map. In style space they shrink by ψ exactly."""
     net = worlds.stylegan2()
-    whole, cut = (adapters.stylegan2(net.state_dict(), psi=psi, space="style") for psi in (1.0, 0.4))
+    whole, cut = (load(net.state_dict(), psi=psi, space="style") for psi in (1.0, 0.4))
     z, _ = worlds.latents(net)
     full, small = (spectrum(g.function(), z, 5, method="gram").values for g in (whole, cut))
     np.testing.assert_allclose(small, 0.4 * full, rtol=1e-4)
@@ -82,7 +84,7 @@ def test_the_range_shifts_log_volumes_by_a_constant() -> None:
     """(1 + tanh)/2 against tanh: k log 2 lower for every latent."""
     net = worlds.dcgan()
     z, _ = worlds.latents(net, 4)
-    ours = spectrum(adapters.dcgan(net.state_dict()).function(), z, 3, method="gram").log_volume
+    ours = spectrum(load(net.state_dict()).function(), z, 3, method="gram").log_volume
     theirs = spectrum(lambda x: torch.tanh(net.preactivation(x)).flatten(1), z, 3, method="gram").log_volume
     np.testing.assert_allclose(theirs - ours, 3 * np.log(2), rtol=1e-4)
 
@@ -98,23 +100,23 @@ def test_a_sphere_of_latents_has_one_direction_less() -> None:
 
 def test_latents_can_be_replaced() -> None:
     state = worlds.progan().state_dict()
-    assert adapters.progan(state, latent=TruncatedNormal(8, 1.0)).latent.support() == (-1, 1)
+    assert load(state, latent=TruncatedNormal(8, 1.0)).latent.support() == (-1, 1)
     with pytest.raises(InputError, match="latent: expected 8 dimensions, got 7"):
-        adapters.progan(state, latent=Normal(7))
+        load(state, latent=Normal(7))
     with pytest.raises(InputError, match="TruncatedNormal"):
-        adapters.progan(state, psi=0.5)
-    assert adapters.biggan_deep(worlds.biggan().state_dict()).latent == TruncatedNormal(6, 2.0)
+        load(state, psi=0.5)
+    assert load(worlds.biggan().state_dict()).latent == TruncatedNormal(6, 2.0)
 
 
 def test_options_are_named_and_misspelt_ones_refused() -> None:
     state = worlds.vae().state_dict()
-    made = adapters.vae(state, name="mine", space="preactivation", batch=2)
+    made = load(state, name="mine", space="preactivation", batch=2)
     assert (made.name, made.space, made.batch) == ("mine", "preactivation", 2)
     with pytest.raises(InputError, match="pssi: not an option; there are psi, latent"):
-        adapters.progan(worlds.progan().state_dict(), pssi=0.3)  # type: ignore[call-arg]
-    assert adapters.vae(state, output="tanh").net.output == "tanh"
+        load(worlds.progan().state_dict(), pssi=0.3)  # type: ignore[call-arg]
+    assert load(state, output="tanh").net.output == "tanh"
     with pytest.raises(InputError, match="output: expected one of tanh, sigmoid, clamp"):
-        adapters.vae(state, output="relu")
+        load(state, output="relu")
 
 
 # ----------------------------------------------------------------------------------------------- modules of the user
@@ -153,15 +155,15 @@ class Theirs(nn.Module):
 def test_a_module_with_the_official_calls(classes: int | None) -> None:
     net = worlds.stylegan2(classes)
     module = Theirs(net, classes or 0)
-    for adapter in (adapters.stylegan2, adapters.stylegan3):
-        made = adapter(module, psi=0.7)
+    for name in ("stylegan2", "stylegan3"):
+        made = load(module, family=name, psi=0.7)
         assert made.labels == classes
         z, y = worlds.latents(net)
         torch.testing.assert_close(made(z, y), net.truncated(0.7)(z, y))
         torch.testing.assert_close(made.in_space("style").function(y)(z), net.truncated(0.7).style(z, y))
-    assert made.digest != adapters.stylegan3(module).digest
+    assert made.digest != load(module).digest
     with pytest.raises(InputError, match="module: expected mapping, synthesis and z_dim"):
-        adapters.stylegan2(nn.Linear(2, 2))
+        load(nn.Linear(2, 2))
 
 
 def test_extra_keywords_reach_a_synthesis_that_takes_any() -> None:
@@ -175,7 +177,7 @@ def test_extra_keywords_reach_a_synthesis_that_takes_any() -> None:
     net = worlds.stylegan2()
     module = Theirs(net, 0)
     module.synthesis = Greedy(net)
-    adapters.stylegan2(module).draw(1)
+    load(module).draw(1)
     assert seen == {"noise_mode": "const", "force_fp32": True}
 
 
@@ -183,8 +185,6 @@ def test_extra_keywords_reach_a_synthesis_that_takes_any() -> None:
 
 
 def test_files_of_weights(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     net = worlds.dcgan()
     state = net.state_dict()
     torch.save(state, tmp_path / "a.pth")
@@ -193,17 +193,17 @@ def test_files_of_weights(tmp_path: Path) -> None:
     torch.save({key: v.half() if v.is_floating_point() else v for key, v in state.items()}, tmp_path / "d.bin")
     z, _ = worlds.latents(net)
     for name in ("a.pth", "b.pt", "c.safetensors"):
-        made = adapters.dcgan(tmp_path / name)
+        made = load(tmp_path / name)
         assert torch.equal(made(z), net(z))
         assert made.name == name[0]
-    torch.testing.assert_close(adapters.dcgan(tmp_path / "d.bin")(z), net(z), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(load(tmp_path / "d.bin")(z), net(z), rtol=0.05, atol=0.05)
 
 
 def test_averaged_weights_are_preferred(tmp_path: Path) -> None:
     plain, averaged = worlds.progan().state_dict(), worlds.progan().state_dict()
     averaged = {key: value + 1 for key, value in averaged.items()}
     torch.save({"netG": plain, "avgG": averaged, "netD": {"w": torch.zeros(1)}}, tmp_path / "p.pt")
-    made = adapters.progan(tmp_path / "p.pt")
+    made = load(tmp_path / "p.pt")
     assert torch.equal(made.net.formatLayer.weight, averaged["formatLayer.weight"])
 
 
@@ -227,7 +227,7 @@ def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path, kind: str) -> N
     else:
         file.write_bytes(gzip.compress(pickle.dumps(bomb)))
     with pytest.raises(FileError) as caught:
-        adapters.stylegan2(file)
+        load(file)
     words = str(caught.value)
     assert words.startswith(f"{file}: ")
     assert "\n" not in words
@@ -249,28 +249,28 @@ def test_damaged_and_foreign_files_are_told_in_one_line(tmp_path: Path) -> None:
     for name, data in cases.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(FileError) as caught:
-            adapters.weights(tmp_path / name)
+            load(tmp_path / name)
         assert str(caught.value).startswith(str(tmp_path / name))
         assert "\n" not in str(caught.value)
     with pytest.raises(FileError, match="no such file"):
-        adapters.weights(tmp_path / "absent.pt")
+        load(tmp_path / "absent.pt")
     with pytest.raises(FileError, match="is a folder"):
-        adapters.weights(tmp_path)
+        load(tmp_path)
     torch.save({"conv.weight": torch.zeros(2)}, tmp_path / "other.pt")
     with pytest.raises(FileError, match=r"other.pt: family: the keys \(conv.weight\) are those of no known family"):
-        adapters.weights(tmp_path / "other.pt")
+        load(tmp_path / "other.pt")
     with pytest.raises(FileError, match=r"good.pt: not the weights of a stylegan2: "):
-        adapters.stylegan2(good)
+        load(good, family="stylegan2")
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(FileError, match="expected tensors by name, or a checkpoint that holds them; got list"):
-        adapters.weights(tmp_path / "list.pt")
+        load(tmp_path / "list.pt")
 
 
 def test_weights_that_are_not_numbers_are_named() -> None:
     state = worlds.vae().state_dict()
     state["fc4.bias"][0] = torch.nan
     with pytest.raises(InputError, match=r"state: fc4.bias contains NaN or infinity"):
-        adapters.vae(state)
+        load(state)
 
 
 # -------------------------------------------------------------------------------------------------------------- ONNX
@@ -309,7 +309,7 @@ def onnx_file(path: Path, *, batch: int | str = "n", classes: str | None = None,
 @pytest.mark.parametrize("batch", ["n", 1, 4])
 def test_onnx_files_are_black_boxes(tmp_path: Path, batch: int | str) -> None:
     W, _ = onnx_file(tmp_path / "g.onnx", batch=batch)
-    made = adapters.onnx(tmp_path / "g.onnx")
+    made = load(tmp_path / "g.onnx")
     assert (made.name, made.dim, made.labels) == ("g", 6, None)
     z = torch.randn(5, 6)
 
@@ -328,8 +328,8 @@ def test_onnx_files_with_classes(tmp_path: Path) -> None:
         W, E = onnx_file(tmp_path / "c.onnx", classes=kind, batch=2)
         if kind == "number":
             with pytest.raises(InputError, match=r"labels: .*c.onnx takes a class; give the number of classes"):
-                adapters.onnx(tmp_path / "c.onnx")
-        made = adapters.onnx(tmp_path / "c.onnx", labels=4 if kind == "number" else None)
+                load(tmp_path / "c.onnx")
+        made = load(tmp_path / "c.onnx", labels=4 if kind == "number" else None)
         assert made.labels == 4
         z, y = torch.randn(3, 6), torch.tensor([3, 0, 2])
         torch.testing.assert_close(made(z, y).flatten(1), (torch.tanh(z @ W + E[y]) + 1) / 2)
@@ -337,7 +337,7 @@ def test_onnx_files_with_classes(tmp_path: Path) -> None:
 
 def test_onnx_networks_travel_and_refuse_derivatives(tmp_path: Path) -> None:
     onnx_file(tmp_path / "g.onnx")
-    made = adapters.onnx(tmp_path / "g.onnx")
+    made = load(tmp_path / "g.onnx")
     z = torch.randn(2, 6)
     assert torch.equal(pickle.loads(pickle.dumps(made.net))(z), made(z))
     with pytest.raises(NotImplementedError, match="finite differences"):
@@ -346,35 +346,33 @@ def test_onnx_networks_travel_and_refuse_derivatives(tmp_path: Path) -> None:
         made.net(z.clone().requires_grad_())
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="finite differences"):
         made.net(torch.autograd.forward_ad.make_dual(z, z))
-    other = adapters.onnx(tmp_path / "g.onnx", black=0.0)
+    other = load(tmp_path / "g.onnx", black=0.0)
     assert other.digest != made.digest
-    assert adapters.onnx(tmp_path / "g.onnx").digest == made.digest
+    assert load(tmp_path / "g.onnx").digest == made.digest
 
 
 def test_onnx_files_that_do_not_fit(tmp_path: Path) -> None:
     onnx_file(tmp_path / "g.onnx", dim="d")
     with pytest.raises(InputError, match=r"dim: .* does not say how long a latent is; give dim="):
-        adapters.onnx(tmp_path / "g.onnx")
-    assert adapters.onnx(tmp_path / "g.onnx", dim=6).dim == 6
+        load(tmp_path / "g.onnx")
+    assert load(tmp_path / "g.onnx", dim=6).dim == 6
     with pytest.raises(InputError, match=r"labels: .* takes no class"):
-        adapters.onnx(tmp_path / "g.onnx", dim=6, labels=3)
+        load(tmp_path / "g.onnx", dim=6, labels=3)
     with pytest.raises(InputError, match="black, white"):
-        adapters.onnx(tmp_path / "g.onnx", dim=6, black=1.0)
+        load(tmp_path / "g.onnx", dim=6, black=1.0)
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     with pytest.raises(FileError, match=r"bad.onnx: not an ONNX file that can be run") as caught:
-        adapters.onnx(tmp_path / "bad.onnx")
+        load(tmp_path / "bad.onnx")
     assert "\n" not in str(caught.value)
     with pytest.raises(FileError, match="no such file"):
-        adapters.onnx(tmp_path / "absent.onnx")
+        load(tmp_path / "absent.onnx")
 
 
 def test_onnx_without_its_runtime_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     (tmp_path / "g.onnx").write_bytes(b"x")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtra, match=r"pip install 'likewise\[onnx\]'"):
-        adapters.onnx(tmp_path / "g.onnx")
+        load(tmp_path / "g.onnx")
 
 
 # -------------------------------------------------------------------------------------- the real generators of digits
@@ -392,7 +390,7 @@ def digit_labels(data: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["dcgan_mnist_z64", "cwgan_mnist_z10"])
 def test_real_generators_make_pictures_with_the_statistics_of_digits(data: Path, name: str) -> None:
-    made = adapters.dcgan(data / "generators" / f"{name}.pth")
+    made = load(data / "generators" / f"{name}.pth")
     x, real = made.draw(200), digits(data)
     assert x.shape == (200, 1, 28, 28)
     assert float(x.mean()) == pytest.approx(float(real.mean()), abs=0.03)
@@ -413,7 +411,7 @@ def test_the_conditional_generator_draws_the_class_that_it_is_asked_for(data: Pa
     y = np.arange(100) % 10
     shares: dict[bool | None, float] = {}
     for first in (None, False):
-        made = adapters.dcgan(file, latent_first=first)
+        made = load(file, latent_first=first)
         x = made(made.latent.sample(100, np.random.default_rng(0)), y)
         shares[first] = float((judge.predict(x.flatten(1).numpy()) == y).mean())
     assert made.net.latent_first is False
@@ -423,7 +421,7 @@ def test_the_conditional_generator_draws_the_class_that_it_is_asked_for(data: Pa
 
 def test_stored_statistics_are_those_of_the_real_conditional_network(data: Path) -> None:
     """Its normalisations, ε of 0.8 and ReLU: what reaches the last one has the mean and variance that it stored."""
-    net = adapters.dcgan(data / "generators" / "cwgan_mnist_z10.pth").net
+    net = load(data / "generators" / "cwgan_mnist_z10.pth").net
     seen: list[Tensor] = []
     last = net.conv_blocks["7"]
     hook = last.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
@@ -433,3 +431,205 @@ def test_stored_statistics_are_those_of_the_real_conditional_network(data: Path)
     spread = last.running_var.sqrt()
     assert float(((seen[0].mean((0, 2, 3)) - last.running_mean).abs() / spread).mean()) < 0.05
     assert float((seen[0].var((0, 2, 3)) / last.running_var).log().abs().mean()) < 0.05
+
+
+# ---------------------------------------------------------------------------------------------- module:attribute
+
+
+PROGRAM = """
+import torch
+from likewise.distributions import Generator, Normal
+
+net = torch.nn.Linear(3, 12)
+ready = Generator(net, Normal(3), name="ready")
+bare = torch.nn.Linear(3, 12)
+declared = torch.nn.Linear(3, 12)
+declared.latent = Normal(3)
+number = 5
+
+def make():
+    return ready
+
+def make_net():
+    return declared
+
+def needs(width):
+    return ready
+
+def breaks():
+    raise RuntimeError("two\\nlines")
+
+class Holder:
+    inside = ready
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module in the current folder, forgotten afterwards."""
+    name = "program_of_a_user"
+    (tmp_path / f"{name}.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("attribute", ["ready", "make", "Holder.inside"])
+def test_a_generator_by_module_and_attribute(program: str, attribute: str) -> None:
+    before = list(sys.path)
+    made = load(f"{program}:{attribute}")
+    assert isinstance(made, Generator)
+    assert made.name == "ready"
+    assert sys.path == before
+
+
+@pytest.mark.parametrize("attribute", ["declared", "make_net"])
+def test_a_network_that_declares_its_latent(program: str, attribute: str) -> None:
+    made = load(f"{program}:{attribute}")
+    assert made.dim == 3
+    assert made.name == f"{program}:{attribute}"
+    assert made.draw(2).shape == (2, 12)
+
+
+def test_a_program_elsewhere(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+    file = tmp_path / f"{program}.py"
+    assert load(f"{file}:ready").name == "ready"
+    assert load_object(f"../{program}.py:number") == 5
+    assert load_object(f"{file}:ready") is load_object(f"../{program}.py:ready")
+    assert load_object(f"{program}:number") == 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("{}:absent", "program_of_a_user has no absent"),
+        ("{}:number", "expected a Generator, a network with a `latent`"),
+        ("{}:bare", "a module without a latent; wrap it"),
+        ("{}:needs", "takes arguments; give a function without any"),
+        ("{}:breaks", "calling it failed: RuntimeError: two lines"),
+        ("no_such_module_here:make", "there is no module no_such_module_here here or on Python's path"),
+        ("{}.py", "is a program; name what is in it"),
+        ("absent.py:make", "no such file"),
+        ("absent.pth", "no such file, and not the module:attribute of a generator"),
+    ],
+)
+def test_refusals_are_one_line(program: str, spec: str, words: str) -> None:
+    with pytest.raises((InputError, FileError)) as caught:
+        load(spec.format(program))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_program_that_does_not_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "half_written_program.py").write_text("def make(:\n")
+    (tmp_path / "needy_program.py").write_text("import a_package_that_nobody_has\n")
+    for name, words in (("half_written_program", "SyntaxError"), ("needy_program", "needs a_package_that_nobody_has")):
+        for spec in (f"{name}:make", f"{name}.py:make"):
+            with pytest.raises(InputError, match=words) as caught:
+                load(spec)
+            assert "\n" not in str(caught.value)
+            assert name not in sys.modules
+    (tmp_path / "json.py").write_text("make = None\n")
+    with pytest.raises(InputError, match="a module called json is loaded already; rename the file"):
+        load("json.py:make")
+
+
+def test_objects_are_named_like_generators(program: str) -> None:
+    assert load_object("math:pi") == pytest.approx(3.14159, abs=1e-5)
+    for bad in ("", "math", "math:", ":pi", "math:3"):
+        with pytest.raises(InputError, match="expected module:attribute"):
+            load_object(bad)
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("name", list(worlds.ALL), ids=lambda name: name.replace(" ", "-"))
+def test_save_and_load_of_every_family(tmp_path: Path, name: str) -> None:
+    net = worlds.ALL[name]()
+    psi = 1.0 if net.family == "progan" else 0.5
+    made = load(net.state_dict(), psi=psi, name="mine")
+    save(made, tmp_path / "g.safetensors")
+    again = load(tmp_path / "g.safetensors")
+    assert (again.name, again.psi, again.latent) == ("mine", psi, made.latent)
+    assert again.digest == made.digest
+    z, y = worlds.latents(net)
+    assert torch.equal(again(z, y), made(z, y))
+    first = (tmp_path / "g.safetensors").read_bytes()
+    save(again, tmp_path / "h.safetensors")
+    assert (tmp_path / "h.safetensors").read_bytes() == first
+
+
+def test_what_is_given_to_an_adapter_is_saved_too(tmp_path: Path) -> None:
+    body = torch.nn.Sequential(
+        torch.nn.ConvTranspose2d(4, 3, 5), torch.nn.ReLU(), torch.nn.ConvTranspose2d(3, 1, 7, 3, 2)
+    )
+    state = {f"main.{key}": value for key, value in body.state_dict().items()}
+    for latent in (Normal(4), Uniform(4, -2, 3), TruncatedNormal(4, 1.5)):
+        made = load(state, strides=[1, 3], paddings=[0, 2], slope=0.1, latent=latent)
+        save(made, tmp_path / "g.safetensors")
+        again = load(tmp_path / "g.safetensors")
+        assert again.latent == latent
+        assert again.digest == made.digest
+
+
+def test_only_known_families_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="of no known family, so it cannot be saved"):
+        save(Generator(torch.nn.Linear(2, 2), Normal(2)), tmp_path / "g.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_and_foreign_checkpoints(tmp_path: Path) -> None:
+    file = tmp_path / "g.safetensors"
+    save(load(worlds.vae().state_dict()), file)
+    arrays, whole = checkpoint.read(file)
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    (tmp_path / "flipped.safetensors").write_bytes(data)
+    with pytest.raises(FileError, match="do not match its checksum"):
+        load(tmp_path / "flipped.safetensors")
+    about = whole["header"]
+    broken = {
+        "class": ({**whole, "class": "sets.Nothing"}, "is not registered"),
+        "format": ({**whole, "format": 99}, "is of format 99"),
+        "family": ({**whole, "header": {**about, "family": "os"}}, "family: expected one of"),
+        "settings": ({**whole, "header": {**about, "settings": {"exec": 1}}}, "exec: not an option"),
+        "latent": ({**whole, "header": {**about, "latent": {"kind": "Normal", "dim": -1}}}, "dim: expected"),
+        "kind": ({**whole, "header": {**about, "latent": {"kind": "Odd"}}}, "does not hold a generator"),
+        "empty": ({**whole, "header": {}}, "does not hold a generator"),
+    }
+    for name, (header, words) in broken.items():
+        path = tmp_path / f"{name}.safetensors"
+        checkpoint.write(path, arrays, header)
+        with pytest.raises(FileError) as caught:
+            load(path)
+        assert words in str(caught.value), name
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(FileError, match="the file holds a vae, got 'dcgan'"):
+        load(file, family="dcgan")
+
+
+def test_weights_by_their_keys_or_by_a_named_family(tmp_path: Path) -> None:
+    net = worlds.dcgan()
+    state = {key.replace("main", "trunk"): value.contiguous() for key, value in net.state_dict().items()}
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(FileError, match="are those of no known family; name one of stylegan3"):
+        load(tmp_path / "w.safetensors")
+    made = load(str(tmp_path / "w.safetensors"), family="dcgan", psi=0.5)
+    z, _ = worlds.latents(net)
+    torch.testing.assert_close(made(z), net(0.5 * z))
+    with pytest.raises(FileError, match="family: expected one of"):
+        load(tmp_path / "w.safetensors", family="gan")
+    torch.save(net.state_dict(), tmp_path / "odd:name.pth")
+    assert load(tmp_path / "odd:name.pth").name == "odd:name"
+
+
+def test_the_real_generators_by_their_files(data: Path) -> None:
+    made = load(data / "generators" / "dcgan_mnist_z64.pth")
+    assert (made.dim, made.labels, made.net.family) == (64, None, "dcgan")
+    made = load(data / "generators" / "cwgan_mnist_z10.pth")
+    assert (made.dim, made.labels, made.net.family) == (10, 10, "upsampling_dcgan")

@@ -1,33 +1,33 @@
-"""Dial ρ (and truncation ψ) and see what it does: a table of measures, a frontier, a row of pictures for each ρ."""
+"""Set ρ (and truncation ψ) and see quality and diversity: a table of measures, a frontier, a row of images each."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from likewise import plot
+from likewise.distributions import metrics
+from likewise.distributions.bank import Bank, Draw
+from likewise.distributions.generator import Generator
 from likewise.errors import InputError
-from likewise.nn.features import to_uint8
-
-if TYPE_CHECKING:
-    from likewise.distributions.bank import Bank, Draw
-    from likewise.distributions.model import Generator
-    from likewise.nn.features import Features
+from likewise.nn.features import Features, channels_of, extract, to_uint8
+from likewise.store import run as runs
+from likewise.types import Comparison
 
 MEASURES = ("frechet", "precision", "recall", "density", "coverage")
 """What is measured in each cell."""
 CHUNK = 512
 SHOWN = 10
-"""How many pictures stand in a row of the grid."""
+"""How many images stand in a row of the grid."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting of the dials and what was measured there, on n samples against n_real real ones."""
+    """One setting of ρ and ψ and what was measured there, on n samples against n_real real ones."""
 
     rho: float
     psi: float
@@ -43,8 +43,34 @@ class Cell:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sweep:
-    """A table of cells, to be gone through, drawn and written; `net` is what described the pictures."""
+class Sweep(Comparison):
+    """A table of cells, one a setting of ρ and ψ: what `sweep` gives.
+
+    Parameters
+    ----------
+    cells : tuple of Cell
+        ρ, ψ, the five measures, effective share and largest weight of each setting.
+    net : str
+        The net whose features were compared.
+    space : str
+        Where volumes were measured.
+    k, neighbours, seed : int
+        Singular values in a volume, the neighbour that sets the radius of a ball, and the seed of the draws.
+    images : dict
+        (ρ, ψ) → the first few images of each setting.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import torch
+    >>> generator = lw.distributions.Generator(lambda z: z + 0.3 * z**3, lw.distributions.Normal(2))
+    >>> bank = lw.distributions.harvest(generator, 200, progress=False)
+    >>> table = lw.distributions.sweep(generator, bank, (-0.5, 0.0, 0.5), real=generator.draw(100, seed=9).numpy())
+    >>> [cell.rho for cell in table]
+    [-0.5, 0.0, 0.5]
+    >>> 0 <= table.at(0.0).precision <= 1
+    True
+    """
 
     cells: tuple[Cell, ...]
     net: str
@@ -52,7 +78,13 @@ class Sweep:
     k: int
     neighbours: int
     seed: int
-    pictures: dict[tuple[float, float], Any]
+    images: dict[tuple[float, float], Any]
+
+    distance: float = field(init=False)
+    """The least Fréchet distance of the table."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "distance", self.best().frechet)
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -102,31 +134,20 @@ class Sweep:
         about = {name: getattr(self, name) for name in ("net", "space", "k", "neighbours", "seed")}
         return {**about, "cells": [asdict(cell) for cell in self.cells]}
 
-    def to_json(self, path: str | Path | None = None) -> str:
-        """The table as JSON; with `path`, also written there, atomically."""
-        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
-        if path is not None:
-            from likewise.media import write_text
-
-            write_text(path, text + "\n")
-        return text
-
     def plot(self, path: str | Path | None = None) -> Any:
         """Precision against recall along ρ, a curve a ψ, and truncation alone beside it; with `path`, also written."""
-        from likewise import plot
-
         figure = plot.frontier([asdict(cell) for cell in self.cells], title=f"{self.net}, volumes in {self.space}")
         if path is not None:
             plot.save(figure, path)
         return figure
 
     def grid(self, path: str | Path | None = None, psi: float = 1.0) -> Any:
-        """A row of pictures for each ρ, from modes to anti-modes (Fig. 16–18); with `path`, also written."""
-        from likewise import plot
-
-        rows = {rho: shown for (rho, at), shown in sorted(self.pictures.items()) if at == psi}
+        """A row of images for each ρ, from modes to anti-modes (Fig. 16–18); with `path`, also written."""
+        rows = {rho: shown for (rho, at), shown in sorted(self.images.items()) if at == psi}
         if not rows:
-            raise InputError(f"psi: there are no pictures for {psi:g}: it was not swept, or nothing to be shown")
+            raise InputError(
+                f"psi: there are no images for {psi:g}: it was not swept, or what it makes cannot be shown"
+            )
         figure = plot.grid(list(rows.values()), [f"ρ = {rho:g}" for rho in rows])
         if path is not None:
             plot.save(figure, path)
@@ -147,46 +168,80 @@ def sweep(
     seed: int = 0,
     progress: bool = False,
 ) -> Sweep:
-    """Fréchet distance, precision, recall, density and coverage for each ρ × ψ, with the ESS [Polarity C.3].
+    """Measure quality and diversity for each ρ × ψ: Fréchet distance, precision, recall, density, coverage.
 
-    The bank's latents are drawn anew for each ρ (`n` of them, by default as many as there are real samples, at most
-    N/2) and shown to the generator truncated to each ψ; the volumes stay those of the bank (C.3). `real` and
-    `features` are those of `compare`; `k` is the number of singular values in a volume, `neighbours` that of the balls.
+    The bank's latents are resampled for each ρ and given to the generator truncated to each ψ; the volumes stay those
+    of the bank [Polarity C.3].
+
+    Parameters
+    ----------
+    generator : Generator
+        The one that the bank was harvested from.
+    bank : Bank
+        Its latents and singular values.
+    rhos, psis : sequence of float
+        The settings; ρ < 0 goes towards modes, ψ = 1 is no truncation.
+    real : any
+        What is measured against: a folder, images or features, as for `compare`.
+    features : callable or embedder, optional
+        As for `compare`.
+    k : int, optional
+        Singular values in a volume; by default all that the bank holds.
+    n : int, optional
+        Samples a setting; by default as many as there are real ones, at most half of the bank.
+    neighbours : int, default 3
+        The neighbour that sets the radius of a ball.
+    seed : int, default 0
+        Of the draws.
+    progress : bool, default False
+        Show a bar.
+
+    Returns
+    -------
+    Sweep
+        A table with `.at(rho, psi)`, `.best(measure)`, `.frontier()`, `.table()`, `.plot()`, `.grid()`, `.to_json()`.
+
+    Raises
+    ------
+    InputError
+        Where the bank is another generator's, or settings are not finite and distinct.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> generator = lw.distributions.Generator(lambda z: z + 0.3 * z**3, lw.distributions.Normal(2))
+    >>> bank = lw.distributions.harvest(generator, 200, progress=False)
+    >>> table = lw.distributions.sweep(generator, bank, (-0.5, 0.0), real=generator.draw(100, seed=9).numpy())
+    >>> table.at(-0.5).ess < table.at(0.0).ess == 1
+    True
     """
-    from likewise.distributions import metrics
-    from likewise.nn.features import channels_of, extract
-    from likewise.store import run as runs
-
-    rhos, psis = _dials(rhos, "rhos"), _dials(psis, "psis")
+    rhos, psis = _settings(rhos, "rhos"), _settings(psis, "psis")
     bank.check(generator)
     truth = extract(real, features, where="real", planes=channels_of(generator))
     count = min(len(truth), max(2, len(bank) // 2)) if n is None else n
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count <= neighbours:
         raise InputError(f"n: expected a whole number above {neighbours}, got {n!r}")
-    cells, pictures = [], {}
+    cells, images = [], {}
     with runs.progress(len(rhos) * len(psis), "sweep", show=progress) as advance:
         for psi in psis:
             cut = generator.truncated(psi)
             for rho in rhos:
                 drawn = bank.draw(int(count), rho, k, seed=seed)
-                fake, shown = _described(cut, drawn, features)
-                found = metrics.measures(truth, fake, k=neighbours)
-                cells.append(_cell(drawn, psi, found, len(truth)))
+                fake, shown = _extract(cut, drawn, features)
+                cells.append(_cell(drawn, psi, metrics.measures(truth, fake, k=neighbours), len(truth)))
                 if shown is not None:
-                    pictures[rho, psi] = shown
+                    images[rho, psi] = shown
                 advance()
-    return Sweep(tuple(cells), truth.net, generator.space, bank.k if k is None else k, neighbours, seed, pictures)
+    return Sweep(tuple(cells), truth.net, generator.space, bank.k if k is None else k, neighbours, seed, images)
 
 
-def _cell(drawn: Draw, psi: float, found: Any, n_real: int) -> Cell:
-    figures = {name: float(found[name]) for name in MEASURES}
+def _cell(drawn: Draw, psi: float, measured: dict[str, metrics.Figure], n_real: int) -> Cell:
+    figures = {name: float(measured[name]) for name in MEASURES}
     return Cell(drawn.rho, psi, **figures, ess=drawn.ess, largest=drawn.largest, n=len(drawn.latents), n_real=n_real)
 
 
-def _described(generator: Generator, drawn: Draw, features: Any) -> tuple[Features, Any]:
-    """The features of what the generator makes of a draw, and its first few pictures, if they are pictures."""
-    from likewise.nn.features import Features, extract
-
+def _extract(generator: Generator, drawn: Draw, features: Any) -> tuple[Features, Any]:
+    """The features of what the generator makes of a draw, and its first few images, if they are images."""
     rows, shown = [], None
     for start in range(0, len(drawn.latents), CHUNK):
         part = slice(start, start + CHUNK)
@@ -198,9 +253,37 @@ def _described(generator: Generator, drawn: Draw, features: Any) -> tuple[Featur
 
 
 def modes(generator: Generator, bank: Bank, n: int = 64, *, k: int | None = None) -> tuple[Any, Any]:
-    """The n latents of least and of greatest volume: modes and anti-modes (Fig. 10, 12, 19), as rows of the bank.
+    """Find the modes and anti-modes of a bank: its latents of least and of greatest volume [Polarity Fig. 10, 12, 19].
 
-    Dead latents are in neither.
+    Parameters
+    ----------
+    generator : Generator
+        The one that the bank was harvested from.
+    bank : Bank
+        Its latents; dead ones are in neither.
+    n : int, default 64
+        How many of each.
+    k : int, optional
+        Singular values in a volume; by default all that the bank holds.
+
+    Returns
+    -------
+    modes, antimodes : ndarray (n,)
+        Rows of the bank, the most extreme first.
+
+    Raises
+    ------
+    InputError
+        Where the bank is another generator's or has fewer latents.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> generator = lw.distributions.Generator(lambda z: z + z**3, lw.distributions.Normal(1))
+    >>> bank = lw.distributions.harvest(generator, 100, progress=False)
+    >>> modes, antimodes = lw.distributions.modes(generator, bank, 3)
+    >>> abs(bank.latents[modes]).max() < abs(bank.latents[antimodes]).min()
+    np.True_
     """
     bank.check(generator)
     volume = bank.log_volume(k)
@@ -211,16 +294,16 @@ def modes(generator: Generator, bank: Bank, n: int = 64, *, k: int | None = None
     return order[:n], order[::-1][:n]
 
 
-def _dials(values: Sequence[float], name: str) -> list[float]:
+def _settings(values: Sequence[float], name: str) -> list[float]:
     try:
-        found = [float(value) for value in values]
+        numbers = [float(value) for value in values]
     except (TypeError, ValueError):
         raise InputError(f"{name}: expected a sequence of numbers, got {values!r}") from None
-    if not found or not np.isfinite(found).all():
+    if not numbers or not np.isfinite(numbers).all():
         raise InputError(f"{name}: expected at least one finite number, got {values!r}")
-    if len(set(found)) < len(found):
+    if len(set(numbers)) < len(numbers):
         raise InputError(f"{name}: expected different numbers, got {values!r}")
-    return found
+    return numbers
 
 
 def _beats(a: Cell, b: Cell) -> bool:

@@ -26,7 +26,7 @@ _KINDS = {
 
 
 class OnnxNetwork:
-    """z (n, dim), and class numbers or one-hot rows where the file has a second input, to pictures in [0, 1].
+    """z (n, dim), and class numbers or one-hot rows where the file has a second input, to images in [0, 1].
 
     `black` and `white` are what the file gives for 0 and 1. The file's bytes travel with the object, so that worker
     processes open sessions of their own.
@@ -72,7 +72,7 @@ class OnnxNetwork:
         return known if isinstance(known, int) else int(dim or 0), labels
 
     def __call__(self, z: Tensor, y: Tensor | None = None) -> Tensor:
-        """Pictures in [0, 1], on the device of z, without a derivative."""
+        """Images in [0, 1], on the device of z, without a derivative."""
         rows, classes = _plain(z), None if y is None else _plain(y)
         size = self.session.get_inputs()[0].shape[0]
         step = size if isinstance(size, int) else len(rows)

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from likewise.distributions.formats import Network, one_hot, upsampled
 from likewise.distributions.latents import TruncatedNormal
-from likewise.distributions.networks.network import Network, one_hot, upsampled
 from likewise.errors import InputError
 
 EPS = 1e-4
@@ -162,6 +162,7 @@ class BigGANDeep(Network):
     """
 
     family = "biggan_deep"
+    signs = ("embeddings.weight", "generator.gen_z.weight_orig")
 
     def __init__(
         self, latent: int, embedding: int, classes: int, width: int, layers: nn.ModuleList, steps: int

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import likewise as lw
-from likewise.distributions import Generator, Normal, harvest, metrics, sweeps
-from likewise.distributions.sweeps import Cell, Sweep, modes, sweep
+from likewise.distributions import Generator, Normal, harvest, metrics
+from likewise.distributions.sweep import MEASURES, Cell, Sweep, modes, sweep
 
 RHOS = (-0.5, 0.0, 0.5)
 
@@ -51,7 +51,7 @@ def test_a_cell_is_what_its_parts_say(world, real, swept):
     drawn = bank.draw(150, 0.5, seed=0)
     found = metrics.measures(real.numpy(), generator.truncated(0.5)(drawn.latents).numpy(), k=3)
     cell = swept.at(0.5, 0.5)
-    for name in sweeps.MEASURES:
+    for name in MEASURES:
         assert getattr(cell, name) == pytest.approx(float(found[name])), name
     assert (cell.ess, cell.largest) == (bank.ess(0.5), bank.largest(0.5))
     assert (cell.n, cell.n_real) == (150, 150)
@@ -73,7 +73,7 @@ def test_frontier_and_best():
     assert made.best("recall").rho == 1
     with pytest.raises(lw.InputError, match="measure"):
         made.best("beauty")
-    with pytest.raises(lw.InputError, match="no pictures"):
+    with pytest.raises(lw.InputError, match="no images"):
         made.grid()
 
 
@@ -93,8 +93,8 @@ def test_pictures_make_a_grid_and_a_plot(tmp_path):
     found = sweep(generator, bank, RHOS, real=real, features=lambda x: x.flatten(1), n=30)
     found.plot(tmp_path / "frontier.png")
     found.grid(tmp_path / "grid.png")
-    assert len(found.pictures) == len(RHOS)
-    assert found.pictures[0.0, 1.0][0].dtype == np.uint8
+    assert len(found.images) == len(RHOS)
+    assert found.images[0.0, 1.0][0].dtype == np.uint8
     assert (tmp_path / "grid.png").stat().st_size > 1000
 
 

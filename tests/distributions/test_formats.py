@@ -14,19 +14,9 @@ from scipy import signal
 from torch import Tensor, nn
 from torch.func import jvp, vmap
 
-from likewise.distributions.networks import (
-    FAMILIES,
-    biggan,
-    class_of,
-    decoders,
-    recognise,
-    resample,
-    stylegan3,
-    upsampling,
-)
-from likewise.distributions.networks.network import Network, one_hot, pixel_norm, squashed
-from likewise.distributions.networks.resample import binomial, lowpass, upfirdn
-from likewise.distributions.networks.style import demodulation, modulated_conv
+from likewise.distributions.data import FAMILIES, recognise
+from likewise.distributions.formats import Network, biggan, decoders, stylegan
+from likewise.distributions.formats.stylegan import demodulation, lowpass, modulated_conv, upfirdn
 from likewise.errors import InputError
 from worlds import networks as worlds
 
@@ -93,7 +83,7 @@ def test_reverse_mode_agrees_with_forward_mode(net: Network) -> None:
 def test_keys_go_round(net: Network) -> None:
     state = net.state_dict()
     assert recognise(state) == net.family
-    again = class_of(net.family).from_state(state, **net.settings)
+    again = FAMILIES[net.family].from_state(state, **net.settings)
     z, y = worlds.latents(net)
     assert torch.equal(again(z, y), net(z, y))
     assert list(again.state_dict()) == list(state)
@@ -104,7 +94,7 @@ def test_keys_go_round(net: Network) -> None:
 
 def test_a_key_too_few_too_many_or_misshapen_is_named(net: Network) -> None:
     state = net.state_dict()
-    cls = class_of(net.family)
+    cls = FAMILIES[net.family]
     last = [key for key in state if key.endswith("weight") or key.endswith("weight_orig")][-1]
     with pytest.raises(InputError, match=r"state: .*(missing|no layer|not the weights|has no|expected)"):
         cls.from_state({key: value for key, value in state.items() if key != last})
@@ -116,9 +106,7 @@ def test_a_key_too_few_too_many_or_misshapen_is_named(net: Network) -> None:
         with pytest.raises(InputError, match=r"keys unexpected for a \w+: surplus"):
             cls.from_state({**state, "surplus": torch.zeros(1)}, **net.settings)
     with pytest.raises(InputError, match=r"state: not the weights of"):
-        cls.from_state({}) if net.family in ("biggan_deep", "progan", "nvae", "upsampling_dcgan") else cls.from_state(
-            {}, nonsense=1
-        )
+        cls.from_state({}, nonsense=1)
 
 
 def test_truncation_shares_weights_and_leaves_the_original_alone(net: Network) -> None:
@@ -142,14 +130,6 @@ def test_classes_are_asked_for() -> None:
         net = make()
         with pytest.raises(InputError, match=r"y: the network has \d classes"):
             net(torch.zeros(1, net.dim))
-
-
-def test_families_are_told_apart_or_named() -> None:
-    assert set(FAMILIES) == {class_of(family).family for family in FAMILIES}
-    with pytest.raises(InputError, match=r"family: the keys \(conv1.weight, fc.bias\) are those of no known family"):
-        recognise(["conv1.weight", "fc.bias"])
-    with pytest.raises(InputError, match="family: expected one of stylegan3"):
-        class_of("gan")
 
 
 # ---------------------------------------------------------------------------------------------------------- layers
@@ -184,27 +164,10 @@ def test_upfirdn_against_scipy(up: int, down: int, taps: int, low: int, high: in
         return
     full = np.outer(f, f) if separable else f
     wanted = 3 * np.array([[naive_upfirdn(plane, full, up, down, (low, high)) for plane in row] for row in x])
-    for most in (resample.DENSE, 0):  # by matrices, and as for large pictures by convolution
-        with mock.patch.object(resample, "DENSE", most):
+    for most in (stylegan.DENSE, 0):  # by matrices, and as for large pictures by convolution
+        with mock.patch.object(stylegan, "DENSE", most):
             got = upfirdn(torch.from_numpy(x), torch.from_numpy(f), up=up, down=down, pad=(low, high), gain=3.0)
         np.testing.assert_allclose(got.numpy(), wanted, atol=1e-12)
-
-
-def test_the_outer_square_of_a_filter_is_applied_line_by_line() -> None:
-    x = torch.randn(1, 2, 9, 9, dtype=torch.float64)
-    square = binomial().double()
-    assert resample._factor(square).ndim == 1
-    assert resample._factor(torch.randn(4, 4)).ndim == 2
-    torch.testing.assert_close(upfirdn(x, square, up=2, pad=(2, 1)), upfirdn(x, square.sum(0), up=2, pad=(2, 1)))
-
-
-def test_upfirdn_along_a_line_is_scipys_upfirdn() -> None:
-    x, f = torch.randn(1, 1, 7, 7, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
-    ours = upfirdn(x, f, up=3, pad=(4, 4))
-    one = signal.upfirdn(f.numpy(), signal.upfirdn(f.numpy(), x[0, 0].numpy(), up=3, axis=0), up=3, axis=1)
-    np.testing.assert_allclose(
-        ours[0, 0, : one.shape[0], : one.shape[1]].numpy(), one[: ours.shape[2], : ours.shape[3]]
-    )
 
 
 def test_modulated_convolution_is_a_kernel_for_each_sample() -> None:
@@ -218,13 +181,6 @@ def test_modulated_convolution_is_a_kernel_for_each_sample() -> None:
                 own[o, i] = w[o, i] * s[n, i]
             own[o] = own[o] / math.sqrt(float((own[o] ** 2).sum()) + 1e-8)
         torch.testing.assert_close(got[n : n + 1], F.conv2d(x[n : n + 1], own, padding=1))
-
-
-def test_demodulated_outputs_have_unit_variance() -> None:
-    torch.manual_seed(0)
-    w, s = torch.randn(5, 6, 3, 3), torch.rand(1, 6) + 0.5
-    y = modulated_conv(torch.randn(1, 6, 200, 200), w, s, padding=0)
-    torch.testing.assert_close(y.std((0, 2, 3)), torch.ones(5), rtol=0.03, atol=0)
 
 
 def test_a_doubling_layer_stuffs_zeros_convolves_and_smooths() -> None:
@@ -315,7 +271,7 @@ def test_truncated_styles_are_on_the_line_to_the_mean_style(make: object) -> Non
 def test_activations_are_cut_off_where_asked() -> None:
     state = worlds.stylegan2().state_dict()
     z = torch.randn(2, 8)
-    wide, narrow = (class_of("stylegan2").from_state(state, clamp=c).preactivation(z) for c in (None, 0.5))
+    wide, narrow = (FAMILIES["stylegan2"].from_state(state, clamp=c).preactivation(z) for c in (None, 0.5))
     assert float(narrow.abs().max()) < float(wide.abs().max())
 
 
@@ -324,7 +280,7 @@ def test_activations_are_cut_off_where_asked() -> None:
 
 def test_the_progression_of_a_megapixel_network() -> None:
     """Names, cut-offs and half widths as the official 1024-pixel network prints them."""
-    rows = stylegan3.stages(1024)
+    rows = stylegan.stages(1024)
     names = " ".join(f"L{i}_{row.size}_{row.channels}" for i, row in enumerate(rows))
     assert names == (
         "L0_36_512 L1_36_512 L2_52_512 L3_52_512 L4_84_512 L5_148_512 L6_148_512 L7_276_323 L8_276_203 L9_532_128 "
@@ -556,7 +512,7 @@ def test_only_the_first_three_channels_are_a_picture_and_the_condition_reaches_e
     assert not torch.allclose(net(z, (y + 1) % 3), before)
 
 
-# --------------------------------------------------------------------------------- ProGAN, NVAE, DCGAN, VAE
+# --------------------------------------------------------------------------------- ProGAN, DCGAN, VAE
 
 
 def test_progan_against_its_equations() -> None:
@@ -590,24 +546,7 @@ def test_progan_reads_newer_files_too() -> None:
     }
     assert recognise(newer) == "progan"
     z, _ = worlds.latents(net)
-    assert torch.equal(class_of("progan").from_state(newer)(z), net(z))
-
-
-def test_the_groups_of_an_nvae_are_laid_flat_coarse_to_fine() -> None:
-    net = worlds.nvae()
-    assert net.sizes == [8, 8, 16]
-    assert net.dim == 32
-    z = torch.randn(1, 32)
-    h = net.top[None]
-    first = net.groups[0]
-    h = first.combine(torch.cat([h, z[:, :8].view(1, 2, 2, 2)], 1))
-    h = first.cells[0](h)
-    second = net.groups[1]
-    mean, log_deviation = second.prior(F.elu(h)).split(2, 1)
-    drawn = 5 * torch.tanh(mean / 5) + torch.exp(5 * torch.tanh(log_deviation / 5)) * z[:, 8:16].view(1, 2, 2, 2)
-    h = second.cells[0](second.combine(torch.cat([h, drawn], 1)))
-    h = net.groups[2](h, z[:, 16:])
-    torch.testing.assert_close(net(z), torch.sigmoid(net.head(F.elu(h))))
+    assert torch.equal(FAMILIES["progan"].from_state(newer)(z), net(z))
 
 
 def test_the_dcgan_of_pytorchs_example() -> None:
@@ -664,28 +603,16 @@ def test_numbers_of_layers_are_sorted_as_numbers() -> None:
 @pytest.mark.parametrize("latent_first", [True, False])
 def test_the_order_of_latent_and_class_is_read_off_the_statistics(latent_first: bool) -> None:
     torch.manual_seed(0)
-    net = upsampling.UpsamplingDCGAN(6, (8, 8, 6, 1), 3, classes=(5, 6), latent_first=latent_first)
+    net = decoders.UpsamplingDCGAN(6, (8, 8, 6, 1), 3, classes=(5, 6), latent_first=latent_first)
     net.label_emb.weight.data.mul_(0.2).add_(1.5)
     z, y = torch.randn(4000, 6), torch.randint(5, (4000,))
     parts = [z, net.label_emb(y)] if latent_first else [net.label_emb(y), z]
     maps = net.l1(torch.cat(parts, 1)).view(-1, 8, 3, 3)
     net.conv_blocks["0"].running_mean.copy_(maps.mean((0, 2, 3)))
     net.conv_blocks["0"].running_var.copy_(maps.var((0, 2, 3)))
-    read = upsampling.UpsamplingDCGAN.from_state(net.state_dict())
+    read = decoders.UpsamplingDCGAN.from_state(net.state_dict())
     assert read.latent_first is latent_first
     assert (
-        upsampling.UpsamplingDCGAN.from_state(net.state_dict(), latent_first=not latent_first).latent_first
+        decoders.UpsamplingDCGAN.from_state(net.state_dict(), latent_first=not latent_first).latent_first
         is not latent_first
     )
-
-
-# ------------------------------------------------------------------------------------------------------ small parts
-
-
-def test_small_parts() -> None:
-    x = torch.randn(2, 5, 3, 3)
-    torch.testing.assert_close(pixel_norm(x).square().mean(1), torch.ones(2, 3, 3), rtol=1e-4, atol=1e-4)
-    assert torch.equal(one_hot(torch.tensor([2, 0]), 3, x), torch.tensor([[0.0, 0, 1], [1, 0, 0]]))
-    assert float(binomial().sum()) == 1
-    assert squashed(torch.tensor([-3.0, 0.0, 0.5, 3.0]), "clamp").tolist() == [0, 0.5, 0.75, 1]
-    assert squashed(torch.tensor([0.0]), "tanh").tolist() == squashed(torch.tensor([0.0]), "sigmoid").tolist() == [0.5]

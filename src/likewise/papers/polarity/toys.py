@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float64
 from numpy.typing import ArrayLike
+from torch import Tensor
 
+from likewise.distributions.generator import Generator
 from likewise.distributions.latents import Latent, Normal, Uniform
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from likewise.distributions.model import Generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +45,6 @@ class Toy:
 
     def generator(self) -> Generator:
         """The toy as a generator, for `harvest` and all that follows from it."""
-        from likewise.distributions.model import Generator
-
         return Generator(self.map, self.latent, name=self.name)
 
     def polarised(self, rho: float) -> Array:
@@ -81,8 +77,7 @@ def stairs(slopes: Sequence[float] = (0.2, 3.0, 1.0, 8.0, 0.5)) -> Toy:
 
     def log_volume(u: Any) -> Float64[np.ndarray, " n"]:
         rows = _rows(u, 1)
-        found: Float64[np.ndarray, " n"] = np.log(s)[_array_bins(rows[:, 0], len(s))]
-        return found
+        return np.asarray(np.log(s)[_array_bins(rows[:, 0], len(s))])
 
     return Toy("stairs", Uniform(1, 0.0, 1.0), up, log_volume)
 
@@ -104,14 +99,13 @@ def mosaic(density: str | ArrayLike = "moons", cells: int = 64) -> Toy:
     def place(u: Tensor) -> Tensor:
         i, first = _quantile(u[:, 0], _like(outer, u)[None], _like(rows, u)[None])
         _, second = _quantile(u[:, 1], _like(inner, u)[i], _like(inside, u)[i])
-        return _stacked(first, second)
+        return torch.stack([first, second], 1)
 
     def log_volume(u: Any) -> Float64[np.ndarray, " n"]:
-        found = _rows(u, 2)
-        i = _array_find(found[:, 0], outer[None].repeat(len(found), 0))
-        j = _array_find(found[:, 1], inner[i])
-        volume: Float64[np.ndarray, " n"] = -np.log(table[i, j])
-        return volume
+        latents = _rows(u, 2)
+        i = _array_find(latents[:, 0], outer[None].repeat(len(latents), 0))
+        j = _array_find(latents[:, 1], inner[i])
+        return np.asarray(-np.log(table[i, j]))
 
     return Toy(name, Uniform(2, 0.0, 1.0), place, log_volume, table)
 
@@ -127,13 +121,12 @@ def bump(height: float = 3.0, width: float = 0.5, reach: float = 2.0) -> Toy:
 
     def rise(z: Tensor) -> Tensor:
         hill = height * (z.square().sum(1, keepdim=True) / (-2 * width**2)).exp()
-        return _joined(z, hill)
+        return torch.cat([z, hill], 1)
 
     def log_volume(z: Any) -> Float64[np.ndarray, " n"]:
         squared = np.square(_rows(z, 2)).sum(1)
         slope_squared = squared * (height / width**2) ** 2 * np.exp(-squared / width**2)
-        found: Float64[np.ndarray, " n"] = 0.5 * np.log1p(slope_squared)
-        return found
+        return np.asarray(0.5 * np.log1p(slope_squared))
 
     return Toy("bump", Uniform(2, -reach, reach), rise, log_volume)
 
@@ -208,8 +201,6 @@ def _edges(density: Array) -> Array:
 
 def _quantile(u: Tensor, edges: Tensor, density: Tensor) -> tuple[Tensor, Tensor]:
     """The cell that u falls into, and the place within [0, 1] at which the distribution function reaches u."""
-    import torch
-
     cells = density.shape[1]
     fixed = u.detach()[:, None].contiguous()
     i = torch.searchsorted(edges.expand(len(u), -1).contiguous(), fixed, right=True).sub(1).clamp(0, cells - 1)
@@ -239,18 +230,4 @@ def _rows(z: Any, dim: int) -> Float64[np.ndarray, "n dim"]:
 
 
 def _like(values: Array, z: Tensor) -> Tensor:
-    import torch
-
     return torch.as_tensor(values, dtype=z.dtype, device=z.device)
-
-
-def _stacked(first: Tensor, second: Tensor) -> Tensor:
-    import torch
-
-    return torch.stack([first, second], 1)
-
-
-def _joined(first: Tensor, second: Tensor) -> Tensor:
-    import torch
-
-    return torch.cat([first, second], 1)

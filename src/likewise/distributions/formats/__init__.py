@@ -1,4 +1,10 @@
-"""What the networks share: the way from weights to a network, from latents to pictures, and truncation."""
+"""Generators of seven families in plain torch, by the keys of their public state dicts; shapes come from the weights.
+
+Every network here maps latents (n, dim) to images (n, c, h, w) in [0, 1], is built of operations that have a forward
+mode and a batching rule, draws no noise, and treats its rows independently. This file is what they share: the way from
+weights to a network, from latents to images, and truncation. Mapping tanh's [−1, 1] to [0, 1] halves every singular
+value: the log-volume of k values is k log 2 lower for every latent alike, so weights, ρ and samples stay the same.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +26,12 @@ class Network(nn.Module):
     """A generator whose shapes were read from its weights.
 
     `preactivation` is what the network computes before its last squashing, `output` names that squashing, `settings`
-    is what the state dict does not say; `from_state(state, **settings)` makes the network again.
+    is what the state dict does not say; `from_state(state, **settings)` makes the network again. `signs` are keys, as
+    regular expressions, by which a state dict of the family is recognised.
     """
 
-    family: ClassVar[str]
+    family: ClassVar[str] = ""
+    signs: ClassVar[tuple[str, ...]] = ()
     dim: int
     labels: int | None = None
     output: str = "tanh"
@@ -86,7 +94,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def forward(self, z: Float[Tensor, "n dim"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
-        """Pictures in [0, 1]."""
+        """Images in [0, 1]."""
         return squashed(self.preactivation(z, y), self.output)
 
     def truncated(self, psi: float) -> Self:
@@ -101,11 +109,7 @@ class Network(nn.Module):
 
 
 def squashed(a: Tensor, output: str) -> Tensor:
-    """Pictures in [0, 1]: (1 + tanh a)/2, the logistic of a, or (1 + a)/2 cut off at 0 and 1.
-
-    The map of [−1, 1] to [0, 1] halves every singular value: log-volumes of k values are k log 2 lower, for every
-    latent alike, so that weights and ρ are the same.
-    """
+    """Images in [0, 1]: (1 + tanh a)/2, the logistic of a, or (1 + a)/2 cut off at 0 and 1."""
     if output == "tanh":
         return 0.5 + 0.5 * torch.tanh(a)
     if output == "sigmoid":

@@ -1,0 +1,489 @@
+"""DCGANs, VAE decoders and ProGAN: plain chains from a latent to an image, read off the shapes of their weights.
+
+Each layer of a chain is linear, a transposed convolution or a convolution, normalised where the state dict has
+statistics, and activated but for the last. What weights do not say (strides, paddings, the activation) follows the
+usual rule for the kernel's size, and can be given.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from likewise.distributions.formats import OUTPUTS, Network, count, one_hot, pixel_norm, upsampled
+from likewise.errors import InputError
+
+_RULES = {1: (1, 0, 0), 2: (2, 0, 0), 3: (2, 1, 1), 4: (2, 1, 0), 5: (2, 2, 1)}
+"""Stride, padding and output padding by which a transposed convolution doubles the size, by its kernel; 1 keeps it."""
+
+_KNOWN: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {(3, 4, 3, 4): ((2, 1, 2, 2), (0, 0, 0, 0))}
+"""Strides and paddings of well-known chains by their kernels: the 28 × 28 digits of the GAN specialisation's DCGAN."""
+
+
+class Unit(NamedTuple):
+    """A layer of a chain: where it stands, its kind ("linear", "up", "conv"), the shape of its weight, its grid."""
+
+    path: str
+    kind: str
+    shape: tuple[int, ...]
+    bias: bool
+    norm: str | None
+    stride: int = 1
+    padding: int = 0
+    extra: int = 0
+
+    @property
+    def into(self) -> int:
+        """Features or channels that go in."""
+        return self.shape[0] if self.kind == "up" else self.shape[1]
+
+    @property
+    def out(self) -> int:
+        """Features or channels that come out."""
+        return self.shape[1] if self.kind == "up" else self.shape[0]
+
+    def module(self) -> nn.Module:
+        """The layer itself."""
+        if self.kind == "linear":
+            return nn.Linear(self.into, self.out, bias=self.bias)
+        k = (self.shape[2], self.shape[3])
+        if self.kind == "conv":
+            return nn.Conv2d(self.into, self.out, k, self.stride, self.padding, bias=self.bias)
+        return nn.ConvTranspose2d(self.into, self.out, k, self.stride, self.padding, self.extra, bias=self.bias)
+
+
+class Layout(NamedTuple):
+    """Which weights are layers (a regular expression), and what is usual: slope, output, layers not activated."""
+
+    layers: str
+    slope: float
+    output: str
+    plain: tuple[str, ...] = ()
+
+
+class Decoder(Network):
+    """A chain of units. Before the first (transposed) convolution, features are laid out as channels of a square."""
+
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        *,
+        slope: float = 0.0,
+        output: str = "tanh",
+        colours: int | None = None,
+        plain: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        if output not in OUTPUTS:
+            raise InputError(f"output: expected one of {', '.join(OUTPUTS)}, got {output!r}")
+        self.units, self.slope, self.output, self.plain = tuple(units), slope, output, tuple(plain)
+        self.dim, self.colours = units[0].into, colours
+        for unit in self.units:
+            _place(self, unit.path, unit.module())
+            if unit.norm is not None:
+                _place(self, unit.norm, nn.BatchNorm2d(unit.out))
+
+    @classmethod
+    def _layout(cls, state: Mapping[str, Tensor]) -> Layout:
+        raise NotImplementedError
+
+    @classmethod
+    def _shaped(
+        cls,
+        state: Mapping[str, Tensor],
+        *,
+        kinds: Sequence[str] | None = None,
+        strides: Sequence[int] | None = None,
+        paddings: Sequence[int] | None = None,
+        extras: Sequence[int] | None = None,
+        slope: float | None = None,
+        output: str | None = None,
+        colours: int | None = None,
+    ) -> Self:
+        usual = cls._layout(state)
+        keys = (key for key in state if key.endswith(".weight") and re.match(usual.layers, key))
+        units = _units(state, [key.removesuffix(".weight") for key in keys])
+        return cls(
+            _gridded(units, kinds, strides, paddings, extras),
+            slope=usual.slope if slope is None else slope,
+            output=output or usual.output,
+            colours=colours,
+            plain=usual.plain,
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Grids, activation, squashing, and which layers are not activated."""
+        ups = [unit for unit in self.units if unit.kind != "linear"]
+        return {
+            "kinds": [unit.kind for unit in ups],
+            "strides": [unit.stride for unit in ups],
+            "paddings": [unit.padding for unit in ups],
+            "extras": [unit.extra for unit in ups],
+            "slope": self.slope,
+            "output": self.output,
+            "colours": self.colours,
+        }
+
+    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """What goes into the last squashing."""
+        x = self.psi * z
+        for i, unit in enumerate(self.units):
+            if unit.kind != "linear" and x.ndim == 2:
+                x = _square(x, unit.into, unit.path)
+            x = self.get_submodule(unit.path)(x)
+            if unit.norm is not None:
+                x = _norm(self.get_submodule(unit.norm), x)
+            if i + 1 < len(self.units) and unit.path not in self.plain:
+                x = nn.functional.leaky_relu(x, self.slope)
+        return _square(x, self.colours or _colours(x.shape[1]), "the last layer") if x.ndim == 2 else x
+
+
+def _norm(norm: nn.Module, x: Tensor) -> Tensor:
+    """Batch normalisation of features (n, c), or of maps (n, c, h, w)."""
+    y: Tensor = norm(x[:, :, None, None]).flatten(1) if x.ndim == 2 else norm(x)
+    return y
+
+
+def _square(x: Float[Tensor, "n d"], channels: int, where: str) -> Float[Tensor, "n c s s"]:
+    side = math.isqrt(x.shape[1] // channels)
+    if channels * side**2 != x.shape[1]:
+        raise InputError(f"state: {x.shape[1]} features cannot be a square of {channels} channels before {where}")
+    return x.reshape(len(x), channels, side, side)
+
+
+def _colours(features: int) -> int:
+    """1 for a square number of features, 3 for three times one."""
+    for colours in (1, 3):
+        if features % colours == 0 and math.isqrt(features // colours) ** 2 == features // colours:
+            return colours
+    raise InputError(f"state: {features} outputs are neither a grey nor a coloured square; give colours=")
+
+
+def _place(root: nn.Module, path: str, module: nn.Module) -> None:
+    """Put a module at a dotted path, with empty modules on the way."""
+    *parents, name = path.split(".")
+    for parent in parents:
+        if parent not in root._modules:
+            root.add_module(parent, nn.Module())
+        root = root.get_submodule(parent)
+    root.add_module(name, module)
+
+
+# ------------------------------------------------------------------------------------------------ from weights to units
+
+
+def _order(path: str) -> tuple[Any, ...]:
+    """Sorts decoder_input before decoder before final_layer, and numbers as numbers."""
+    head, *rest = path.split(".")
+    first = {"decoder_input": 0, "final_layer": 2}.get(head, 1)
+    return (first, head, *((int(p), "") if p.isdigit() else (-1, p) for p in rest))
+
+
+def _units(state: Mapping[str, Tensor], chosen: Sequence[str]) -> list[Unit]:
+    """Units in their order, normalisations attached to the layer before them; grids are still to be set."""
+    units: list[Unit] = []
+    for path in sorted(chosen, key=_order):
+        weight = state[f"{path}.weight"]
+        if weight.ndim == 1:
+            if not units or units[-1].norm is not None:
+                raise InputError(f"state: {path} normalises, but no layer stands before it")
+            units[-1] = units[-1]._replace(norm=path)
+        else:
+            bias = f"{path}.bias" in state
+            before = units[-1] if units else None
+            units.append(Unit(path, _kind(state, path, before), tuple(weight.shape), bias, None))
+    if not units:
+        raise InputError("state: no layer of a decoder was found")
+    if units[-1].norm is not None:
+        raise InputError(
+            f"state: the chain ends with {units[-1].norm}, which normalises; the layer after it is missing"
+        )
+    return units
+
+
+def _kind(state: Mapping[str, Tensor], path: str, before: Unit | None) -> str:
+    """What a weight is, by its axes and the channels that reach and leave it; a tie is a transposed convolution."""
+    weight = state[f"{path}.weight"]
+    if weight.ndim == 2:
+        return "linear"
+    if weight.ndim != 4:
+        raise InputError(f"state: {path}.weight has {weight.ndim} axes; expected a linear layer or a 2-D convolution")
+    bias = state.get(f"{path}.bias")
+    leaves = None if bias is None else len(bias)
+    reaches = before.out if before is not None and before.kind != "linear" else None
+    is_up = leaves in (None, weight.shape[1]) and reaches in (None, weight.shape[0])
+    return "up" if is_up else "conv"
+
+
+def _gridded(
+    units: Sequence[Unit],
+    kinds: Sequence[str] | None,
+    strides: Sequence[int] | None,
+    paddings: Sequence[int] | None,
+    extras: Sequence[int] | None,
+) -> list[Unit]:
+    """The units with strides and paddings: those given, those of a well-known chain, or the rule of the kernel."""
+    places = [i for i, unit in enumerate(units) if unit.kind != "linear"]
+    for name, given in (("kinds", kinds), ("strides", strides), ("paddings", paddings), ("extras", extras)):
+        if given is not None and len(given) != len(places):
+            raise InputError(f"{name}: expected {len(places)}, one a convolution, got {len(given)}")
+    known = _KNOWN.get(tuple(units[i].shape[-1] for i in places)) if len(places) == len(units) else None
+    done = list(units)
+    for j, i in enumerate(places):
+        unit = units[i] if kinds is None else units[i]._replace(kind=kinds[j])
+        if strides is not None:
+            usual = (strides[j], 0, 0)
+        else:
+            usual = (known[0][j], known[1][j], 0) if known else _rule(unit, first=i == 0)
+        padding = usual[1] if paddings is None else paddings[j]
+        extra = usual[2] if extras is None else extras[j]
+        done[i] = unit._replace(stride=usual[0], padding=padding, extra=extra)
+    return _chained(done)
+
+
+def _chained(units: list[Unit]) -> list[Unit]:
+    """The units, if what leaves each one is what the next one takes."""
+    for before, after in pairwise(units):
+        turns = before.kind == "linear" and after.kind != "linear"
+        fits = before.out % after.into == 0 if turns else before.out == after.into
+        if not fits:
+            raise InputError(f"state: {before.path} gives {before.out} and {after.path} takes {after.into}")
+    return units
+
+
+def _rule(unit: Unit, *, first: bool) -> tuple[int, int, int]:
+    """Stride, padding, output padding: a chain's first kernel is laid out as it is, others double; "conv" keeps."""
+    k = unit.shape[-1]
+    if unit.kind == "conv":
+        return 1, k // 2, 0
+    if first:
+        return 1, 0, 0
+    if k not in _RULES:
+        raise InputError(f"strides: no rule for a transposed convolution with kernel {k} at {unit.path}; give strides=")
+    return _RULES[k]
+
+
+class DCGAN(Decoder):
+    """A DCGAN of transposed convolutions, by keys main.{i}.* (PyTorch's example) or gen.{i}.{j}.*: ReLU, tanh."""
+
+    family = "dcgan"
+    signs = (r"(main|gen|net|model|layers)(\.\d+)+\.weight",)
+
+    @classmethod
+    def _layout(cls, state: Mapping[str, Tensor]) -> Layout:
+        return Layout(r"[A-Za-z_]\w*(\.\d+)+\.weight$", 0.0, "tanh")
+
+
+class VAE(Decoder):
+    """A VAE's decoder, by keys fc3, fc4 (PyTorch's example), decoder.{i}.*, or decoder_input, decoder, final_layer.
+
+    Keys of the encoder are left aside. `output` is "sigmoid", but "tanh" for the last of these layouts.
+    """
+
+    family = "vae"
+    signs = (r"(fc3\.weight|decoder_input\.weight|decoder(\.\d+)+\.weight)",)
+
+    @classmethod
+    def _layout(cls, state: Mapping[str, Tensor]) -> Layout:
+        if any(key.startswith("decoder_input.") for key in state):
+            return Layout(r"(decoder|final_layer)", 0.01, "tanh", ("decoder_input",))
+        by_name = any(key.startswith("decoder") for key in state)
+        return Layout(r"(decoder|final_layer)" if by_name else r"fc[34]\.", 0.0, "sigmoid")
+
+    def _ignores(self, key: str) -> bool:
+        return not re.match(r"decoder|final_layer|fc[34]\.", key)
+
+
+# ------------------------------------------------------------------------------------------------------ doubled pixels
+
+
+EPS = 0.8
+"""ε of the inner batch normalisations: this layout's authors passed their momentum in its place."""
+
+
+class UpsamplingDCGAN(Network):
+    """Linear, BN, then twice: double, convolve, BN, activate; a last convolution, tanh.
+
+    With classes, latent and embedding of the class go in side by side. Files of this layout exist in both orders, and
+    their keys do not tell which: where `latent_first` is not given, the order is taken under which the first
+    normalisation's stored statistics are those of its inputs. `slope` is that of the activation's negative side, 0 for
+    ReLU.
+    """
+
+    family = "upsampling_dcgan"
+    signs = ("l1.0.weight", "conv_blocks.0.running_mean")
+
+    def __init__(
+        self,
+        dim: int,
+        widths: tuple[int, int, int, int],
+        side: int,
+        *,
+        slope: float = 0.0,
+        classes: tuple[int, int] | None = None,
+        latent_first: bool = True,
+    ) -> None:
+        super().__init__()
+        first, second, third, colours = widths
+        self.dim, self.side, self.slope, self.latent_first = dim, side, slope, latent_first
+        if classes is not None:
+            self.labels = classes[0]
+            self.label_emb = nn.Embedding(*classes)
+        self.l1 = nn.Sequential(nn.Linear(dim + (classes[1] if classes else 0), first * side**2))
+        parts: dict[str, nn.Module] = {
+            "0": nn.BatchNorm2d(first),
+            "2": nn.Conv2d(first, second, 3, padding=1),
+            "3": nn.BatchNorm2d(second, EPS),
+            "6": nn.Conv2d(second, third, 3, padding=1),
+            "7": nn.BatchNorm2d(third, EPS),
+            "9": nn.Conv2d(third, colours, 3, padding=1),
+        }
+        self.conv_blocks = nn.ModuleDict(parts)
+
+    @classmethod
+    def _shaped(
+        cls, state: Mapping[str, Tensor], *, slope: float | None = None, latent_first: bool | None = None
+    ) -> Self:
+        flat, into = state["l1.0.weight"].shape
+        first = len(state["conv_blocks.0.weight"])
+        second, third, colours = (len(state[f"conv_blocks.{i}.weight"]) for i in (2, 6, 9))
+        side = math.isqrt(flat // first)
+        if first * side**2 != flat:
+            raise InputError(f"state: l1 gives {flat} numbers, which is no square of {first} channels")
+        embedding = state.get("label_emb.weight")
+        classes = None if embedding is None else (int(embedding.shape[0]), int(embedding.shape[1]))
+        if slope is None:
+            slope = 0.2 if classes is None else 0.0
+        dim = int(into) - (classes[1] if classes else 0)
+        if latent_first is None:
+            latent_first = embedding is None or _latent_first(state)
+        widths = (first, second, third, colours)
+        return cls(dim, widths, side, slope=slope, classes=classes, latent_first=latent_first)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The slope of the activation and the order of latent and class."""
+        return {"slope": self.slope, "latent_first": self.latent_first}
+
+    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """What goes into tanh."""
+        part = self.conv_blocks
+        x = self.psi * z
+        if self.labels is not None:
+            shares = one_hot(y, self.labels, z) @ self.label_emb.weight
+            x = torch.cat([x, shares] if self.latent_first else [shares, x], 1)
+        x = part["0"](self.l1(x).reshape(len(z), -1, self.side, self.side))
+        x = nn.functional.leaky_relu(part["3"](part["2"](upsampled(x))), self.slope)
+        x = nn.functional.leaky_relu(part["7"](part["6"](upsampled(x))), self.slope)
+        out: Tensor = part["9"](x)
+        return out
+
+
+def _latent_first(state: Mapping[str, Tensor]) -> bool:
+    """Whether z ‖ embedding fits the first normalisation's running mean and variance better than embedding ‖ z."""
+    return _misfit(state, latent_first=True) <= _misfit(state, latent_first=False)
+
+
+def _misfit(state: Mapping[str, Tensor], *, latent_first: bool) -> float:
+    """How far mean and variance of l1's outputs, z ~ N(0, I) and all classes alike, are from the stored ones."""
+    embedding = state["label_emb.weight"].double()
+    weight, bias = state["l1.0.weight"].double(), state["l1.0.bias"].double()
+    split = weight.shape[1] - embedding.shape[1] if latent_first else embedding.shape[1]
+    first, second = weight[:, :split], weight[:, split:]
+    of_latent, of_class = (first, second) if latent_first else (second, first)
+    shares = embedding @ of_class.T + bias
+    channels = len(state["conv_blocks.0.running_mean"])
+    spread = (of_latent.square().sum(1) + shares.var(0, correction=0)).reshape(channels, -1)
+    places = shares.mean(0).reshape(channels, -1)
+    variance = spread.mean(1) + places.var(1, correction=0)
+    known_mean, known_variance = (state[f"conv_blocks.0.running_{of}"].double() for of in ("mean", "var"))
+    off = (places.mean(1) - known_mean).abs() / known_variance.sqrt() + (variance / known_variance).log().abs()
+    return float(off.mean())
+
+
+# -------------------------------------------------------------------------------------------------------------- ProGAN
+
+
+class Equalised(nn.Module):
+    """c (W x + b), c = √(2 / fan-in), linear or a convolution that keeps the size: this layout scales the bias, too."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(*shape))
+        self.bias = nn.Parameter(torch.zeros(shape[0]))
+        self.gain = math.sqrt(2.0 / math.prod(shape[1:]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The map."""
+        weight, bias = self.weight * self.gain, self.bias * self.gain
+        if weight.ndim == 2:
+            return nn.functional.linear(x, weight, bias)
+        return nn.functional.conv2d(x, weight, bias, padding=weight.shape[2] // 2)
+
+
+class ProGAN(Network):
+    """A fully grown progressive GAN: pixel norm, equalised learning rate, the image of the largest scale.
+
+    The latent is normalised to a sphere first: scaling it changes nothing, so truncation is refused, and its Jacobian
+    has at most dim − 1 directions. The output is linear; "pixel" cuts it off at the ends of [−1, 1].
+    """
+
+    family = "progan"
+    signs = (r"formatLayer(\.module)?\.weight",)
+    output = "clamp"
+
+    def __init__(self, dim: int, widths: list[int], *, colours: int = 3, group: int = 1) -> None:
+        super().__init__()
+        self.dim = dim
+        self.formatLayer = Equalised(16 * widths[0], dim)
+        self.groupScale0 = nn.ModuleList(Equalised(widths[0], widths[0], 3, 3) for _ in range(group))
+        self.scaleLayers = nn.ModuleList(
+            nn.ModuleList([Equalised(out, into, 3, 3), Equalised(out, out, 3, 3)]) for into, out in pairwise(widths)
+        )
+        self.toRGBLayers = nn.ModuleList(Equalised(colours, width, 1, 1) for width in widths)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor], **settings: object) -> Self:
+        """The network of a state dict; newer files put .module. before weight and bias, older ones do not."""
+        return super().from_state({key.replace(".module.", "."): value for key, value in state.items()}, **settings)
+
+    @classmethod
+    def _shaped(cls, state: Mapping[str, Tensor]) -> Self:
+        scales = count(state, "toRGBLayers.{}.weight")
+        widths = [int(state[f"toRGBLayers.{i}.weight"].shape[1]) for i in range(scales)]
+        colours = int(state["toRGBLayers.0.weight"].shape[0])
+        dim = int(state["formatLayer.weight"].shape[1])
+        return cls(dim, widths, colours=colours, group=count(state, "groupScale0.{}.weight"))
+
+    def truncated(self, psi: float) -> Self:
+        """Refused, but for ψ = 1."""
+        if psi != 1:
+            raise InputError(
+                "psi: a ProGAN normalises its latents, so ψ z gives the image of z; truncate the density instead, "
+                "latent=TruncatedNormal(dim, psi)"
+            )
+        return super().truncated(psi)
+
+    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """The image as the network gives it, nominally in [−1, 1]."""
+        x = _activated(self.formatLayer(pixel_norm(z)).reshape(len(z), -1, 4, 4))
+        for layer in self.groupScale0:
+            x = _activated(layer(x))
+        for scale in self.scaleLayers:
+            x = upsampled(x)
+            for layer in scale.children():
+                x = _activated(layer(x))
+        image: Tensor = self.toRGBLayers[-1](x)
+        return image
+
+
+def _activated(x: Tensor) -> Tensor:
+    return pixel_norm(nn.functional.leaky_relu(x, 0.2))

@@ -1,0 +1,651 @@
+"""StyleGAN2 (skip connections) and StyleGAN3 (t and r) by the keys of their official PyTorch code; or as the module.
+
+mapping.fc*, synthesis.b4.const, b8.conv0 … for StyleGAN2; synthesis.input.*, synthesis.L{i}_{size}_{channels}.* for 3.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy import signal, special
+from torch import Tensor, nn
+
+from likewise.distributions.formats import Network, count, one_hot, pixel_norm
+from likewise.distributions.spectra import Composite
+from likewise.errors import InputError
+
+SLOPE = 0.2
+GAIN = math.sqrt(2.0)
+
+
+class Dense(nn.Module):
+    """λ W x / √(in) + λ b, then √2 · leaky ReLU where it activates: equalised learning rate with multiplier λ."""
+
+    def __init__(self, into: int, out: int, *, rate: float = 1.0, activate: bool = False, bias: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(out, into) / rate)
+        self.bias = nn.Parameter(torch.full((out,), bias))
+        self.rate, self.gain, self.activate = rate, rate / math.sqrt(into), activate
+
+    def forward(self, x: Float[Tensor, "n into"]) -> Float[Tensor, "n out"]:
+        """The layer."""
+        y = nn.functional.linear(x, self.weight * self.gain, self.bias * self.rate)
+        return leaky(y) if self.activate else y
+
+
+def leaky(x: Tensor, clamp: float | None = None, gain: float = GAIN) -> Tensor:
+    """gain · leaky ReLU of slope 0.2, cut off at ± clamp."""
+    y = nn.functional.leaky_relu(x, SLOPE) * gain
+    return y if clamp is None else y.clamp(-clamp, clamp)
+
+
+class StyleMapping(nn.Module):
+    """z, and the class where there are any, to w: both normalised, then a stack of dense layers."""
+
+    w_avg: Tensor
+
+    def __init__(
+        self, z: int, w: int, layers: int, *, classes: int | None = None, embedding: int = 0, rate: float = 0.01
+    ) -> None:
+        super().__init__()
+        self.classes, self.layers = classes, layers
+        if classes is not None:
+            self.embed = Dense(classes, embedding)
+        self.z = z
+        for i in range(layers):
+            into = w if i else z + (embedding if classes is not None else 0)
+            self.add_module(f"fc{i}", Dense(into, w, rate=rate, activate=True))
+        self.register_buffer("w_avg", torch.zeros(w))
+
+    @classmethod
+    def shaped(cls, state: Mapping[str, Tensor]) -> StyleMapping:
+        """A mapping of the shapes under mapping.* of a state dict."""
+        layers = count(state, "mapping.fc{}.weight")
+        w, into = state["mapping.fc0.weight"].shape
+        if "mapping.embed.weight" not in state:
+            return cls(into, w, layers)
+        embedding, classes = state["mapping.embed.weight"].shape
+        return cls(into - embedding, w, layers, classes=classes, embedding=embedding)
+
+    def forward(
+        self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None, psi: float = 1.0
+    ) -> Float[Tensor, "n w"]:
+        """w̄ + ψ (w − w̄), the style truncated towards the mean style w̄."""
+        x = pixel_norm(z)
+        if self.classes is not None:
+            x = torch.cat([x, pixel_norm(self.embed(one_hot(y, self.classes, z)))], 1)
+        for i in range(self.layers):
+            x = self.get_submodule(f"fc{i}")(x)
+        return x if psi == 1 else self.w_avg + psi * (x - self.w_avg)
+
+
+def demodulation(weight: Float[Tensor, "out into k k"], s: Float[Tensor, "n into"]) -> Float[Tensor, "n out"]:
+    """1 / √(Σ (w s)² + ε) over inputs and taps: outputs of unit variance for inputs of unit variance."""
+    return (s.square() @ weight.square().sum((2, 3)).T + 1e-8).rsqrt()
+
+
+def modulated_conv(
+    x: Float[Tensor, "n into h w"], weight: Float[Tensor, "out into k k"], s: Float[Tensor, "n into"], *, padding: int
+) -> Float[Tensor, "n out h2 w2"]:
+    """x ∗ (w s), demodulated: the same as a kernel for each sample, by scaling inputs and outputs instead."""
+    y = nn.functional.conv2d(x * s[:, :, None, None], weight, padding=padding)
+    return y * demodulation(weight, s)[:, :, None, None]
+
+
+class StyleNetwork(Network):
+    """A generator in two steps, mapping z → w and synthesis w → image; it has no last squashing.
+
+    Its image, nominally in [−1, 1], is what the space "preactivation" measures, through w; "pixel" is that image
+    mapped to [0, 1] and cut off there.
+    """
+
+    output = "clamp"
+    mapping: nn.Module
+    synthesis: nn.Module
+
+    @property
+    def spaces(self) -> dict[str, Callable[..., Tensor]]:
+        """Before the cut to [0, 1], and the style w."""
+        return {"preactivation": Composite(self.style, self.synthesis), "style": self.style}
+
+    def style(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n w"]:
+        """w, truncated to ψ."""
+        w: Tensor = self.mapping(z, y, self.psi)
+        return w
+
+    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """The image as the network gives it, nominally in [−1, 1]."""
+        x: Tensor = self.synthesis(self.style(z, y))
+        return x
+
+
+# ---------------------------------------------------------------------------------------------------------- resampling
+
+
+DENSE = 256
+"""Up to this many samples a side, a separable filter is applied as two products with a matrix; above, it convolves."""
+
+
+def upfirdn(
+    x: Float[Tensor, "n c h w"],
+    f: Float[Tensor, "*taps"] | None,
+    *,
+    up: int = 1,
+    down: int = 1,
+    pad: tuple[int, int] = (0, 0),
+    gain: float = 1.0,
+) -> Float[Tensor, "n c h2 w2"]:
+    """Put up − 1 zeros after each sample, pad, convolve with f, keep every down-th: the same along both axes.
+
+    `pad` counts zeros before and after on the finer grid, negative to crop. f is (t,), applied to rows and to columns,
+    or (t, t); None is a single tap of 1. The size h becomes ⌈(h·up + pad − t + 1) / down⌉.
+    """
+    f = torch.ones(1, dtype=x.dtype, device=x.device) if f is None else f.to(x.dtype)
+    if f.ndim == 2:
+        f = _factor(f)
+    if f.ndim == 2:
+        return _along(x, f, (up, up), (down, down), (pad, pad)) * gain
+    if max(x.shape[2:]) <= DENSE:
+        tall, wide = (line_matrix(f, size, up, down, pad) for size in x.shape[2:])
+        return (gain * tall) @ (x @ wide.T)
+    rows = _along(x, f[None, :], (1, up), (1, down), ((0, 0), pad))
+    return _along(rows, f[:, None], (up, 1), (down, 1), (pad, (0, 0))) * gain
+
+
+def _factor(f: Float[Tensor, "t t"]) -> Tensor:
+    """g where f = g gᵀ, as for the outer square of a filter that sums to 1; else f itself."""
+    g = f.sum(1)
+    return g if torch.allclose(torch.outer(g, g), f, rtol=1e-6, atol=1e-9) else f
+
+
+def line_matrix(
+    f: Float[Tensor, " t"], size: int, up: int, down: int, pad: tuple[int, int]
+) -> Float[Tensor, "out size"]:
+    """The matrix of `upfirdn` along one axis: A[o, i] = f[o·down + t − 1 − pad₀ − i·up], 0 where f has no such tap."""
+    taps = len(f)
+    out = -(-(size * up + pad[0] + pad[1] - taps + 1) // down)
+    ends = torch.arange(out, device=f.device)[:, None] * down + taps - 1 - pad[0]
+    tap = ends - torch.arange(size, device=f.device)[None, :] * up
+    return torch.where((tap >= 0) & (tap < taps), f[tap.clamp(0, taps - 1)], 0.0)
+
+
+def _along(
+    x: Tensor, f: Tensor, up: tuple[int, int], down: tuple[int, int], pad: tuple[tuple[int, int], tuple[int, int]]
+) -> Tensor:
+    """The same by convolution, channel by channel, with factors and padding of their own for rows and columns."""
+    channels = x.shape[1]
+    kernel = f.expand(channels, 1, *f.shape)
+    (top, bottom), (left, right) = pad
+    if up == (1, 1):
+        padded = nn.functional.pad(x, (left, right, top, bottom))
+        return nn.functional.conv2d(padded, kernel.flip(2, 3), stride=down, groups=channels)
+    # A transposed convolution is the full one of the zero-stuffed signal: only its ends are left to be set.
+    full = nn.functional.conv_transpose2d(x, kernel, stride=up, groups=channels)
+    ends: list[int] = []
+    for axis, (low, high) in ((3, pad[1]), (2, pad[0])):
+        taps, factor = f.shape[axis - 2], up[axis - 2]
+        before = low - taps + 1
+        ends += [before, x.shape[axis] * factor + low + high - taps + 1 - full.shape[axis] - before]
+    return nn.functional.pad(full, ends)[:, :, :: down[0], :: down[1]]
+
+
+def binomial() -> Float[Tensor, "4 4"]:
+    """The outer square of (1, 3, 3, 1) / 8."""
+    f = torch.tensor([1.0, 3.0, 3.0, 1.0]) / 8
+    return torch.outer(f, f)
+
+
+def lowpass(taps: int, cutoff: float, width: float, rate: float, *, radial: bool = False) -> Tensor | None:
+    """A Kaiser-windowed low-pass filter that sums to 1: (taps,), or (taps, taps) where radial; None for a single tap.
+
+    The ideal response is a sinc, radial a jinc; the window's β follows from the width of the transition band.
+    """
+    if taps == 1:
+        return None
+    if not radial:
+        return torch.as_tensor(signal.firwin(taps, cutoff, width=width, fs=rate), dtype=torch.float32)
+    x = (np.arange(taps) - (taps - 1) / 2) / rate
+    r = np.hypot(*np.meshgrid(x, x))
+    jinc = np.where(r > 0, special.j1(2 * cutoff * np.pi * r) / (np.pi * np.maximum(r, 1e-30)), cutoff)
+    beta = signal.kaiser_beta(signal.kaiser_atten(taps, width / (rate / 2)))
+    window = np.kaiser(taps, beta)
+    f = jinc * np.outer(window, window)
+    return torch.as_tensor(f / f.sum(), dtype=torch.float32)
+
+
+def power_of_two(value: float) -> float:
+    """The smallest power of two that is no less."""
+    return float(2.0 ** math.ceil(math.log2(value) - 1e-9))
+
+
+# ----------------------------------------------------------------------------------------------------------- StyleGAN2
+
+
+CLAMP = 256.0
+"""Where the official training configurations cut activations off; None for networks that were made without."""
+
+
+class SkipLayer(nn.Module):
+    """Modulated 3 × 3 convolution, twice the size where `up`, fixed noise, bias and leaky ReLU."""
+
+    resample_filter: Tensor
+    noise_const: Tensor
+
+    def __init__(self, into: int, out: int, w: int, size: int, *, up: bool, clamp: float | None, noise: bool) -> None:
+        super().__init__()
+        self.affine = Dense(w, into, bias=1.0)
+        self.weight = nn.Parameter(torch.randn(out, into, 3, 3))
+        self.bias = nn.Parameter(torch.zeros(out))
+        self.register_buffer("resample_filter", binomial())
+        if noise:
+            self.register_buffer("noise_const", torch.randn(size, size))
+            self.noise_strength = nn.Parameter(torch.zeros(()))
+        self.up, self.noise, self.clamp = up, noise, clamp
+
+    def forward(self, x: Float[Tensor, "n into h w"], w: Float[Tensor, "n w"]) -> Float[Tensor, "n out h2 w2"]:
+        """The layer; the noise is the stored one, times its strength."""
+        s = self.affine(w)
+        y = self._doubled(x, s) if self.up else modulated_conv(x, self.weight, s, padding=1)
+        if self.noise:
+            y = y + self.noise_const * self.noise_strength
+        return leaky(y + self.bias[:, None, None], self.clamp)
+
+    def _doubled(self, x: Tensor, s: Tensor) -> Tensor:
+        """Zero-stuffed, convolved with the kernel, smoothed: y = 4 f ∗ w ∗ (x s)↑2, cut to twice the size."""
+        y = nn.functional.conv_transpose2d(x * s[:, :, None, None], self.weight.transpose(0, 1), stride=2)
+        return upfirdn(y, self.resample_filter, pad=(1, 1), gain=4.0) * demodulation(self.weight, s)[:, :, None, None]
+
+
+class ToRGB(nn.Module):
+    """Modulated 1 × 1 convolution to the image's channels, not demodulated."""
+
+    def __init__(self, into: int, out: int, w: int, *, clamp: float | None) -> None:
+        super().__init__()
+        self.affine = Dense(w, into, bias=1.0)
+        self.weight = nn.Parameter(torch.randn(out, into, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(out))
+        self.gain, self.clamp = 1 / math.sqrt(into), clamp
+
+    def forward(self, x: Float[Tensor, "n into h w"], w: Float[Tensor, "n w"]) -> Float[Tensor, "n out h w"]:
+        """The layer."""
+        s = self.affine(w) * self.gain
+        y = nn.functional.conv2d(x * s[:, :, None, None], self.weight, self.bias)
+        return y if self.clamp is None else y.clamp(-self.clamp, self.clamp)
+
+
+class SkipBlock(nn.Module):
+    """One resolution: a constant (the first) or a doubling layer, a layer, and its share of the image."""
+
+    resample_filter: Tensor
+
+    def __init__(
+        self, into: int, out: int, w: int, size: int, colours: int, *, clamp: float | None, noise: bool
+    ) -> None:
+        super().__init__()
+        self.first = into == 0
+        self.register_buffer("resample_filter", binomial())
+        if self.first:
+            self.const = nn.Parameter(torch.randn(out, size, size))
+        else:
+            self.conv0 = SkipLayer(into, out, w, size, up=True, clamp=clamp, noise=noise)
+        self.conv1 = SkipLayer(out, out, w, size, up=False, clamp=clamp, noise=noise)
+        self.torgb = ToRGB(out, colours, w, clamp=clamp)
+
+    def forward(self, x: Tensor | None, image: Tensor | None, w: Float[Tensor, "n w"]) -> tuple[Tensor, Tensor]:
+        """The next features and the next image, the smaller one doubled and added to."""
+        entered = self.const.expand(len(w), *self.const.shape) if x is None else self.conv0(x, w)
+        y = self.conv1(entered, w)
+        share: Tensor = self.torgb(y, w)
+        if image is not None:
+            share = share + upfirdn(image, self.resample_filter, up=2, pad=(2, 1), gain=4.0)
+        return y, share
+
+
+class SkipSynthesis(nn.Module):
+    """w to an image of side 4 · 2^(blocks − 1)."""
+
+    def __init__(self, w: int, channels: Sequence[int], colours: int, *, clamp: float | None, noise: bool) -> None:
+        super().__init__()
+        self.sizes = [4 * 2**i for i in range(len(channels))]
+        for into, out, size in zip((0, *channels), channels, self.sizes, strict=False):
+            self.add_module(f"b{size}", SkipBlock(into, out, w, size, colours, clamp=clamp, noise=noise))
+
+    def forward(self, w: Float[Tensor, "n w"]) -> Float[Tensor, "n c h w"]:
+        """The image, nominally in [−1, 1]."""
+        features: Tensor | None = None
+        image: Any = None
+        for size in self.sizes:
+            features, image = self.get_submodule(f"b{size}")(features, image, w)
+        x: Tensor = image
+        return x
+
+
+class StyleGAN2(StyleNetwork):
+    """StyleGAN2 (skip architecture, stored noise, one style for all layers), spaces pixel, preactivation and style.
+
+    It has no last squashing: its image, nominally in [−1, 1], is what the space "preactivation" measures (the paper's
+    pixels), and "pixel" is that image mapped to [0, 1] and cut off there. z is normalised to a sphere first, so its
+    Jacobian has at most dim − 1 directions.
+    """
+
+    family = "stylegan2"
+    signs = ("synthesis.b4.const", "mapping.w_avg")
+
+    def __init__(
+        self,
+        mapping: StyleMapping,
+        channels: Sequence[int],
+        *,
+        colours: int = 3,
+        clamp: float | None = CLAMP,
+        noise: bool = True,
+    ) -> None:
+        super().__init__()
+        self.mapping, self.clamp = mapping, clamp
+        w = int(mapping.w_avg.shape[0])
+        self.synthesis = SkipSynthesis(w, channels, colours, clamp=clamp, noise=noise)
+        self.dim, self.labels = mapping.z, mapping.classes
+
+    @classmethod
+    def _shaped(cls, state: Mapping[str, Tensor], *, clamp: float | None = CLAMP) -> Self:
+        sizes = sorted({int(m[1]) for key in state if (m := re.match(r"synthesis\.b(\d+)\.", key))})
+        if sizes != [4 * 2**i for i in range(len(sizes))]:
+            raise InputError(f"state: expected blocks of side 4, 8, 16 …, got {sizes}")
+        if any(f"synthesis.b{size}.torgb.weight" not in state for size in sizes):
+            raise InputError("state: not every block has a torgb: only the skip architecture is read")
+        channels = [int(state[f"synthesis.b{size}.conv1.weight"].shape[0]) for size in sizes]
+        colours = int(state["synthesis.b4.torgb.weight"].shape[0])
+        noise = "synthesis.b4.conv1.noise_const" in state
+        return cls(StyleMapping.shaped(state), channels, colours=colours, clamp=clamp, noise=noise)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Where activations are cut off."""
+        return {"clamp": self.clamp}
+
+
+# ----------------------------------------------------------------------------------------------------------- StyleGAN3
+
+
+MARGIN = 10
+"""Pixels around the image's canvas, on each side, at every layer but the last two."""
+CUTOFF = 2.0
+"""The bandwidth of the Fourier features, in cycles a canvas."""
+SCALE = 0.25
+"""What the last layer's output is multiplied with."""
+TAPS = 6
+"""Taps of a filter for each factor of its resampling."""
+
+
+class Stage(NamedTuple):
+    """The grid after a layer: samples a side and a canvas, the band it carries and the width of its transition."""
+
+    size: int
+    rate: int
+    cutoff: float
+    width: float
+    channels: int
+
+
+def stages(
+    side: int, layers: int = 14, *, base: int = 32768, most: int = 512, colours: int = 3, critical: int = 2
+) -> list[Stage]:
+    """The geometric progression of cut-offs and stop bands from 2 and 2^2.1 to side/2 and side/2 · 2^0.3 cycles.
+
+    The last `critical` layers are sampled critically; a grid's rate is the next power of two above twice its stop band.
+    """
+    rows = []
+    for i in range(layers + 1):
+        t = min(i / (layers - critical), 1.0)
+        cutoff = CUTOFF * (side / 2 / CUTOFF) ** t
+        stop = 2**2.1 * (side / 2 * 2**0.3 / 2**2.1) ** t
+        rate = power_of_two(min(2 * stop, side))
+        size = side if i >= layers - 1 else int(rate) + 2 * MARGIN
+        channels = colours if i == layers else round(min(base / 2 / cutoff, most))
+        rows.append(Stage(size, int(rate), cutoff, 2 * (max(stop, rate / 2) - cutoff), channels))
+    return rows
+
+
+class Fourier(nn.Module):
+    """Fourier features on the canvas, rotated and shifted by the style, mixed by a matrix."""
+
+    freqs: Tensor
+    phases: Tensor
+    transform: Tensor
+
+    def __init__(self, w: int, channels: int, size: int, rate: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(channels, channels))
+        self.affine = Dense(w, 4)
+        with torch.no_grad():
+            self.affine.weight.zero_()
+            self.affine.bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+        self.register_buffer("transform", torch.eye(3))
+        self.register_buffer("freqs", _in_disc(channels) * CUTOFF)
+        self.register_buffer("phases", torch.rand(channels) - 0.5)
+        self.size, self.rate = size, rate
+
+    def forward(self, w: Float[Tensor, "n w"]) -> Float[Tensor, "n channels size size"]:
+        """a sin 2π(f·R(x − t) + φ): amplitudes a fall to 0 from the cut-off to half the rate."""
+        rotation, shift = self._moved(w)
+        matrix = rotation @ self.transform[:2, :2]
+        offset = rotation @ (self.transform[:2, 2] - shift)[:, :, None]
+        freqs = self.freqs @ matrix
+        phases = self.phases + (self.freqs @ offset)[:, :, 0]
+        amplitudes = (1 - (freqs.norm(dim=2) - CUTOFF) / (self.rate / 2 - CUTOFF)).clamp(0, 1)
+        waves = torch.sin(2 * math.pi * (torch.einsum("hwd,ncd->nhwc", self._grid(w), freqs) + phases[:, None, None]))
+        mixed: Tensor = (waves * amplitudes[:, None, None]) @ (self.weight.T / math.sqrt(len(self.weight)))
+        x: Tensor = mixed.permute(0, 3, 1, 2)
+        return x
+
+    def _moved(self, w: Tensor) -> tuple[Float[Tensor, "n 2 2"], Float[Tensor, "n 2"]]:
+        """The rotation and the shift that the style asks for, (cos, sin, x, y) up to the length of the first two."""
+        t = self.affine(w)
+        t = t / t[:, :2].norm(dim=1, keepdim=True)
+        c, s = t[:, 0], t[:, 1]
+        return torch.stack([torch.stack([c, -s], 1), torch.stack([s, c], 1)], 1), t[:, 2:]
+
+    def _grid(self, like: Tensor) -> Float[Tensor, "size size 2"]:
+        """Pixel centres as (x, y), the canvas being [−½, ½]²."""
+        line = torch.arange(self.size, dtype=like.dtype, device=like.device)
+        line = (line + 0.5 - self.size / 2) / self.rate
+        return torch.stack(torch.meshgrid(line, line, indexing="xy"), 2)
+
+
+def _in_disc(n: int) -> Float[Tensor, "n 2"]:
+    """n points spread evenly over the disc of radius 1."""
+    angle, radius = 2 * math.pi * torch.rand(n), torch.rand(n).sqrt()
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], 1)
+
+
+class AliasFreeLayer(nn.Module):
+    """Modulated convolution, then a leaky ReLU on a twice finer grid between two low-pass filters; or the last."""
+
+    up_filter: Tensor | None
+    down_filter: Tensor | None
+    magnitude_ema: Tensor
+
+    def __init__(
+        self, w: int, before: Stage, after: Stage, *, kernel: int, last: bool, filters: Sequence[Tensor | None]
+    ) -> None:
+        super().__init__()
+        self.affine = Dense(w, before.channels, bias=1.0)
+        self.weight = nn.Parameter(torch.randn(after.channels, before.channels, kernel, kernel))
+        self.bias = nn.Parameter(torch.zeros(after.channels))
+        self.register_buffer("magnitude_ema", torch.ones(()))
+        for name, f in zip(("up_filter", "down_filter"), filters, strict=True):
+            self.register_buffer(name, f)
+        fine = max(before.rate, after.rate) * (1 if last else 2)
+        self.up, self.down, self.last = fine // before.rate, fine // after.rate, last
+        self.pad = self._padding(before.size + kernel - 1, after.size)
+
+    def _padding(self, into: int, out: int) -> tuple[int, int]:
+        """Zeros on the fine grid before and after, so that `out` samples remain and the canvas stays centred."""
+        taps = sum(1 if f is None else len(f) for f in (self.up_filter, self.down_filter))
+        total = (out - 1) * self.down + 1 - into * self.up + taps - 2
+        low = (total + self.up) // 2
+        return low, total - low
+
+    def forward(self, x: Float[Tensor, "n into h w"], w: Float[Tensor, "n w"]) -> Float[Tensor, "n out h2 w2"]:
+        """The layer; inputs are divided by the root of their tracked mean square."""
+        kernel: Tensor = self.weight
+        s = self.affine(w)
+        x = x * self.magnitude_ema.rsqrt()
+        if self.last:
+            s = s / math.sqrt(kernel[0].numel())
+            y = nn.functional.conv2d(x * s[:, :, None, None], kernel, self.bias, padding=kernel.shape[2] - 1)
+            return upfirdn(y, None, pad=self.pad).clamp(-CLAMP, CLAMP)
+        # Both normalisations cancel in the demodulation; they keep its sum far from its ε.
+        kernel = kernel * kernel.square().mean((1, 2, 3), keepdim=True).rsqrt()
+        s = s * s.square().mean(1, keepdim=True).rsqrt()
+        y = modulated_conv(x, kernel, s, padding=kernel.shape[2] - 1) + self.bias[:, None, None]
+        y = upfirdn(y, self.up_filter, up=self.up, pad=self.pad, gain=self.up**2)
+        return upfirdn(leaky(y, CLAMP), self.down_filter, down=self.down)
+
+
+class AliasFreeSynthesis(nn.Module):
+    """w to an image: Fourier features and a chain of layers named by their number, size and channels."""
+
+    def __init__(
+        self, w: int, rows: Sequence[Stage], *, entry: int, kernel: int, filters: Sequence[Sequence[Tensor | None]]
+    ) -> None:
+        super().__init__()
+        start = rows[0]._replace(channels=entry)
+        self.input = Fourier(w, entry, start.size, start.rate)
+        self.names = [f"L{i}_{row.size}_{row.channels}" for i, row in enumerate(rows)]
+        for i, (before, after) in enumerate(zip((start, *rows), rows, strict=False)):
+            last = i == len(rows) - 1
+            width = 1 if last else kernel
+            self.add_module(
+                self.names[i], AliasFreeLayer(w, before, after, kernel=width, last=last, filters=filters[i])
+            )
+
+    def forward(self, w: Float[Tensor, "n w"]) -> Float[Tensor, "n c h w"]:
+        """The image, nominally in [−1, 1]."""
+        x: Tensor = self.input(w)
+        for name in self.names:
+            x = self.get_submodule(name)(x, w)
+        return SCALE * x
+
+
+Filters = list[tuple[Tensor | None, Tensor | None]]
+
+
+def designed(rows: Sequence[Stage], *, radial: bool = False, critical: int = 2) -> Filters:
+    """The low-pass filters of each layer, up and down, as the progression of `stages` asks for; none for the last."""
+    pairs: Filters = []
+    for i, (before, after) in enumerate(zip((rows[0], *rows[:-2]), rows[:-1], strict=True)):
+        fine = 2 * max(before.rate, after.rate)
+        up = lowpass(TAPS * fine // before.rate, before.cutoff, before.width, fine)
+        around = radial and i < len(rows) - 1 - critical
+        pairs.append((up, lowpass(TAPS * fine // after.rate, after.cutoff, after.width, fine, radial=around)))
+    return [*pairs, (None, None)]
+
+
+class StyleGAN3(StyleNetwork):
+    """StyleGAN3, spaces pixel, preactivation and style; what `StyleGAN2` says of spaces and of z holds here, too."""
+
+    family = "stylegan3"
+    signs = ("synthesis.input.freqs",)
+
+    def __init__(
+        self, mapping: StyleMapping, rows: Sequence[Stage], *, entry: int, kernel: int = 3, filters: Filters
+    ) -> None:
+        super().__init__()
+        self.mapping = mapping
+        w = int(mapping.w_avg.shape[0])
+        self.synthesis = AliasFreeSynthesis(w, rows, entry=entry, kernel=kernel, filters=filters)
+        self.dim, self.labels = mapping.z, mapping.classes
+
+    @classmethod
+    def _shaped(cls, state: Mapping[str, Tensor]) -> Self:
+        names = _names(state)
+        rows = _rows([(int(size), int(channels)) for _, size, channels in (n.split("_") for n in names)])
+        filters: Filters = [
+            (state.get(f"synthesis.{name}.up_filter"), state.get(f"synthesis.{name}.down_filter")) for name in names
+        ]
+        kernel = int(state[f"synthesis.{names[0]}.weight"].shape[2])
+        entry = len(state["synthesis.input.weight"])
+        return cls(StyleMapping.shaped(state), rows, entry=entry, kernel=kernel, filters=_copies(filters))
+
+
+def _names(state: Mapping[str, Tensor]) -> list[str]:
+    """The layers' names in the order of their numbers."""
+    found = {m[1] for key in state if (m := re.match(r"synthesis\.(L\d+_\d+_\d+)\.", key))}
+    names = sorted(found, key=lambda name: int(name[1:].split("_")[0]))
+    if len(names) < 3 or [int(n[1:].split("_")[0]) for n in names] != list(range(len(names))):
+        raise InputError(f"state: expected layers synthesis.L0_…, L1_…, L2_… , got {', '.join(names) or 'none'}")
+    return names
+
+
+def _rows(shapes: Sequence[tuple[int, int]]) -> list[Stage]:
+    """The grids from the sizes in the layers' names: the size without margins; the last two have none."""
+    side = shapes[-1][0]
+    rows = []
+    for i, (size, channels) in enumerate(shapes):
+        rate = side if i >= len(shapes) - 2 else size - 2 * MARGIN
+        if rate < 1 or rate & (rate - 1):
+            raise InputError(f"state: layer {i} has {size} samples a side; expected a power of two and {2 * MARGIN}")
+        rows.append(Stage(size, rate, 0.0, 0.0, channels))
+    return rows
+
+
+def _copies(filters: Filters) -> Filters:
+    return [(None if a is None else a.clone(), None if b is None else b.clone()) for a, b in filters]
+
+
+# ------------------------------------------------------------------------------------------------------------ a module
+
+
+class StyleModule(Network):
+    """A module with the official calls: G.mapping(z, c, truncation_psi=ψ), G.synthesis(ws, noise_mode="const").
+
+    Its spaces are those of `StyleGAN2`.
+    """
+
+    output = "clamp"
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        for name in ("mapping", "synthesis", "z_dim"):
+            if not hasattr(module, name):
+                raise InputError(f"module: expected mapping, synthesis and z_dim, as StyleGAN2 and 3 have; no {name}")
+        self.module, self.dim = module, int(module.z_dim)
+        self.labels = int(getattr(module, "c_dim", 0) or 0) or None
+
+    @property
+    def spaces(self) -> dict[str, Callable[..., Tensor]]:
+        """Before the cut to [0, 1], and the style w."""
+        return {"preactivation": self.preactivation, "style": self.style}
+
+    def _styles(self, z: Tensor, y: Tensor | None) -> Tensor:
+        """One w for each layer, (n, layers, w)."""
+        condition = None if self.labels is None else one_hot(y, self.labels, z)
+        ws: Tensor = self.module.mapping(z, condition, truncation_psi=self.psi)
+        return ws
+
+    def style(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n w"]:
+        """w of the first layer; without style mixing and a cut-off of ψ they are all the same."""
+        ws = self._styles(z, y)
+        return ws[:, 0] if ws.ndim == 3 else ws
+
+    def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """The image as the module gives it, nominally in [−1, 1], its noise held constant."""
+        synthesis: Any = self.module.synthesis
+        x: Tensor = synthesis(self._styles(z, y), **_accepted(synthesis, noise_mode="const", force_fp32=True))
+        return x
+
+
+def _accepted(call: Any, **options: Any) -> dict[str, Any]:
+    """The options that a call takes, by name or by **kwargs."""
+    parameters = inspect.signature(call.forward if isinstance(call, nn.Module) else call).parameters.values()
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        return options
+    return {name: value for name, value in options.items() if name in {p.name for p in parameters}}

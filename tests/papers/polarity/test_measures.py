@@ -1,0 +1,171 @@
+"""Path lengths, likelihood, copies and the law of spectra: hand cases, closed forms, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from likewise.distributions import Generator, Normal, Uniform, pretrained
+from likewise.distributions.pretrained import decoder
+from likewise.errors import InputError
+from likewise.papers.polarity.measures import (
+    LONG,
+    STEP,
+    Likelihood,
+    MarchenkoPastur,
+    lerp,
+    marchenko_pastur,
+    nearest_training,
+    path_length,
+    slerp,
+)
+
+# ------------------------------------------------------------------------------------------------------- path length
+
+
+def test_slerp_by_hand() -> None:
+    a, b = np.array([[2.0, 0.0]]), np.array([[0.0, 4.0]])
+    np.testing.assert_allclose(slerp(a, b, 0.5), [[3 / math.sqrt(2), 3 / math.sqrt(2)]])
+    np.testing.assert_allclose(slerp(a, b, [0.0]), a)
+    np.testing.assert_allclose(slerp(a, b, [1.0]), b, atol=1e-12)
+    np.testing.assert_allclose(slerp(a, a * (1 + 1e-12), 0.3), a)
+    np.testing.assert_allclose(lerp(a, b, 0.25), [[1.5, 1.0]])
+    for bad, words in ((-a, "opposite directions"), (0 * a, "is 0")):
+        with pytest.raises(InputError, match=words):
+            slerp(a, bad, 0.5)
+
+
+@given(st.integers(2, 6), st.integers(0, 1000), st.floats(0, 1))
+def test_slerp_keeps_length_and_walks_at_constant_speed(d: int, seed: int, t: float) -> None:
+    a, b = np.random.default_rng(seed).normal(size=(2, 1, d))
+    a, b = a / np.linalg.norm(a), b / np.linalg.norm(b)
+    p = slerp(a, b, t)
+    assert np.linalg.norm(p) == pytest.approx(1, abs=1e-9)
+    whole = math.acos(float(np.clip((a * b).sum(), -1, 1)))
+    assert math.acos(float(np.clip((a * p).sum(), -1, 1))) == pytest.approx(t * whole, abs=1e-6)
+
+
+def same(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+@pytest.mark.parametrize("step", [STEP, LONG])
+def test_a_linear_generator_on_straight_paths_has_the_length_of_its_ends(step: float) -> None:
+    A = torch.randn(9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    generator = Generator(lambda z: z.double() @ A.T, Uniform(4))
+    z = generator.latent.sample(40, np.random.default_rng(0))
+    length = path_length(generator, z, same, step=step)
+    ends = (z[:20] - z[20:]).astype(np.float64) @ A.numpy().T
+    assert length == pytest.approx(float((ends**2).sum(1).mean()), rel=2e-2 if step == STEP else 1e-4)
+    assert (length.n_fake, length.net) == (20, "function")
+
+
+def test_a_great_circle_of_the_identity_has_the_squared_angle_times_length() -> None:
+    z = np.array([[3.0, 0.0], [0.0, 3.0]])
+    generator = Generator(same, Normal(2))
+    assert path_length(generator, z, same, step=1e-2) == pytest.approx((3 * math.pi / 2) ** 2, rel=1e-3)
+
+
+def test_a_path_keeps_its_class() -> None:
+    generator = Generator(lambda z, y: z + 100.0 * y[:, None], Normal(2), labels=5)
+    z = generator.latent.sample(60, np.random.default_rng(1))
+    assert path_length(generator, z, same, step=LONG) < 100
+
+
+@pytest.mark.parametrize(
+    ("z", "step", "name"),
+    [
+        (np.ones((3, 2)), STEP, "latents"),
+        (np.full((2, 2), np.nan), STEP, "latents"),
+        (np.ones((2, 2)), 0.0, "step"),
+        (np.ones((2, 2)), 1.0, "step"),
+    ],
+)
+def test_wrong_arguments_are_named(z: np.ndarray, step: float, name: str) -> None:
+    with pytest.raises(InputError, match=name):
+        path_length(Generator(same, Normal(2)), z, same, step=step)
+
+
+# ------------------------------------------------------------------------------------------------- copies, likelihood
+
+
+def test_a_model_that_copies_is_seen() -> None:
+    X, fresh = np.random.default_rng(0).normal(size=(50, 4)), np.random.default_rng(1).normal(size=(40, 4))
+    copies = nearest_training(X, X[[3, 7, 7]] + 1e-3)
+    assert copies.index.tolist() == [3, 7, 7]
+    assert np.median(copies.distance) < 0.1 * np.median(copies.own)
+    others = nearest_training(X, fresh)
+    assert np.median(others.distance) > 0.5 * np.median(others.own)
+    np.testing.assert_allclose(others.distance[5], np.sqrt(((X - fresh[5]) ** 2).sum(1)).min())
+
+
+class Wide(torch.nn.Module):
+    """q(z | x) = N(0, e^0.5): anything that covers the posterior will do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([[0.0, 0.5]]).expand(len(x), 2)
+
+
+def test_the_likelihood_against_numerical_integration() -> None:
+    """A VAE of one latent: log ∫ p(x | z) p(z) dz by quadrature; the bound lies below and, with many draws, near."""
+    density = Likelihood(samples=1500)
+    torch.manual_seed(0)
+    density.decoder, density.encoder = decoder(1, 4).eval(), Wide()  # type: ignore[assignment]
+    density.log_spread = 0.0
+    x = torch.rand(2, 1, 28, 28)
+    z = torch.linspace(-8, 8, 4001)[:, None]
+    with torch.no_grad():
+        error = (x[:, None].double() - density.decoder(z)[None].double()).flatten(2).square().sum(2)
+    log_joint = -0.5 * error - 392 * math.log(2 * math.pi) - 0.5 * z[:, 0].double() ** 2 - 0.5 * math.log(2 * math.pi)
+    exact = torch.logsumexp(log_joint, 1) + math.log(16 / 4000)
+    np.testing.assert_allclose(density(x), exact.numpy(), atol=0.05)
+
+
+def test_more_draws_tighten_the_bound_and_clothes_are_likelier_than_noise() -> None:
+    x = pretrained("fashion-vae").draw(40, seed=3)
+    few, many = (Likelihood(samples=s)(x) for s in (1, 32))
+    assert few.mean() < many.mean()
+    noise = torch.rand(20, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+    assert many.min() > Likelihood(samples=4)(noise).max()
+    with pytest.raises(InputError, match="samples: expected a whole number ≥ 1, got 0"):
+        Likelihood(samples=0)
+
+
+# ---------------------------------------------------------------------------------------------------- Marchenko–Pastur
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.99, 1.0, 3.0])
+def test_the_law_has_mass_one_its_mean_and_its_variance(ratio: float) -> None:
+    law = MarchenkoPastur(1.7, ratio)
+    low, high = law.support
+    x = np.linspace(0, 1, 400_001)[1:-1] ** 4 * (high - low) + low
+    mass, mean, square = (np.trapezoid(law.density(x) * x**p, x) for p in (0, 1, 2))
+    assert mass == pytest.approx(min(1.0, 1 / ratio), abs=2e-3)
+    assert mean == pytest.approx(1.7, rel=1e-3)
+    assert square - mean**2 == pytest.approx(1.7**2 * ratio, rel=5e-3)
+    assert law.cdf(high) == pytest.approx(1.0, abs=1e-3)
+    assert law.cdf(-0.1) == 0
+
+
+def test_a_random_matrix_follows_the_law_and_a_power_law_does_not() -> None:
+    r = np.random.default_rng(0)
+    law, distance = marchenko_pastur(np.linalg.svd(r.normal(size=(6, 400, 100)) * np.sqrt(1.5 / 400), compute_uv=False))
+    assert (law.scale, law.ratio) == (pytest.approx(1.5, rel=0.02), pytest.approx(0.25, rel=0.05))
+    assert distance < 0.02
+    assert marchenko_pastur(np.arange(1, 101) ** -1.5)[1] > 0.2
+    dead = np.zeros((5, 200))  # directions that move nothing are the law's mass at 0
+    dead[:, :100] = np.linalg.svd(r.normal(size=(5, 100, 200)) / 10, compute_uv=False)
+    law, distance = marchenko_pastur(dead)
+    assert law.ratio == pytest.approx(2.0, rel=0.05)
+    assert distance < 0.03
+
+
+@pytest.mark.parametrize("sigma", [[1.0], [1.0, 1.0], [1.0, -1.0], [1.0, np.nan]])
+def test_what_cannot_be_fitted_is_refused(sigma: list[float]) -> None:
+    with pytest.raises(InputError, match="sigma"):
+        marchenko_pastur(sigma)
