@@ -23,8 +23,9 @@ from typing import Any
 import click
 import torch
 
-from likewise.pixels.raft import RAFT, Frame, grid
-from likewise.pixels.raft.correlation import correlate
+from likewise.pixels.geometry import grid
+from likewise.pixels.raft import RAFT, Frame
+from likewise.pixels.raft.correlation import Correlation
 from record import record
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
@@ -109,8 +110,8 @@ def _parts(rounds: int) -> None:
     fa, fb = model.fnet(torch.cat([x, y])).chunk(2)
     h, given = torch.split(model.cnet(x), [size.hidden, size.context], dim=1)
     h, given, block = torch.tanh(h), torch.relu(given), model.update_block
-    pairs, gates, flow = correlate(fa, fb, kind="demand"), block.gates(given), 0 * grid(fa)
-    at = grid(fa).permute(0, 2, 3, 1) + 0.3
+    pairs, gates, flow = Correlation(fa, fb, kind="demand"), block.gates(given), 0 * fa[:, :2]
+    at = grid(*fa.shape[2:], like=fa)[None] + 0.3
     planes = pairs.lookup(at)
     motion = block.encoder(planes, flow)
     work: dict[str, tuple[int, Callable[[], Any]]] = {

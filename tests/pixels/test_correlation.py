@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from likewise.errors import InputError, ShapeError
-from likewise.pixels.raft.correlation import AllPairs, Correlation, OnDemand, correlate, pooled
+from likewise.pixels.raft.correlation import Correlation, pooled
 from pixels import raft_oracle
 
+AllPairs, OnDemand = (functools.partial(Correlation, kind=kind) for kind in ("all", "demand"))
 WAYS = [AllPairs, OnDemand]
 
 
@@ -59,7 +62,7 @@ def naive(fa: torch.Tensor, fb: torch.Tensor, points: torch.Tensor, levels: int,
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_by_hand(way: type[Correlation]) -> None:
+def test_by_hand(way: Callable[..., Correlation]) -> None:
     """One feature, 1 at a, its column at b, so that c = column; at (1.5, 1) it is 1.5, and the window reaches 1 px."""
     fb = torch.arange(4.0).expand(1, 1, 3, 4).contiguous()
     found = way(torch.ones(1, 1, 1, 1), fb, levels=1, radius=1).lookup(torch.tensor([[[[1.5, 1.0]]]]))
@@ -68,7 +71,7 @@ def test_by_hand(way: type[Correlation]) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_window_is_transposed_as_in_the_original(way: type[Correlation]) -> None:
+def test_the_window_is_transposed_as_in_the_original(way: Callable[..., Correlation]) -> None:
     fb = torch.zeros(1, 1, 5, 5)
     fb[0, 0, 2, 3] = 1.0  # one to the right of the centre
     found = way(torch.ones(1, 1, 1, 1), fb, levels=1, radius=1).lookup(torch.tensor([[[[2.0, 2.0]]]]))
@@ -78,7 +81,7 @@ def test_the_window_is_transposed_as_in_the_original(way: type[Correlation]) -> 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("grad", [False, True], ids=["compiled", "differentiable"])
-def test_every_sample_is_the_loop_s(way: type[Correlation], grad: bool) -> None:
+def test_every_sample_is_the_loop_s(way: Callable[..., Correlation], grad: bool) -> None:
     fa, fb = maps(b=2, h=4, w=5)
     fb = maps(b=2, h=9, w=13, seed=5)[1]
     points = guesses(2, 4, 5) * 2
@@ -88,7 +91,7 @@ def test_every_sample_is_the_loop_s(way: type[Correlation], grad: bool) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_it_is_what_grid_sample_gives(way: type[Correlation], dtype: torch.dtype) -> None:
+def test_it_is_what_grid_sample_gives(way: Callable[..., Correlation], dtype: torch.dtype) -> None:
     fa, fb = maps(b=2, c=16, h=16, w=19, dtype=dtype)
     points = guesses(2, 16, 19, dtype=dtype)
     want = raft_oracle.lookup(raft_oracle.volume(fa, fb), points.permute(0, 3, 1, 2), 3)
@@ -113,7 +116,7 @@ def test_both_ways_agree_wherever_the_guess_is(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("grad", [False, True], ids=["compiled", "differentiable"])
 @pytest.mark.parametrize("far", [1e4, -1e4, 1e30, -1e30])
-def test_far_outside_there_is_nothing(way: type[Correlation], grad: bool, far: float) -> None:
+def test_far_outside_there_is_nothing(way: Callable[..., Correlation], grad: bool, far: float) -> None:
     fa, fb = maps(dtype=torch.float32)
     points = torch.full((1, 8, 11, 2), far)
     found = way(fa.requires_grad_(grad), fb, levels=2, radius=2).lookup(points).detach()
@@ -121,7 +124,7 @@ def test_far_outside_there_is_nothing(way: type[Correlation], grad: bool, far: f
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_gradients(way: type[Correlation]) -> None:
+def test_gradients(way: Callable[..., Correlation]) -> None:
     fa, fb = maps()
     fa, fb = fa[:, :2, :2, :3].clone().requires_grad_(), fb[:, :2, :4, :5].clone().requires_grad_()
     points = guesses(1, 2, 3, 1.0).requires_grad_()
@@ -154,7 +157,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_maps_that_could_have_gradients_are_read_without(way: type[Correlation]) -> None:
+def test_maps_that_could_have_gradients_are_read_without(way: Callable[..., Correlation]) -> None:
     fa, fb = maps()
     points = guesses(1, 8, 11)
     want = way(fa, fb, levels=2).lookup(points)
@@ -163,26 +166,17 @@ def test_maps_that_could_have_gradients_are_read_without(way: type[Correlation])
     assert torch.equal(found, want)
 
 
-def test_auto_takes_memory_and_work_into_account() -> None:
+def test_auto_takes_memory_and_gradients_into_account() -> None:
     fa, fb = maps(c=4, h=40, w=50, dtype=torch.float32)
-    cells = sum((40 >> k) * (50 >> k) for k in range(4))
-    size = 40 * 50 * cells * 4
-    assert isinstance(correlate(fa, fb), AllPairs)
-    assert isinstance(correlate(fa, fb, most=size), AllPairs)
-    assert isinstance(correlate(fa, fb, most=size - 1), OnDemand)
-    assert sum(v.numel() for v in AllPairs(fa, fb).pyramid) * 4 == size
-    few = cells // (4 * 64)
-    assert isinstance(correlate(fa, fb, lookups=few), OnDemand)
-    assert isinstance(correlate(fa, fb, lookups=few + 1), AllPairs)
-    assert isinstance(correlate(fa.requires_grad_(), fb, lookups=few), AllPairs), "gradients are cheaper of all pairs"
-    assert isinstance(correlate(fa, fb, kind="all", most=1), AllPairs)
-    assert isinstance(correlate(fa, fb, kind="demand"), OnDemand)
-
-
-def test_on_demand_holds_no_pairs() -> None:
-    fa, fb = maps(c=4, h=40, w=50, dtype=torch.float32)
-    held = sum(t.numel() for t in OnDemand(fa, fb)._sources())
-    assert held <= fa.numel() + 1.4 * fb.numel()
+    size = 40 * 50 * sum((40 >> k) * (50 >> k) for k in range(4)) * 4
+    assert Correlation(fa, fb).demand, "on a CPU without gradients windows are computed by numba"
+    held = Correlation(fa, fb)
+    assert held.rows.numel() + sum(m.numel() for m in held.maps) <= fa.numel() + 1.4 * fb.numel()
+    learning = fa.clone().requires_grad_()
+    assert not Correlation(learning, fb, most=size).demand, "gradients are cheaper of all pairs"
+    assert Correlation(learning, fb, most=size - 1).demand
+    assert not Correlation(fa, fb, kind="all", most=1).demand
+    assert sum(m.numel() for m in AllPairs(fa, fb).maps) * 4 == size
 
 
 def test_odd_sizes_lose_their_last_row_when_pooled() -> None:
@@ -204,7 +198,7 @@ def test_odd_sizes_lose_their_last_row_when_pooled() -> None:
 def test_wrong_arguments_are_named(change: dict, error: type[Exception], message: str) -> None:
     words = {"fa": torch.rand(1, 5, 8, 8), "fb": torch.rand(1, 5, 8, 8)} | change
     with pytest.raises(error, match=message):
-        correlate(**words)
+        Correlation(**words)
 
 
 def test_points_of_another_shape_are_named() -> None:

@@ -84,16 +84,25 @@ def carried(flow: Float[Tensor, "*n h w 2"], points: Float[Tensor, "*n h2 w2 2"]
     return found.permute(0, 2, 3, 1).reshape(*lead, *points.shape[-3:])
 
 
-def resize_flow(flow: Float[Tensor, "*n h w 2"], size: Size) -> Float[Tensor, "*n h2 w2 2"]:
-    """The flow between both images resized to (h, w): read bilinearly at the old places, its vectors scaled."""
+def resize_flow(
+    flow: Float[Tensor, "*n h w 2"], size: Size, target: tuple[Size, Size] | None = None
+) -> Float[Tensor, "*n h2 w2 2"]:
+    """The flow between images resized: the one it starts in to `size`, the one it ends in from and to `target`.
+
+    Vectors are read bilinearly at the old places; without `target` both images are resized alike.
+    """
     old = _frame(flow, "flow")
     check_size(size, "size")
-    if tuple(size) == old:
+    if tuple(size) == old and (target is None or target[0] == target[1]):
         return flow
     field = flow.reshape(-1, *flow.shape[-3:]).permute(0, 3, 1, 2)
-    field = nnf.interpolate(field, size=tuple(size), mode="bilinear", align_corners=False)
-    scale = flow.new_tensor([size[1] / old[1], size[0] / old[0]])
-    return (field.permute(0, 2, 3, 1) * scale).reshape(*flow.shape[:-3], *size, 2)
+    field = nnf.interpolate(field, size=tuple(size), mode="bilinear", align_corners=False).permute(0, 2, 3, 1)
+    if target is None:
+        moved = field * flow.new_tensor([size[1] / old[1], size[0] / old[0]])
+    else:
+        start = grid(*size, like=flow)
+        moved = resize_points(resize_points(start, size, old) + field, *target) - start
+    return moved.reshape(*flow.shape[:-3], *size, 2)
 
 
 def resize_points(points: Float[Tensor, "*n 2"], old: Size, new: Size) -> Float[Tensor, "*n 2"]:

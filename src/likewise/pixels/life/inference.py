@@ -24,7 +24,6 @@ from likewise.pixels.geometry import (
     grid,
     inside,
     resize_flow,
-    resize_points,
     sample,
     scaling,
     transform,
@@ -204,18 +203,14 @@ def enlarged(found: Aligned, a: tuple[int, int], b: tuple[int, int]) -> Aligned:
     return replace(found, ab=_between(found.ab, a, found.ba, b), ba=_between(found.ba, b, found.ab, a), free=free)
 
 
-def _between(flow: Tensor, size: tuple[int, int], other: Tensor, goal: tuple[int, int]) -> Tensor:
-    worked_size = (int(flow.shape[0]), int(flow.shape[1]))
-    worked_goal = (int(other.shape[0]), int(other.shape[1]))
-    if worked_size == size and worked_goal == goal:
-        return flow
-    if worked_size[0] * goal[0] == size[0] * worked_goal[0] and worked_size[1] * goal[1] == size[1] * worked_goal[1]:
-        return resize_flow(flow[None], size)[0]
-    goals = resize_points(grid(*worked_size) + flow, worked_goal, goal)
-    start = resize_points(grid(*worked_size), worked_size, size)
-    moved = (goals - start).movedim(-1, 0)[None]
-    full = torch.nn.functional.interpolate(moved, size, mode="bilinear", align_corners=False)
-    return full[0].movedim(0, -1)
+def _between(flow: Tensor, size: Size, other: Tensor, goal: Size) -> Tensor:
+    old, target = _size(flow[..., 0]), _size(other[..., 0])
+    alike = old[0] * goal[0] == size[0] * target[0] and old[1] * goal[1] == size[1] * target[1]
+    return resize_flow(flow, size, None if alike else (target, goal))
+
+
+def _size(x: Tensor) -> Size:
+    return int(x.shape[-2]), int(x.shape[-1])
 
 
 def snapped(

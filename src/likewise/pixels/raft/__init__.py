@@ -22,9 +22,10 @@ from torch.nn import functional
 
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.nn.backbone import seeded
-from likewise.nn.pretrained import State, as_state
+from likewise.nn.pretrained import State, as_state, load_state
+from likewise.pixels.geometry import grid, resize_flow
 from likewise.pixels.raft.blocks import Encoder, Norm, Update, Widths
-from likewise.pixels.raft.correlation import Kind, correlate
+from likewise.pixels.raft.correlation import Correlation, Kind
 
 STRIDE = 8
 """Pixels of a cell of the feature maps."""
@@ -82,42 +83,10 @@ def _pair(like: Tensor, x: float, y: float) -> Tensor:
     return like.new_tensor([x, y]).view(1, 2, 1, 1)
 
 
-def grid(like: Tensor) -> Tensor:
-    """(1, 2, h, w): x, then y, of every cell; channels-last in memory."""
-    h, w = like.shape[2:]
-    y, x = torch.meshgrid(*(torch.arange(s, dtype=like.dtype, device=like.device) for s in (h, w)), indexing="ij")
-    return torch.stack([x, y], dim=-1).permute(2, 0, 1)[None]
-
-
 def size_of(image: Tensor) -> tuple[int, int]:
     """(h, w) of pictures (…, h, w)."""
     return image.shape[-2], image.shape[-1]
 
-
-def target_resized(flow: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Flow (h, w, 2) whose target picture goes from a size to another: p + f moves as pixel centres do."""
-    if old == new:
-        return flow
-    scale = flow.new_tensor([new[1] / old[1], new[0] / old[0]])
-    home = grid(flow.permute(2, 0, 1)[None])[0].permute(1, 2, 0)
-    return (home + flow + 0.5) * scale - 0.5 - home
-
-
-def source_resized(flow: Tensor, new: tuple[int, int]) -> Tensor:
-    """Flow (h, w, 2) whose source picture is brought to another size: read between its pixels, ends where it did."""
-    old = (flow.shape[0], flow.shape[1])
-    if old == new:
-        return flow
-    home = grid(flow.permute(2, 0, 1)[None])
-    ends = home + flow.permute(2, 0, 1)[None]
-    moved = functional.interpolate(ends - home, new, mode="bilinear", align_corners=False)[0].permute(1, 2, 0)
-    own = grid(moved.permute(2, 0, 1)[None])[0].permute(1, 2, 0)
-    scale = flow.new_tensor([old[1] / new[1], old[0] / new[0]])
-    return (own + 0.5) * scale - 0.5 + moved - own
-
-
-PREFIX = "module."
-COUNTER = "num_batches_tracked"
 
 _TORCHVISION = (
     (r"^feature_encoder\.", "fnet."),
@@ -139,10 +108,9 @@ _TORCHVISION = (
 
 def translated(state: State) -> dict[str, Tensor]:
     """The weights under our names, whichever of the two layouts they come in."""
-    bare = {key.removeprefix(PREFIX): value for key, value in state.items()}
-    if any(key.startswith(("feature_encoder.", "context_encoder.", "mask_predictor.")) for key in bare):
-        bare = _from_torchvision(bare)
-    return _without_aliases(bare)
+    if any(key.startswith(("feature_encoder.", "context_encoder.", "mask_predictor.")) for key in state):
+        state = _from_torchvision(state)
+    return _without_aliases(state)
 
 
 def _from_torchvision(state: State) -> dict[str, Tensor]:
@@ -183,34 +151,6 @@ def _twin(key: str, state: State) -> str | None:
 
 def _equal(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool((a == b).all())
-
-
-def fit(state: State, wanted: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The state, whole, where every key and shape is as wanted; else one error that names what is not."""
-    whole = {**{k: v for k, v in wanted.items() if k.endswith(COUNTER)}, **state}
-    missing, unknown = sorted(set(wanted) - set(whole)), sorted(set(whole) - set(wanted))
-    odd = [
-        _odd(k, whole[k], wanted[k]) for k in sorted(set(wanted) & set(whole)) if _shape(whole[k]) != wanted[k].shape
-    ]
-    faults = [f"{what} {_few(keys)}" for what, keys in (("lack", missing), ("have the unknown", unknown)) if keys]
-    if odd:
-        faults.append(f"have other shapes: {_few(odd)}")
-    if faults:
-        raise FileError(f"weights do not fit RAFT {name}: they {'; they '.join(faults)}")
-    return whole
-
-
-def _odd(key: str, got: object, wanted: Tensor) -> str:
-    return f"{key} {_shape(got) if isinstance(got, Tensor) else type(got).__name__} instead of {tuple(wanted.shape)}"
-
-
-def _shape(value: object) -> tuple[int, ...] | None:
-    return tuple(value.shape) if isinstance(value, Tensor) else None
-
-
-def _few(keys: list[str], most: int = 4) -> str:
-    more = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return ", ".join(keys[:most]) + more
 
 
 LEAST = 64
@@ -283,7 +223,9 @@ class RAFT(nn.Module):
         with seeded(seed):
             self.fnet = Encoder(s.widths, s.features, "instance", bottleneck=s.bottleneck)
             self.cnet = Encoder(s.widths, s.hidden + s.context, s.context_norm, bottleneck=s.bottleneck)
-            self.update_block = _update(s)
+            self.update_block = Update(
+                s.planes, s.hidden, s.context, s.seen, s.moved, s.motion, s.head, s.mask, separable=s.separable
+            )
             self.apply(_start)
         nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.to(device).eval()
@@ -302,7 +244,7 @@ class RAFT(nn.Module):
         ours = translated(as_state(state))
         name = _closest(ours)
         model = cls(name).to(_kind(ours))
-        model.load_state_dict(fit(ours, model.state_dict(), name))
+        load_state(model, ours, f"RAFT {name}")
         return model.to(device)
 
     # ----------------------------------------------------------------------------------------------------- the network
@@ -348,13 +290,13 @@ class RAFT(nn.Module):
         there, fitted = self._fitted(a, b)
         size_a, size_b = size_of(a), size_of(b)
         _check_start(start, (*size_a, 2))
-        guess = None if start is None else target_resized(start.to(there), size_b, size_a)[None]
+        guess = None if start is None else resize_flow(start.to(there), size_a, (size_b, size_a))[None]
         frame = _check_pair(there, fitted, iters, guess)
         with _evaluating(self):
             x, y = frame.enter(there), frame.enter(fitted)
             at = None if guess is None else frame.cells(guess)
             found = self._last(frame, self.fnet(x), self.fnet(y), self.cnet(x), iters, at, correlation)
-        return target_resized(found[0], size_a, size_b).to(a.device)
+        return resize_flow(found[0], size_a, (size_a, size_b)).to(a.device)
 
     @torch.no_grad()
     def both(
@@ -369,8 +311,8 @@ class RAFT(nn.Module):
             forward = self._last(frame, fa, fb, self.cnet(x), iters, None, correlation)
             backward = self._last(frame, fb, fa, self.cnet(y), iters, None, correlation)
         size_a, size_b = size_of(a), size_of(b)
-        there, back = target_resized(forward[0], size_a, size_b), source_resized(backward[0], size_b)
-        return there.to(a.device), back.to(b.device)
+        there = resize_flow(forward[0], size_a, (size_a, size_b))
+        return there.to(a.device), resize_flow(backward[0], size_b, (size_a, size_a)).to(b.device)
 
     def _fitted(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """Two pictures as batches of one, b at a's size, of the weights' kind and on their device."""
@@ -395,12 +337,12 @@ class RAFT(nn.Module):
         """Flow at 1/8, in its pixels, and the state, after each iteration."""
         h, given = torch.split(context, [self.size.hidden, self.size.context], dim=1)
         h, gates = torch.tanh(h), self.update_block.gates(torch.relu(given))
-        pairs = correlate(fa, fb, levels=self.size.levels, radius=self.size.radius, kind=kind, lookups=iters)
-        home = grid(fa)
-        flow = torch.zeros_like(home).expand(len(fa), -1, -1, -1) if start is None else start
+        pairs = Correlation(fa, fb, levels=self.size.levels, radius=self.size.radius, kind=kind)
+        home = grid(*size_of(fa), like=fa)
+        flow = torch.zeros_like(home).permute(2, 0, 1).expand(len(fa), -1, -1, -1) if start is None else start
         for _ in range(iters):
             flow = flow.detach()
-            planes = pairs.lookup((home + flow).permute(0, 2, 3, 1))
+            planes = pairs.lookup(home + flow.permute(0, 2, 3, 1))
             h, step = self.update_block(h, gates, planes, flow)
             flow = flow + step
             yield flow, h
@@ -421,7 +363,7 @@ class RAFT(nn.Module):
         if any(isinstance(n, int | float) and not 0 <= n <= WIDEST for n in numbers):  # memory is taken for it
             raise InputError(f"size: expected numbers from 0 to {WIDEST}, got {words}")
         model = cls(size)
-        model.to(_kind(weights)).load_state_dict(fit(weights, model.state_dict(), _name(size)))
+        load_state(model.to(_kind(weights)), weights, f"RAFT {_name(size)}")
         return model
 
 
@@ -438,20 +380,6 @@ def _size(size: str | Size) -> Size:
 
 def _name(size: Size) -> str:
     return next((name for name, known in SIZES.items() if known == size), f"of widths {size.widths}")
-
-
-def _update(s: Size) -> Update:
-    return Update(
-        s.planes,
-        hidden=s.hidden,
-        context=s.context,
-        seen=s.seen,
-        moved=s.moved,
-        motion=s.motion,
-        head=s.head,
-        mask=s.mask,
-        separable=s.separable,
-    )
 
 
 def _start(module: nn.Module) -> None:

@@ -1,163 +1,40 @@
-"""RAFT's update block: correlations and the flow so far to a new state and a step of the flow [RAFT Eq. 3–6].
+"""RAFT's parts: encoders of residual blocks or bottlenecks, and the update block [RAFT Eq. 3–6, Fig. 8].
 
-Module names are those of the published state dicts. The gates' convolutions read the state, the context and the motion
-side by side; the context never changes, so its part is computed once (`Update.gates`), and the gates z and r, which
-read the same, are one convolution. The numbers are those of the separate ones.
+Module names are those of the published state dicts, so that weights load by key. The gates' convolutions read the
+state, the context and the motion side by side; the context never changes, so its part is computed once
+(`Update.gates`), and the gates z and r, which read the same, are one convolution. The numbers are those of the
+separate ones.
 """
-
-# mypy: ignore-errors
-# The arguments are numba's to type: jitted functions of arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from likewise.nn.convolution import convolve
-from likewise.pixels.raft.correlation import cached
-
-BLOCK = 32
-"""Rows that are summed in float32 before they are added up in float64."""
-
-
-def normalise(x: np.ndarray, other: np.ndarray, eps: float, relu: bool, residual: bool) -> None:
-    """x (pixels, channels) ← n(x), its ReLU, or relu(other + relu(n(x)))."""
-    n, channels = x.shape
-    side = next(k for k in (8, 4, 2, 1) if n % k == 0 and (k == 1 or k * channels <= 256))
-    wide, beside = x.reshape(n // side, side * channels), other.reshape(n // side, side * channels)
-    mean, variance = _statistics(wide)
-    mean, variance = _joined(mean, variance, side, channels)
-    scale = 1 / np.sqrt(variance + eps)
-    factors = [np.tile(v, side).astype(np.float32) for v in (scale, -mean * scale)]
-    if residual:
-        _add(wide, *factors, beside)
-    else:
-        _apply(wide, *factors, np.float32(0 if relu else -np.inf))
-
-
-def _joined(mean: np.ndarray, variance: np.ndarray, side: int, channels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Statistics of `side` groups of equal size as those of all: the variance gains that of the means."""
-    mean, variance = mean.reshape(side, channels), variance.reshape(side, channels)
-    return mean.mean(axis=0), variance.mean(axis=0) + mean.var(axis=0)
-
-
-@cached
-def _statistics(x):
-    """Mean and variance of every column, around the first block's mean, so that no digits cancel."""
-    n, width = x.shape
-    centre = np.zeros(width, np.float32)
-    first = min(BLOCK, n)
-    for i in range(first):
-        for j in range(width):
-            centre[j] += x[i, j] / np.float32(first)
-    total, squares = np.zeros(width), np.zeros(width)
-    some, some_squares = np.empty(width, np.float32), np.empty(width, np.float32)
-    for start in range(0, n, BLOCK):
-        some[:] = 0
-        some_squares[:] = 0
-        for i in range(start, min(start + BLOCK, n)):
-            for j in range(width):
-                d = x[i, j] - centre[j]
-                some[j] += d
-                some_squares[j] += d * d
-        for j in range(width):
-            total[j] += some[j]
-            squares[j] += some_squares[j]
-    mean = total / n
-    return centre + mean, np.maximum(squares / n - mean * mean, 0.0)
-
-
-@cached
-def _apply(x, scale, shift, least):
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            x[i, j] = max(x[i, j] * scale[j] + shift[j], least)
-
-
-@cached
-def _add(x, scale, shift, other):
-    zero = np.float32(0)
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            x[i, j] = max(other[i, j] + max(x[i, j] * scale[j] + shift[j], zero), zero)
-
-
-EPS = 1e-5
-"""Added to variances, as torch does."""
-
-
-class InstanceNorm(nn.Module):
-    """(x − mean) / √(variance + ε) of each picture's channel; no weights, as in the original."""
-
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """x s − mean s with s = 1/√(variance + ε)."""
-        variance, mean = torch.var_mean(x, (2, 3), correction=0, keepdim=True)
-        scale = torch.rsqrt(variance + EPS)
-        return torch.addcmul(-mean * scale, x, scale)
-
-    def finish(
-        self, x: Float[Tensor, "b c h w"], *, relu: bool = True, add: Float[Tensor, "b c h w"] | None = None
-    ) -> Float[Tensor, "b c h w"]:
-        """n(x), relu(n(x)), or with a residual relu(add + relu(n(x))); x is overwritten where no gradient needs it."""
-        if _compiled(x, add):
-            return _in_place(x, relu, add)
-        y = self.forward(x)
-        y = y.relu_() if relu else y
-        return y if add is None else (y + add).relu_()
-
-
-def _compiled(x: Tensor, add: Tensor | None) -> bool:
-    """Whether the kernels can take it: float32 in channels-last on a CPU, no gradient wanted."""
-    tensors = [x] if add is None else [x, add]
-    grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    return not grad and all(_plain(t) for t in tensors)
-
-
-def _plain(t: Tensor) -> bool:
-    last = t.is_contiguous(memory_format=torch.channels_last)
-    return t.device.type == "cpu" and t.dtype == torch.float32 and last and t.numel() > 0
-
-
-def _in_place(x: Tensor, relu: bool, add: Tensor | None) -> Tensor:
-    pictures = _rows(x)
-    others = pictures if add is None else _rows(add)
-
-    def work(i: int) -> None:
-        normalise(pictures[i], others[i], EPS, relu, add is not None)
-
-    _each(work, len(pictures))
-    return x
-
-
-def _rows(x: Tensor) -> Any:
-    """(b, h w, c) on the same memory."""
-    return x.detach().permute(0, 2, 3, 1).flatten(1, 2).numpy()
-
-
-def _each(work: Callable[[int], None], count: int) -> None:
-    threads = min(torch.get_num_threads(), count)
-    if threads == 1:
-        for i in range(count):
-            work(i)
-        return
-    with ThreadPoolExecutor(threads, "likewise-norm") as pool:
-        list(pool.map(work, range(count)))
-
 
 Norm: TypeAlias = Literal["instance", "batch", "none"]
 Widths: TypeAlias = tuple[int, int, int, int]
 
 
+class InstanceNorm(nn.Module):
+    """(x − mean) / √(variance + ε) of each image's channel; no weights, as in the original."""
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """x s − mean s with s = 1/√(variance + ε), read as rows: torch's statistics are slow on channels-last maps."""
+        rows = x.permute(0, 2, 3, 1).flatten(1, 2)
+        variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
+        scale = torch.rsqrt(variance + 1e-5)
+        return torch.addcmul(-mean * scale, rows, scale).unflatten(1, x.shape[2:]).permute(0, 3, 1, 2)
+
+
 def norm(kind: Norm, width: int) -> nn.Module:
-    """The normalisation of a name; instance norm has no weights, as in the original."""
+    """The normalisation of a name."""
     if kind == "batch":
         return nn.BatchNorm2d(width)
     return InstanceNorm() if kind == "instance" else nn.Identity()
@@ -165,8 +42,6 @@ def norm(kind: Norm, width: int) -> nn.Module:
 
 def unit(x: Tensor, conv: nn.Conv2d, norm: nn.Module, *, relu: bool = True, add: Tensor | None = None) -> Tensor:
     """n(w ∗ x), relu(n(w ∗ x)), or with a residual relu(add + relu(n(w ∗ x)))."""
-    if isinstance(norm, InstanceNorm):
-        return norm.finish(conv(x), relu=relu, add=add)
     y = convolve(x, conv, norm)
     y = y.relu_() if relu else y
     return y if add is None else (y + add).relu_()
@@ -323,7 +198,6 @@ class Update(nn.Module):
     def __init__(
         self,
         planes: int,
-        *,
         hidden: int,
         context: int,
         seen: tuple[int, ...],
@@ -331,6 +205,7 @@ class Update(nn.Module):
         motion: int,
         head: int,
         mask: int = 0,
+        *,
         separable: bool = False,
     ) -> None:
         super().__init__()

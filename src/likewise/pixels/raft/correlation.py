@@ -4,17 +4,17 @@ The correlation of all pairs is c(p, q) = ⟨fa(p), fb(q)⟩ / √C, and level l
 2^l × 2^l points q [RAFT Sec. 3.2]. A lookup reads, at every level, a window of (2r + 1)² places around p's guess,
 between the points by bilinear interpolation, zero outside.
 
-Two ways that give the same numbers. `AllPairs` holds the pyramid: h² w² numbers, the fastest up to about a megapixel.
-`OnDemand` holds only feature maps and computes a window when it is asked for, because the mean of products is the
-product with the mean: h w (2r + 1)² numbers. All samples of a window share one fractional offset, so that
-(2r + 2)² whole places and two linear interpolations are enough.
+Two ways give the same numbers. All pairs are held as a pyramid of h² w² numbers, which carries gradients fastest. On
+demand only feature maps are held and a window is computed when it is asked for, because the mean of products is the
+product with the mean: h w (2r + 1)² numbers. All samples of a window share one fractional offset, so that (2r + 2)²
+whole places and two linear interpolations are enough.
 
 The window is transposed, as in the original: the offset that varies slowest is added to x, not to y. Published
 weights were trained so.
 """
 
-# mypy: ignore-errors
-# The arguments are numba's to type: jitted functions of arrays.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc"
+# The arguments of jitted functions are numba's to type.
 
 from __future__ import annotations
 
@@ -34,8 +34,156 @@ from torch.nn import functional
 from likewise.errors import InputError, ShapeError
 from likewise.media import cache_folder
 
+MOST = 1 << 30
+"""Bytes that the pyramid of all pairs may take before windows are computed on demand."""
+BLOCK = 1 << 25
+"""Numbers that a differentiable lookup on demand gathers at a time: 128 MB of float32."""
 SHARE = 2048
 """The fewest points that are worth a thread."""
+
+Kind: TypeAlias = Literal["auto", "all", "demand"]
+
+
+class Correlation:
+    """Feature maps fa, fb (b, c, h, w) of two images, ready for lookups around guesses of fa's points in fb.
+
+    `kind` is "all" (pairs in memory), "demand", or "auto": on demand where numba computes it (a CPU, no gradients) or
+    where all pairs would take more than `most` bytes.
+    """
+
+    def __init__(
+        self,
+        fa: Float[Tensor, "b c h w"],
+        fb: Float[Tensor, "b c h2 w2"],
+        *,
+        levels: int = 4,
+        radius: int = 3,
+        kind: Kind = "auto",
+        most: int = MOST,
+    ) -> None:
+        _check(fa, fb, levels, radius, kind)
+        self.levels, self.radius = levels, radius
+        self.shape = (fa.shape[0], *fa.shape[2:])
+        maps = pooled(fb, levels)
+        self.sizes = [(int(f.shape[2]), int(f.shape[3])) for f in maps]
+        self.rows = _rows(fa) / fa.shape[1] ** 0.5
+        cells = sum(h * w for h, w in self.sizes)
+        large = len(self.rows) * cells * fa.element_size() > most
+        self.demand = kind == "demand" or (kind == "auto" and (large or _compiles(fa, fb)))
+        if self.demand:
+            self.maps = [_rows(f) for f in maps]
+        else:
+            rows = self.rows.view(len(fa), -1, fa.shape[1])
+            self.maps = [torch.matmul(rows, f.flatten(2)).flatten(0, 1) for f in maps]
+
+    @property
+    def planes(self) -> int:
+        """How many numbers a lookup gives a point: levels × (2r + 1)²."""
+        return self.levels * (2 * self.radius + 1) ** 2
+
+    def lookup(self, points: Float[Tensor, "b h w 2"]) -> Float[Tensor, "b planes h w"]:
+        """The windows of every level around `points`, x then y, in pixels of fb; channels-last in memory."""
+        if points.shape != (*self.shape, 2):
+            raise ShapeError(f"points: expected {(*self.shape, 2)}, got shape {tuple(points.shape)}")
+        b, h, w = self.shape
+        flat = points.reshape(-1, 2)
+        if self.demand and _compiles(points, self.rows, *self.maps):
+            windows = self._compiled(flat)
+        else:
+            read = self._computed if self.demand else self._read
+            windows = torch.cat([read(flat / 2**level, level).flatten(1) for level in range(self.levels)], dim=1)
+        return windows.view(b, h, w, self.planes).permute(0, 3, 1, 2)
+
+    def _read(self, points: Tensor, level: int) -> Tensor:
+        return window(self.maps[level], points, self.sizes[level], self.radius)
+
+    def _computed(self, points: Tensor, level: int) -> Tensor:
+        """The products of a window by torch operations that carry gradients, on any device, some points at a time."""
+        index, inside = whole_places(points, self.sizes[level], self.radius)
+        n, each = len(points), len(points) // self.shape[0]
+        batch = torch.arange(n, device=points.device) // each
+        index = index + (batch * (len(self.maps[level]) // self.shape[0]))[:, None, None]
+        some = max(1, BLOCK // (index[0].numel() * self.rows.shape[1]))
+        parts = [
+            torch.einsum("nc,nijc->nij", self.rows[k : k + some], self.maps[level][index[k : k + some]])
+            for k in range(0, n, some)
+        ]
+        return between(torch.cat(parts) * inside, points)
+
+    def _compiled(self, points: Tensor) -> Tensor:
+        out = points.new_empty(len(points), self.planes)
+        maps = [_array(m.view(self.shape[0], *size, -1)) for m, size in zip(self.maps, self.sizes, strict=True)]
+        on_demand(_array(self.rows), maps, _array(points), self.radius, _array(out))
+        return out
+
+
+def pooled(f: Float[Tensor, "b c h w"], levels: int) -> list[Tensor]:
+    """The map and its means over 2 × 2, 4 × 4 …; a last odd row or column is left out, as avg_pool2d does."""
+    maps = [f]
+    for _ in range(levels - 1):
+        maps.append(functional.avg_pool2d(maps[-1], 2, 2))
+    return maps
+
+
+def window(
+    level: Float[Tensor, "n cells"], points: Float[Tensor, "n 2"], size: tuple[int, int], radius: int
+) -> Float[Tensor, "n side side"]:
+    """(2r + 1)² samples of each row's own image of this size around its point, x slowest, 0 outside."""
+    index, inside = whole_places(points, size, radius)
+    return between(level.gather(1, index.flatten(1)).view_as(index) * inside, points)
+
+
+def whole_places(points: Tensor, size: tuple[int, int], radius: int) -> tuple[Tensor, Tensor]:
+    """Flat indices (n, 2r + 2, 2r + 2) of the whole places around points (n, 2), x slowest, and which are inside."""
+    h, w = size
+    offsets = torch.arange(-radius, radius + 2, device=points.device)
+    far = max(h, w) + 2 * radius + 2  # a runaway guess stays a number that fits, and stays outside
+    x, y = points.detach().floor().clamp(-far, far).long().unbind(1)
+    columns, rows = (x[:, None] + offsets)[:, :, None], (y[:, None] + offsets)[:, None, :]
+    inside = (columns >= 0) & (columns < w) & (rows >= 0) & (rows < h)
+    return rows.clamp(0, h - 1) * w + columns.clamp(0, w - 1), inside
+
+
+def between(values: Tensor, points: Tensor) -> Tensor:
+    """(n, 2r + 2, 2r + 2) at whole places to (n, 2r + 1, 2r + 1) at the points: linear in x, then in y."""
+    fx, fy = (points - points.detach().floor()).unsqueeze(-1).unsqueeze(-1).unbind(1)
+    values = values[:, :-1] + fx * (values[:, 1:] - values[:, :-1])
+    return values[:, :, :-1] + fy * (values[:, :, 1:] - values[:, :, :-1])
+
+
+def _compiles(*tensors: Tensor) -> bool:
+    """Whether nothing needs a gradient and all is on a machine and of a kind that numba compiles for."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return False
+    kinds = {t.dtype for t in tensors}
+    return all(t.device.type == "cpu" for t in tensors) and kinds in ({torch.float32}, {torch.float64})
+
+
+def _array(t: Tensor) -> NDArray[Any]:
+    """The same numbers for numba, in rows."""
+    array: NDArray[Any] = t.detach().contiguous().numpy()
+    return array
+
+
+def _rows(f: Tensor) -> Tensor:
+    """(b h w, c), a point's features side by side."""
+    return f.permute(0, 2, 3, 1).reshape(-1, f.shape[1]).contiguous()
+
+
+def _check(fa: Tensor, fb: Tensor, levels: int, radius: int, kind: str) -> None:
+    if kind not in ("auto", "all", "demand"):
+        raise InputError(f'kind: expected "auto", "all" or "demand", got {kind!r}')
+    if fa.ndim != 4 or fb.ndim != 4 or fa.shape[:2] != fb.shape[:2]:
+        shapes = f"{tuple(fa.shape)} and {tuple(fb.shape)}"
+        raise ShapeError(f"fa, fb: expected (b, c, h, w) with the same b and c, got {shapes}")
+    if levels < 1 or radius < 0:
+        raise InputError(f"levels, radius: expected levels ≥ 1 and radius ≥ 0, got {levels} and {radius}")
+    if min(fb.shape[2:]) >> (levels - 1) < 1:
+        least, got = 1 << (levels - 1), tuple(fb.shape[2:])
+        raise ShapeError(f"fb: expected at least {least} × {least} cells for {levels} levels, got {got}")
+
+
+# ------------------------------------------------------------------------------------------------------------- kernels
 
 
 def cached(function: Any) -> Any:
@@ -48,17 +196,9 @@ def cached(function: Any) -> Any:
         numba.config.CACHE_DIR = before
 
 
-def all_pairs(pyramid: list[np.ndarray], points: np.ndarray, radius: int, out: np.ndarray) -> None:
-    """Windows of the volumes (n, h, w) around points (n, 2) into out (n, levels (2r + 1)²)."""
-
-    def work(k0: int, k1: int) -> None:
-        for level, volume in enumerate(pyramid):
-            _read(volume, points, 0.5**level, radius, level * (2 * radius + 1) ** 2, out, k0, k1)
-
-    _shared(work, len(points))
-
-
-def on_demand(rows: np.ndarray, maps: list[np.ndarray], points: np.ndarray, radius: int, out: np.ndarray) -> None:
+def on_demand(
+    rows: NDArray[Any], maps: list[NDArray[Any]], points: NDArray[Any], radius: int, out: NDArray[Any]
+) -> None:
     """Windows of ⟨rows[n], map⟩ for maps (b, h, w, c) around points (n, 2) into out (n, levels (2r + 1)²)."""
 
     def work(k0: int, k1: int) -> None:
@@ -67,16 +207,17 @@ def on_demand(rows: np.ndarray, maps: list[np.ndarray], points: np.ndarray, radi
             first = level * (2 * radius + 1) ** 2
             _compute(rows, features, points, 0.5**level, radius, first, out, k0, k1, each)
 
-    _shared(work, len(points))
+    in_threads(work, len(points), SHARE)
 
 
-def _shared(work: Callable[[int, int], None], n: int) -> None:
-    threads = min(torch.get_num_threads(), max(1, n // SHARE))
+def in_threads(work: Callable[[int, int], None], n: int, share: int) -> None:
+    """work(first, last) over n things, on as many threads as torch would use, each with `share` of them at least."""
+    threads = min(torch.get_num_threads(), max(1, n // share))
     if threads == 1:
         work(0, n)
         return
     bounds = np.linspace(0, n, threads + 1).astype(int)
-    with ThreadPoolExecutor(threads, "likewise-lookup") as pool:
+    with ThreadPoolExecutor(threads, "likewise") as pool:
         list(pool.map(work, bounds[:-1].tolist(), bounds[1:].tolist()))
 
 
@@ -100,22 +241,6 @@ def _blend(window, side, fx, fy, out, k, first):
             low = window[i, j] + fx * (window[i + 1, j] - window[i, j])
             high = window[i, j + 1] + fx * (window[i + 1, j + 1] - window[i, j + 1])
             out[k, first + i * side + j] = low + fy * (high - low)
-
-
-@cached
-def _read(volume, points, scale, radius, first, out, k0, k1):
-    h, w = volume.shape[1:3]
-    side = 2 * radius + 1
-    window = np.empty((side + 1, side + 1), volume.dtype)
-    scale = points.dtype.type(scale)
-    for k in range(k0, k1):
-        x, fx = _place(points[k, 0] * scale, w, radius)
-        y, fy = _place(points[k, 1] * scale, h, radius)
-        window[:] = 0
-        for row in range(max(y - radius, 0), min(y + radius + 2, h)):
-            for column in range(max(x - radius, 0), min(x + radius + 2, w)):
-                window[column - x + radius, row - y + radius] = volume[k, row, column]
-        _blend(window, side, fx, fy, out, k, first)
 
 
 @njit(inline="always")
@@ -162,201 +287,3 @@ def _compute(rows, features, points, scale, radius, first, out, k0, k1, each):
             for last in range(column, right):
                 window[last - x + radius, j] = _one(rows[k], features[picture, row, last])
         _blend(window, side, fx, fy, out, k, first)
-
-
-MOST = 1 << 30
-"""Bytes that the pyramid of all pairs may take before windows are computed on demand."""
-
-BLOCK = 1 << 25
-"""Numbers that a differentiable lookup on demand gathers at a time: 128 MB of float32."""
-
-Kind: TypeAlias = Literal["auto", "all", "demand"]
-
-
-class Correlation:
-    """Feature maps fa, fb (b, c, h, w) of two pictures, ready for lookups around guesses of fa's points in fb."""
-
-    def __init__(
-        self, fa: Float[Tensor, "b c h w"], fb: Float[Tensor, "b c h2 w2"], *, levels: int = 4, radius: int = 3
-    ) -> None:
-        check(fa, fb, levels, radius)
-        self.levels, self.radius = levels, radius
-        self.shape = (fa.shape[0], *fa.shape[2:])
-        self.sizes = [(fb.shape[2] >> level, fb.shape[3] >> level) for level in range(levels)]
-
-    @property
-    def planes(self) -> int:
-        """How many numbers a lookup gives a point: levels × (2r + 1)²."""
-        return self.levels * (2 * self.radius + 1) ** 2
-
-    def lookup(self, points: Float[Tensor, "b h w 2"]) -> Float[Tensor, "b planes h w"]:
-        """The windows of every level around `points`, x then y, in pixels of fb; channels-last in memory."""
-        if points.shape != (*self.shape, 2):
-            raise ShapeError(f"points: expected {(*self.shape, 2)}, got shape {tuple(points.shape)}")
-        b, h, w = self.shape
-        flat = points.reshape(-1, 2)
-        found = self._compiled(flat) if _compiles(points, *self._sources()) else self._differentiable(flat)
-        return found.view(b, h, w, self.planes).permute(0, 3, 1, 2)
-
-    def _differentiable(self, points: Tensor) -> Tensor:
-        """(n, planes), by torch operations that carry gradients, on any device."""
-        return torch.cat([self._level(points / 2**level, level).flatten(1) for level in range(self.levels)], dim=1)
-
-    def _level(self, points: Tensor, level: int) -> Tensor:
-        raise NotImplementedError
-
-    def _compiled(self, points: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _sources(self) -> list[Tensor]:
-        raise NotImplementedError
-
-
-class AllPairs(Correlation):
-    """The pyramid of all pairs in memory [RAFT Eq. 1–2]: level l is (b h w, h2 / 2^l, w2 / 2^l)."""
-
-    def __init__(
-        self, fa: Float[Tensor, "b c h w"], fb: Float[Tensor, "b c h2 w2"], *, levels: int = 4, radius: int = 3
-    ) -> None:
-        super().__init__(fa, fb, levels=levels, radius=radius)
-        rows = fa.flatten(2).transpose(1, 2) / fa.shape[1] ** 0.5
-        self.pyramid = [self._volume(rows, f) for f in pooled(fb, levels)]
-
-    @staticmethod
-    def _volume(rows: Tensor, fb: Tensor) -> Tensor:
-        return torch.matmul(rows, fb.flatten(2)).view(-1, *fb.shape[2:])
-
-    def _sources(self) -> list[Tensor]:
-        return self.pyramid
-
-    def _level(self, points: Tensor, level: int) -> Tensor:
-        volume, radius = self.pyramid[level], self.radius
-        index, inside = whole_places(points, self.sizes[level], radius)
-        found = volume.flatten(1).gather(1, index.flatten(1)).view_as(index)
-        return between(found * inside, points)
-
-    def _compiled(self, points: Tensor) -> Tensor:
-        out = points.new_empty(len(points), self.planes)
-        all_pairs([_array(v) for v in self.pyramid], _array(points), self.radius, _array(out))
-        return out
-
-
-class OnDemand(Correlation):
-    """Feature maps only; a window is computed when it is looked up, memory h w (2r + 1)² instead of h² w²."""
-
-    def __init__(
-        self, fa: Float[Tensor, "b c h w"], fb: Float[Tensor, "b c h2 w2"], *, levels: int = 4, radius: int = 3
-    ) -> None:
-        super().__init__(fa, fb, levels=levels, radius=radius)
-        self.rows = _rows(fa) / fa.shape[1] ** 0.5
-        self.maps = [_rows(f) for f in pooled(fb, levels)]
-
-    def _sources(self) -> list[Tensor]:
-        return [self.rows, *self.maps]
-
-    def _level(self, points: Tensor, level: int) -> Tensor:
-        index, inside = whole_places(points, self.sizes[level], self.radius)
-        n, c = len(points), self.rows.shape[1]
-        batch = torch.arange(self.shape[0], device=points.device).repeat_interleave(n // self.shape[0])
-        index = index + (batch * (self.maps[level].shape[0] // self.shape[0]))[:, None, None]
-        some = max(1, BLOCK // (index[0].numel() * c))
-        parts = [
-            torch.einsum("nc,nijc->nij", self.rows[k : k + some], self.maps[level][index[k : k + some]])
-            for k in range(0, n, some)
-        ]
-        return between(torch.cat(parts) * inside, points)
-
-    def _compiled(self, points: Tensor) -> Tensor:
-        out = points.new_empty(len(points), self.planes)
-        maps = [_array(m.view(self.shape[0], *size, -1)) for m, size in zip(self.maps, self.sizes, strict=True)]
-        on_demand(_array(self.rows), maps, _array(points), self.radius, _array(out))
-        return out
-
-
-def correlate(
-    fa: Float[Tensor, "b c h w"],
-    fb: Float[Tensor, "b c h2 w2"],
-    *,
-    levels: int = 4,
-    radius: int = 3,
-    kind: Kind = "auto",
-    lookups: int | None = None,
-    most: int = MOST,
-) -> Correlation:
-    """The correlation of two feature maps, of all pairs ("all"), on demand ("demand"), or as suits ("auto").
-
-    "auto" takes all pairs unless they need more than `most` bytes, or unless, on a CPU and without gradients, so many
-    `lookups` compute fewer products on demand.
-    """
-    if kind not in ("auto", "all", "demand"):
-        raise InputError(f'kind: expected "auto", "all" or "demand", got {kind!r}')
-    check(fa, fb, levels, radius)
-    demand = kind == "demand" or (kind == "auto" and _suits_demand(fa, fb, levels, radius, lookups, most))
-    return (OnDemand if demand else AllPairs)(fa, fb, levels=levels, radius=radius)
-
-
-def _suits_demand(fa: Tensor, fb: Tensor, levels: int, radius: int, lookups: int | None, most: int) -> bool:
-    cells = sum((fb.shape[2] >> level) * (fb.shape[3] >> level) for level in range(levels))
-    if fa.shape[0] * fa.shape[2] * fa.shape[3] * cells * fa.element_size() > most:
-        return True
-    fewer = lookups is not None and lookups * levels * (2 * radius + 2) ** 2 <= cells
-    return fewer and _compiles(fa, fb)
-
-
-def _compiles(*tensors: Tensor) -> bool:
-    """Whether nothing needs a gradient and all is on a machine and of a kind that numba compiles for."""
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return False
-    kinds = {t.dtype for t in tensors}
-    return all(t.device.type == "cpu" for t in tensors) and kinds in ({torch.float32}, {torch.float64})
-
-
-def pooled(f: Float[Tensor, "b c h w"], levels: int) -> list[Tensor]:
-    """The map and its means over 2 × 2, 4 × 4 …; a last odd row or column is left out, as avg_pool2d does."""
-    found = [f]
-    for _ in range(levels - 1):
-        found.append(functional.avg_pool2d(found[-1], 2, 2))
-    return found
-
-
-def whole_places(points: Tensor, size: tuple[int, int], radius: int) -> tuple[Tensor, Tensor]:
-    """Flat indices (n, 2r + 2, 2r + 2) of the whole places around points (n, 2), x slowest, and which are inside."""
-    h, w = size
-    offsets = torch.arange(-radius, radius + 2, device=points.device)
-    far = max(h, w) + 2 * radius + 2  # a runaway guess stays a number that fits, and stays outside
-    x, y = points.detach().floor().clamp(-far, far).long().unbind(1)
-    columns, rows = (x[:, None] + offsets)[:, :, None], (y[:, None] + offsets)[:, None, :]
-    inside = (columns >= 0) & (columns < w) & (rows >= 0) & (rows < h)
-    return rows.clamp(0, h - 1) * w + columns.clamp(0, w - 1), inside
-
-
-def between(values: Tensor, points: Tensor) -> Tensor:
-    """(n, 2r + 2, 2r + 2) at whole places to (n, 2r + 1, 2r + 1) at the points: linear in x, then in y."""
-    fx, fy = (points - points.detach().floor()).unsqueeze(-1).unsqueeze(-1).unbind(1)
-    values = values[:, :-1] + fx * (values[:, 1:] - values[:, :-1])
-    return values[:, :, :-1] + fy * (values[:, :, 1:] - values[:, :, :-1])
-
-
-def _array(t: Tensor) -> NDArray[Any]:
-    """The same numbers for numba, in rows."""
-    array: NDArray[Any] = t.detach().contiguous().numpy()
-    return array
-
-
-def _rows(f: Tensor) -> Tensor:
-    """(b h w, c), a point's features side by side."""
-    return f.permute(0, 2, 3, 1).reshape(-1, f.shape[1]).contiguous()
-
-
-def check(fa: Tensor, fb: Tensor, levels: int, radius: int) -> None:
-    """Two maps of one batch and width, the second large enough for the levels, or an error that names them."""
-    if fa.ndim != 4 or fb.ndim != 4 or fa.shape[:2] != fb.shape[:2]:
-        shapes = f"{tuple(fa.shape)} and {tuple(fb.shape)}"
-        raise ShapeError(f"fa, fb: expected (b, c, h, w) with the same b and c, got {shapes}")
-    if levels < 1 or radius < 0:
-        raise InputError(f"levels, radius: expected levels ≥ 1 and radius ≥ 0, got {levels} and {radius}")
-    if min(fb.shape[2:]) >> (levels - 1) < 1:
-        least = 1 << (levels - 1)
-        raise ShapeError(
-            f"fb: expected at least {least} × {least} cells for {levels} levels, got {tuple(fb.shape[2:])}"
-        )
