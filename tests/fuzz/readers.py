@@ -129,19 +129,12 @@ def generator(path: Path) -> None:
     made(made.latent.sample(2, np.random.default_rng(0)))
 
 
-def survey(folder: Path) -> None:
-    from likewise.pixels import sfm as surveys
-
-    found = surveys.Survey.read(folder / "binary")
-    surveys.pairs(found, 8)
-
-
 def pairs(folder: Path) -> None:
     from likewise.pixels.sfm import Pairs
 
     found = Pairs.open(folder)
-    repr(found), len(found), found.path(0)
-    found(1, (32, 32), 0)
+    repr(found), len(found)
+    found.views(1, (32, 32), 0)
 
 
 def dataset(name: str, **options: Any) -> Any:
@@ -156,13 +149,6 @@ def dataset(name: str, **options: Any) -> Any:
             pair.load(24)
 
     return read
-
-
-def colmap(folder: Path) -> None:
-    from likewise.papers.life.layouts import colmap as read
-
-    for pair in list(read(folder / "m", least=5))[:3]:
-        pair.load(24)
 
 
 def megadepth(folder: Path) -> None:
@@ -237,10 +223,10 @@ def _matches(path: Path) -> None:
     repr(found), found.homography(), len(found.a)
 
 
-def _shot(path: Path) -> None:
-    from likewise.pixels.sfm import shot
+def _exif(path: Path) -> None:
+    from likewise.media import read_exif
 
-    shot(path)
+    read_exif(path)
 
 
 def _features(path: Path) -> None:
@@ -269,7 +255,7 @@ READERS: tuple[Reader, ...] = (
     Reader("gif", seeds.gif, each(picture), {"*": ANY}),
     Reader("ppm", seeds.ppm, each(picture), {"*": (bytewise, text)}),
     Reader("avif", seeds.avif, each(picture), {"*": ANY}),
-    Reader("exif", seeds.jpeg, each(_shot), {"a.jpg": ANY}),
+    Reader("exif", seeds.jpeg, each(_exif), {"a.jpg": ANY}),
     Reader("video", seeds.video, each(film), {"*": ANY}, needs=("av",)),
     Reader("arrays", seeds.arrays, each(_arrays), ARRAYS),
     Reader("flow .flo", seeds.flo, each(flow), {"*": ANY}),
@@ -298,9 +284,6 @@ READERS: tuple[Reader, ...] = (
     Reader("distance matrix", seeds.distance_matrix, matrix, MATRIX, seal_matrix),
     Reader("index", seeds.index, index, {"i/index.sqlite": ANY}),
     Reader("ivf index", seeds.ivf_index, index, {"i/index.faiss": ANY}, seal_index),
-    Reader("colmap text", seeds.colmap_text, colmap, {"m/sparse/*.txt": (text,)}),
-    Reader("colmap binary", seeds.colmap_binary, colmap, {"m/sparse/*.bin": ANY}),
-    Reader("survey", seeds.colmap_whole, survey, {"binary/*.bin": ANY}, needs=("pycolmap",)),
     Reader("megadepth loftr", seeds.megadepth("loftr"), megadepth, SCENES),
     Reader("megadepth d2net", seeds.megadepth("d2net"), megadepth, SCENES),
     Reader("robotcar", seeds.robotcar, dataset("robotcar"), {"r/*.csv": (text, bytewise)}),

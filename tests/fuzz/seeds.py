@@ -185,10 +185,9 @@ def feature_arrays(folder: Path) -> None:
 def pairs_folder(folder: Path) -> None:
     from likewise.pixels.sfm import FIELDS
 
-    shapes = {"F": (3, 3), "Ka": (3, 3), "Kb": (3, 3), "R": (3, 3), "t": (3,), "centre_a": (2,), "centre_b": (2,)}
     rng = np.random.default_rng(0)
-    columns = {n: np.abs(rng.normal(size=(2, *shapes.get(n, ())))) for n, kind in FIELDS.items()}
-    columns |= {n: np.array([0, 1]) for n, kind in FIELDS.items() if kind == "i"}
+    columns = {n: np.abs(rng.normal(size=(2, *shape))) for n, shape in FIELDS.items()}
+    columns |= {n: np.array([0, 1]) for n in ("a", "b", "overlap")}
     np.savez(folder / "pairs.npz", names=np.array(["0.png", "1.png"]), **columns)
     for name in ("0.png", "1.png"):
         saved(Image.fromarray(picture(0, (64, 80))), io_folder(folder) / name, "PNG")
@@ -364,25 +363,6 @@ def _filled(path: Path, kind: str, rows: int, *, cells: int = 0) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- layouts
-
-
-def colmap_text(folder: Path) -> None:
-    scenes.colmap(folder / "m", scenes.world(cameras=3, points=60))
-
-
-def colmap_binary(folder: Path) -> None:
-    scenes.colmap(folder / "m", scenes.world(cameras=3, points=60), binary=True)
-
-
-def colmap_whole(folder: Path) -> None:
-    """cameras, images and points as COLMAP itself writes them."""
-    import pycolmap
-
-    root = scenes.colmap(folder / "m", scenes.world(cameras=3, points=60))
-    model = pycolmap.Reconstruction()
-    model.read_text(root / "sparse")
-    (folder / "binary").mkdir()
-    model.write_binary(folder / "binary")
 
 
 def megadepth(kind: str) -> Any:

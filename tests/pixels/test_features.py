@@ -116,9 +116,9 @@ def test_the_strongest_are_kept_in_order(name: str) -> None:
 def test_dark_pictures_are_lit_up_and_others_are_left_alone() -> None:
     day = texture(size=(120, 160))
     night = (day / 255.0) ** 2.2 / 12
-    assert np.array_equal(features.lit((day / 255).astype(np.float32)), day)
+    assert np.array_equal(features.brighten((day / 255).astype(np.float32)), day)
     expected = 255 * np.sqrt(np.clip(night / np.percentile(night, 99.5), 0, 1))
-    assert np.abs(features.lit(night.astype(np.float32)) - expected).max() < 0.51
+    assert np.abs(features.brighten(night.astype(np.float32)) - expected).max() < 0.51
     bright, dim = detect(day), detect(np.rint(65535 * night).astype(np.uint16))
     assert len(dim) > 0.7 * len(bright)
     apart, _ = cKDTree(bright.points).query(dim.points)

@@ -120,7 +120,7 @@ def test_raw_is_stage_two_with_nothing_near(world, ratio) -> None:
 
 
 @pytest.mark.parametrize("radius", [1.0, 8.0, 60.0, 300.0])
-def test_near_features_alike_by_lists_by_matrices_and_by_loop(radius: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_features_alike_by_lists_and_by_loop(radius: float, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     x, y = (rng.integers(0, 4, (150, 6)).astype(np.float32) for _ in range(2))
     places, points = rng.uniform(0, 200, (150, 2)), rng.uniform(0, 200, (150, 2))
@@ -130,10 +130,8 @@ def test_near_features_alike_by_lists_by_matrices_and_by_loop(radius: float, mon
         among = np.flatnonzero(np.linalg.norm(points - places[i], axis=1) <= radius)
         if len(among):
             expected[i] = among[((x[i] - y[among]) ** 2).sum(axis=1).argmin()]
-    for share in (0.0, 2.0):  # all matrices, all lists
-        monkeypatch.setattr(nearest, "DENSE", share)
-        monkeypatch.setattr(nearest, "PAIRS", 64)
-        assert np.array_equal(nearest.guided(x, places, y, points, radius), expected)
+    monkeypatch.setattr(nearest, "PAIRS", 64)
+    assert np.array_equal(nearest.guided(x, places, y, points, radius), expected)
 
 
 def test_mutual_nearest_agrees_with_opencv() -> None:
@@ -410,38 +408,23 @@ def test_what_is_no_file_of_matches_is_refused(tmp_path) -> None:
         some().save(tmp_path / "m.csv")
 
 
-def test_colmap_lists_count_pixels_from_a_half(tmp_path) -> None:
-    found = Matches([[0.0, 2.0], [0.0, 2.0]], [[5.0, 6.0], [7.0, 8.0]])
-    found.save(tmp_path / "m.txt", names=("one.jpg", "two.jpg"))
-    assert (tmp_path / "m.txt").read_text() == "one.jpg two.jpg\n0 0\n0 1\n\n"
-    lines = (tmp_path / "one.jpg.txt").read_text().splitlines()
-    assert lines[0] == "1 128"
-    assert lines[1].startswith("0.5000 2.5000 1 0 0")
-    assert len(lines[1].split()) == 4 + 128
-    assert (tmp_path / "two.jpg.txt").read_text().startswith("2 128\n5.5000 6.5000 ")
-    with pytest.raises(InputError, match="names: expected relative"):
-        found.save(tmp_path / "m.txt", names=("../one.jpg", "two.jpg"))
-    with pytest.raises(InputError, match="two different"):
-        found.save(tmp_path / "m.txt", names=("one.jpg", "one.jpg"))
-
-
 def test_colmap_database_holds_the_matches(tmp_path) -> None:
     pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra sfm)")
-    from likewise.pixels.matching import write_database
-
-    one, two = some(), some(5)
-    path = write_database(tmp_path / "m.db", [("a.jpg", "b.jpg", one), ("a.jpg", "c.jpg", two)])
-    db = pycolmap.Database.open(path)
+    kept = some()
+    db = pycolmap.Database.open(kept.save(tmp_path / "m.db"))
     ids = {i.name: i.image_id for i in db.read_all_images()}
-    assert set(ids) == {"a.jpg", "b.jpg", "c.jpg"}
     points = {n: db.read_keypoints(i)[:, :2] for n, i in ids.items()}
-    for name, kept in (("b.jpg", one), ("c.jpg", two)):
-        i, j = db.read_matches(ids["a.jpg"], ids[name]).T
-        assert np.allclose(points["a.jpg"][i], kept.a + 0.5, atol=1e-4)
-        assert np.allclose(points[name][j], kept.b + 0.5, atol=1e-4)
+    i, j = db.read_matches(ids["a.jpg"], ids["b.jpg"]).T
+    assert np.allclose(points["a.jpg"][i], kept.a + 0.5, atol=1e-4)
+    assert np.allclose(points["b.jpg"][j], kept.b + 0.5, atol=1e-4)
     db.close()
-    with pytest.raises(InputError, match="needs the size of a"):
-        some(3, None).save(tmp_path / "n.db", names=("a.jpg", "b.jpg"))
+    for names, sizes, words in (
+        (("a.jpg", "b.jpg"), None, "needs the sizes"),
+        (("../one.jpg", "two.jpg"), kept.sizes, "names: expected relative"),
+        (("one.jpg", "one.jpg"), kept.sizes, "two different"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Matches(kept.a, kept.b, sizes=sizes).save(tmp_path / "n.db", names=names)
 
 
 def test_shape_of_flow_is_named() -> None:

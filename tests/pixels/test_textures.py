@@ -18,7 +18,6 @@ from likewise.pixels.rendering.textures import (
     HELD_OUT,
     LEVELS,
     Textures,
-    bundled,
     collected,
     folder,
     held_out,
@@ -27,7 +26,7 @@ from likewise.pixels.rendering.textures import (
 
 
 def test_bundled_photos_are_there_and_have_detail() -> None:
-    found = bundled()
+    found = held_out()
     assert found.names == HELD_OUT
     assert len(found) == 12
     assert held_out() is found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from scipy.spatial.transform import Rotation
@@ -149,7 +149,12 @@ def colmap(root: Path, given: World, *, binary: bool = False, model: str = "PINH
     (root / "sparse").mkdir(parents=True)
     for k in range(len(given.poses)):
         media.write_image(root / "images" / f"p{k}.png", texture(50 + k))
-    (_binary if binary else _text)(root / "sparse", given, model)
+    _text(root / "sparse", given, model)
+    if binary:
+        model_of = pytest.importorskip("pycolmap", reason="pip install 'likewise[sfm]'").Reconstruction(root / "sparse")
+        for file in (root / "sparse").glob("*.txt"):
+            file.unlink()
+        model_of.write_binary(root / "sparse")
     return root
 
 
@@ -185,19 +190,6 @@ def _text(folder: Path, given: World, model: str) -> None:
         if i >= 0
     ]
     (folder / "points3D.txt").write_text("\n".join(rows) + "\n")
-
-
-def _binary(folder: Path, given: World, model: str) -> None:
-    h, w = given.size
-    fx, fy, cx, cy = given.K[0, 0], given.K[1, 1], given.K[0, 2] + 0.5, given.K[1, 2] + 0.5
-    (folder / "cameras.bin").write_bytes(struct.pack("<QIiQQ4d", 1, 3, 1, w, h, fx, fy, cx, cy))
-    data = struct.pack("<Q", len(given.poses))
-    for k, pose in enumerate(given.poses):
-        data += struct.pack("<I7dI", k + 1, *_quaternion(pose), *pose[:3, 3], 3) + f"p{k}.png".encode() + b"\0"
-        points, ids = _table(given, k)
-        data += struct.pack("<Q", len(ids))
-        data += b"".join(struct.pack("<ddq", x, y, i) for (x, y), i in zip(points, ids, strict=True))
-    (folder / "images.bin").write_bytes(data)
 
 
 def megadepth(root: Path, given: World, kind: str = "loftr") -> Path:

@@ -58,7 +58,7 @@ def localize(
     survey = _map(place, build)
     remark(f"{survey}")
     options: dict[str, Any] = {"guided": guided, "retrieve": retrieve, "features": features, "px": px, "seed": seed}
-    options |= {"model": model_at(model) if guided and query else None, "describe": _describer(shortlist)}
+    options |= {"model": model_at(model) if guided and query else None, "embedder": _describer(shortlist)}
     found = []
     with working("placing") as say:
         for name in query:

@@ -51,7 +51,7 @@ KINDS = ("either", "homography", "fundamental", "none")
     help="what the matches should agree on: homography (plane, turn), fundamental (any place), or what more agree on",
 )
 @click.option("--out", default="matches.png", show_default=True, type=click.Path(), help="where to draw the matches")
-@click.option("--save", type=click.Path(), help="write them: .npz (arrays), .txt or .db (COLMAP)")
+@click.option("--save", type=click.Path(), help="write them: .npz (arrays) or .db (COLMAP)")
 @click.option("--json", "as_json", is_flag=True, help="print counts and the matrix as JSON")
 def match(
     a: str,
@@ -75,7 +75,7 @@ def match(
     from likewise.pixels.matching import match as matched
     from likewise.pixels.matching import raw
 
-    picture, kept = target(out, "out", DRAWN), target(save, "save", (".npz", ".txt", ".db"))
+    picture, kept = target(out, "out", DRAWN), target(save, "save", (".npz", ".db"))
     with working("matching"):
         if guided:
             found = matched(

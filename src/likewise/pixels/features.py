@@ -18,10 +18,12 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
+from likewise import inputs
 from likewise.errors import InputError, LikewiseError, MissingExtra, ShapeError
-from likewise.pixels.pictures import Picture, luma, picture
 
 Floats: TypeAlias = NDArray[np.float32]
+CV: Any = cv2
+"""OpenCV, whose stubs lack what its versions disagree on."""
 
 MOST = 4096
 """The most features that are kept of a picture, the strongest ones."""
@@ -89,30 +91,43 @@ Detector: TypeAlias = Callable[["Tensor"], Any]
 """A function of a picture (3, h, w) in [0, 1] that gives Features, or points (n, 2) and descriptors (n, d)."""
 
 
-def detect(image: Picture, features: str | Features | Detector = "sift", most: int = MOST) -> Features:
-    """The features of a picture, the `most` strongest of them, strongest first.
+def detect(image: Any, features: str | Features | Detector = "sift", most: int = MOST) -> Features:
+    """The features of an image, the `most` strongest of them, strongest first.
 
     `features` is a name: "sift" (RootSIFT: descriptors √(d / Σd), whose Euclidean distance is Hellinger's; without a
     flow it finds more matches, and more right ones, than plain SIFT), "sift-l2" (plain), "orb", "akaze" (where this
-    OpenCV has it), or one that kornia has: "disk", "aliked", "xfeat", "keynet"; or a function of the picture (R2D2 or
-    SuperPoint of one's own); or Features, taken as they are. OpenCV's see a dark picture lit up (`lit`).
+    OpenCV has it), or one that kornia has: "disk", "aliked", "xfeat", "keynet"; or a function of the tensor (3, h, w)
+    (R2D2 or SuperPoint of one's own); or Features, taken as they are. OpenCV's see a dark image brightened
+    (`brighten`). An `Image` keeps the features of each name.
     """
     if isinstance(features, Features):
         return features
     if not isinstance(most, int) or isinstance(most, bool) or most < 1:
         raise InputError(f"most: expected a whole number ≥ 1, got {most!r}")
-    shown = picture(image)
+    photo = inputs.image(image)
     if callable(features):
-        return as_features(features(shown)).strongest(most)
-    if features in LEARNED:
-        return _learned(features, shown, most).strongest(most)
-    if features not in CLASSIC:
+        return as_features(features(photo.tensor)).strongest(most)
+    if features not in CLASSIC and features not in LEARNED:
         known = ", ".join((*CLASSIC, *LEARNED))
         raise InputError(
-            f"features: expected {known}, Features, or a function of the picture, got {features!r}"
+            f"features: expected {known}, Features, or a function of the image, got {features!r}"
             + ("; give a function that runs it" if str(features) in OUTSIDE else "")
         )
-    return CLASSIC[features](lit(luma(shown)), most).strongest(most)
+
+    def found() -> Features:
+        if features in CLASSIC:
+            return CLASSIC[features](brighten(luma(photo.tensor)), most).strongest(most)
+        with torch.inference_mode():
+            return LEARNED[features][1](_network(features), photo.tensor[None], most).strongest(most)
+
+    kept: Features = photo.remember(("features", features, most), found)
+    return kept
+
+
+def luma(image: Float[Tensor, "3 h w"]) -> Float[np.ndarray, "h w"]:
+    """0.299 R + 0.587 G + 0.114 B, float32 in [0, 1]."""
+    r, g, b = image.detach().cpu().numpy()
+    return np.asarray(np.clip(0.299 * r + 0.587 * g + 0.114 * b, 0, 1), dtype=np.float32)
 
 
 def as_features(given: Any) -> Features:
@@ -127,7 +142,7 @@ def as_features(given: Any) -> Features:
 # --------------------------------------------------------------------------------------------------------------- OpenCV
 
 
-def lit(shade: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
+def brighten(shade: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
     """Luma as 8 bits; of a dark picture, whose 99.5th percentile p is below ½, √(x / p).
 
     Descriptors do not mind a dark picture, but detectors do: their thresholds are in grey levels. A photo at an eighth
@@ -150,7 +165,7 @@ def root(descriptors: Floats) -> Floats:
 
 
 def _sift_l2(shown: UInt8[np.ndarray, "h w"], most: int) -> Features:
-    detector = _opencv().SIFT_create(nfeatures=most, enable_precise_upscale=True)
+    detector = CV.SIFT_create(nfeatures=most, enable_precise_upscale=True)
     keys, rows = detector.detectAndCompute(shown, None)
     return _collected(keys, rows, 128, np.float32)
 
@@ -158,7 +173,7 @@ def _sift_l2(shown: UInt8[np.ndarray, "h w"], most: int) -> Features:
 def _orb(shown: UInt8[np.ndarray, "h w"], most: int) -> Features:
     if min(shown.shape) < 64:  # its border of 31 px leaves nothing, and its pyramid can fail
         return _collected((), None, 32, np.uint8)
-    detector = _opencv().ORB_create(nfeatures=most, scaleFactor=ORB_SCALE, fastThreshold=10)
+    detector = CV.ORB_create(nfeatures=most, scaleFactor=ORB_SCALE, fastThreshold=10)
     keys, rows = detector.detectAndCompute(shown, None)
     found = _collected(keys, rows, 32, np.uint8)
     levels = np.array([k.octave for k in keys], dtype=np.int64)
@@ -175,19 +190,12 @@ def _orb_points(points: Floats, levels: NDArray[np.int64], size: tuple[int, ...]
 
 
 def _akaze(shown: UInt8[np.ndarray, "h w"], most: int) -> Features:
-    cv2 = _opencv()
-    home = cv2 if hasattr(cv2, "AKAZE_create") else getattr(cv2, "xfeatures2d", None)
-    create = getattr(home, "AKAZE_create", None)
+    create = getattr(CV, "AKAZE_create", None) or getattr(getattr(CV, "xfeatures2d", None), "AKAZE_create", None)
     if create is None:
         advice = "pip install opencv-contrib-python-headless, or opencv-python-headless below 5"
-        raise LikewiseError(f"features: OpenCV {cv2.__version__} has no AKAZE; {advice}, or take 'sift' or 'orb'")
+        raise LikewiseError(f"features: OpenCV {CV.__version__} has no AKAZE; {advice}, or take 'sift' or 'orb'")
     keys, rows = create(max_points=most).detectAndCompute(shown, None)
     return _collected(keys, rows, 61, np.uint8)
-
-
-def _opencv() -> Any:
-    """OpenCV, whose stubs lack what its versions disagree on."""
-    return cv2
 
 
 def _collected(keys: Any, rows: NDArray[Any] | None, d: int, dtype: Any) -> Features:
@@ -205,54 +213,41 @@ CLASSIC: dict[str, Callable[[Any, int], Features]] = {"sift": _sift, "sift-l2": 
 # --------------------------------------------------------------------------------------------------------------- kornia
 
 
-def _learned(name: str, image: Float[Tensor, "3 h w"], most: int) -> Features:
-    """Features of a network of kornia, whose weights kornia fetches once and keeps."""
-    with torch.inference_mode():
-        return LEARNED[name](_network(name), image[None], most)
-
-
 _NETWORKS: dict[str, Any] = {}
 
 
 def _network(name: str) -> Any:
+    """A network of kornia, whose weights kornia fetches once and keeps."""
     if name not in _NETWORKS:
         try:
             import kornia.feature as kornia
         except ImportError:
             raise MissingExtra("kornia", "features") from None
         try:
-            _NETWORKS[name] = BUILDERS[name](kornia).eval()
+            _NETWORKS[name] = LEARNED[name][0](kornia).eval()
         except AttributeError:
             raise LikewiseError(f"features: this kornia has no {name}; pip install --upgrade kornia") from None
         except Exception as error:  # no network, no room, a damaged download: kornia and torch.hub raise anything
             raise LikewiseError(
                 f"features: the weights of {name} cannot be loaded ({error}); kornia fetches them once from the "
-                f"network: connect, or take 'sift', or give a function of the picture"
+                f"network: connect, or take 'sift', or give a function of the image"
             ) from error
     return _NETWORKS[name]
 
 
-BUILDERS: dict[str, Callable[[Any], Any]] = {
-    "disk": lambda kornia: kornia.DISK.from_pretrained("depth"),
-    "aliked": lambda kornia: kornia.ALIKED.from_pretrained(),
-    "xfeat": lambda kornia: kornia.XFeat.from_pretrained(),
-    "keynet": lambda kornia: kornia.KeyNetAffNetHardNet(num_features=MOST),
-}
-
-
 def _disk(network: Any, images: Tensor, most: int) -> Features:
-    found = network(images, n=most, pad_if_not_divisible=True)[0]
-    return Features(found.keypoints, found.descriptors, found.detection_scores, binary=False)
+    features = network(images, n=most, pad_if_not_divisible=True)[0]
+    return Features(features.keypoints, features.descriptors, features.detection_scores, binary=False)
 
 
 def _aliked(network: Any, images: Tensor, most: int) -> Features:
-    found = network(images)[0]
-    return Features(found.keypoints, found.descriptors, found.keypoint_scores, binary=False)
+    features = network(images)[0]
+    return Features(features.keypoints, features.descriptors, features.keypoint_scores, binary=False)
 
 
 def _xfeat(network: Any, images: Tensor, most: int) -> Features:
-    found = network.detectAndCompute(images, top_k=most)[0]
-    return Features(found["keypoints"], found["descriptors"], found["scores"], binary=False)
+    features = network.detectAndCompute(images, top_k=most)[0]
+    return Features(features["keypoints"], features["descriptors"], features["scores"], binary=False)
 
 
 def _keynet(network: Any, images: Tensor, most: int) -> Features:
@@ -260,12 +255,13 @@ def _keynet(network: Any, images: Tensor, most: int) -> Features:
     return Features(frames[0, :, :, 2], rows[0], scores[0].reshape(-1), binary=False)
 
 
-LEARNED: dict[str, Callable[[Any, Any, int], Features]] = {
-    "disk": _disk,
-    "aliked": _aliked,
-    "xfeat": _xfeat,
-    "keynet": _keynet,
+LEARNED: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any, int], Features]]] = {
+    "disk": (lambda kornia: kornia.DISK.from_pretrained("depth"), _disk),
+    "aliked": (lambda kornia: kornia.ALIKED.from_pretrained(), _aliked),
+    "xfeat": (lambda kornia: kornia.XFeat.from_pretrained(), _xfeat),
+    "keynet": (lambda kornia: kornia.KeyNetAffNetHardNet(num_features=MOST), _keynet),
 }
+"""How kornia's networks are made, and how they are run."""
 OUTSIDE = ("superpoint", "r2d2", "d2net", "dedode")
 """Known networks whose code is not at hand: their features are given by a function or as arrays."""
 

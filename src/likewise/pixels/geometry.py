@@ -7,9 +7,11 @@ too.
 
 from __future__ import annotations
 
+import cv2
+import numpy as np
 import torch
 import torch.nn.functional as nnf
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from likewise.errors import InputError, ShapeError
@@ -111,6 +113,19 @@ def resize_points(points: Float[Tensor, "*n 2"], old: Size, new: Size) -> Float[
     check_size(new, "new")
     scale = points.new_tensor([new[1] / old[1], new[0] / old[0]])
     return (points + 0.5) * scale - 0.5
+
+
+def shrink(
+    image: UInt8[np.ndarray, "h w 3"], *, shortest: int | None = None, longest: int | None = None
+) -> UInt8[np.ndarray, "h2 w2 3"]:
+    """An image with its shorter side at `shortest`, or its longer one at `longest`; averaged, never enlarged."""
+    h, w = image.shape[:2]
+    share = longest / max(h, w) if longest is not None else (shortest or min(h, w)) / min(h, w)
+    if share >= 1:
+        return image
+    return np.asarray(
+        cv2.resize(image, (max(1, round(w * share)), max(1, round(h * share))), interpolation=cv2.INTER_AREA)
+    )
 
 
 def _frame(flow: Tensor, where: str) -> Size:

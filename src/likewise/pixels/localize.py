@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
-from torch import Tensor
 
-from likewise import media
-from likewise.errors import FileError, InputError, MissingExtra, ShapeError
+from likewise import inputs
+from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import metrics, robust, sfm
 from likewise.pixels.features import MOST, Detector, Features, detect
-from likewise.pixels.matching import RADIUS, Matches, match, raw
-from likewise.pixels.pictures import Picture, picture
-from likewise.pixels.sfm import HALF, Photo, Survey
+from likewise.pixels.matching import RADIUS, match, raw
+from likewise.pixels.sfm import HALF, Photo, Survey, require_pycolmap
 from likewise.store import run as runs
+from likewise.types import Image
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -92,8 +90,7 @@ class Map:
 
     def __init__(self, folder: Path, survey: Survey, metres: float | None = None) -> None:
         self.folder, self.survey, self.metres = folder, survey, metres
-        self._pictures: dict[str, Any] = {}
-        self._features: dict[tuple[str, Any, int], Features] = {}
+        self._images: dict[str, Image] = {}
 
     @classmethod
     def build(cls, photos: str | os.PathLike[str], out: str | os.PathLike[str], **options: Any) -> Map:
@@ -119,16 +116,14 @@ class Map:
         unit = "" if self.metres is None else f", {self.metres:.3g} m a unit by GPS"
         return f"Map({len(self)} photos, {len(self.survey.points)} points{unit})"
 
-    # ── placing ───────────────────────────────────────────────────────────────────────────────────────────────────
-
     def localize(
         self,
-        query: Picture,
+        query: Any,
         *,
         model: Any = None,
         guided: bool = True,
         retrieve: int = 5,
-        describe: Callable[[Any], Any] | None = None,
+        embedder: Callable[[Any], Any] | None = None,
         features: str | Detector = "sift",
         radius: float = RADIUS,
         most: int = MOST,
@@ -138,67 +133,61 @@ class Map:
     ) -> Located:
         """The pose of a query photo in the map.
 
-        The `retrieve` photos of the map that are most like it are matched: by the rows of `describe` (a function of a
-        picture, or anything with .embed), or else by the number of mutual nearest features. `model` guides the matches
-        (None: `likewise.pixels.default()`); guided=False leaves the flow out. K (3, 3) is the query's camera; without
-        it f comes from EXIF (a path) or is found along with the pose. `px` is the reprojection error of an inlier.
+        Parameters
+        ----------
+        query : image
+            The photo, in any form that `likewise.inputs` takes.
+        model : object with .both(a, b), optional
+            Guides the matches; by default `likewise.pixels.default()`. guided=False leaves the flow out.
+        retrieve : int
+            How many photos of the map are matched: those most like the query by the rows of `embedder` (a function of
+            an image, or anything with .embed), or else by the number of mutual nearest features.
+        features, radius, most
+            As for `likewise.pixels.match`.
+        K : array (3, 3), optional
+            The query's camera; without it f comes from EXIF (a path) or is found along with the pose.
+        px : float
+            The reprojection error, in pixels, of an inlier.
         """
         if retrieve < 1:
             raise InputError(f"retrieve: expected a whole number ≥ 1, got {retrieve!r}")
-        shown = picture(query, where="query")
-        camera = _camera(query, shown, K)
-        own = detect(shown, features, most)
+        photo = inputs.image(query, where="query")
+        own = detect(photo, features, most)
         points, places, used = [np.empty((0, 2))], [np.empty((0, 3))], []
-        for photo in self._shortlist(shown, own, features, retrieve, describe):
-            found = self._matched(shown, own, photo, features, most, guided, model, radius)
-            at, shows = lift(found.b, photo, LIFT)
-            points.append(found.a[at])
+        for known in self._shortlist(photo, own, features, retrieve, embedder):
+            other = self.image(known.name)
+            given = own, detect(other, features, most)
+            if guided:
+                matches = match(photo, other, features=given, model=model, radius=radius)
+            else:
+                matches = raw(photo, other, features=given)
+            at, shows = lift(matches.b, known, LIFT)
+            points.append(matches.a[at])
             places.append(self.survey.points[shows])
-            used += [photo.name] if len(at) else []
+            used += [known.name] if len(at) else []
         both = np.unique(np.hstack([np.concatenate(points), np.concatenate(places)]), axis=0)
-        located = placed(both[:, :2], both[:, 2:], camera, px=px, seed=seed)
+        located = place(both[:, :2], both[:, 2:], _camera(photo, K), px=px, seed=seed)
         return replace(located, photos=tuple(used))
 
-    def _matched(
-        self, shown: Any, own: Features, photo: Photo, features: Any, most: int, guided: bool, model: Any, radius: float
-    ) -> Matches:
-        """Matches of the query and one photo of the map."""
-        other, given = self.picture(photo.name), (own, self._described(photo, features, most))
-        if not guided:
-            return raw(shown, other, features=given)
-        return match(shown, other, features=given, model=model, radius=radius)
-
-    # ── shortlist ─────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _shortlist(
-        self, shown: Any, own: Features, features: Any, retrieve: int, describe: Callable[[Any], Any] | None
+        self, query: Image, own: Features, features: Any, retrieve: int, embedder: Callable[[Any], Any] | None
     ) -> list[Photo]:
         photos = self.survey.photos
         if retrieve >= len(photos):
             return list(photos)
-        if describe is not None:
-            row = _row(describe, shown)
-            likeness = [float(row @ _row(describe, self.picture(p.name))) for p in photos]
+        if embedder is not None:
+            row = _row(embedder, query)
+            scores = [float(row @ _row(embedder, self.image(p.name))) for p in photos]
         else:
             few = own.strongest(SHORT)
-            likeness = [
-                len(raw(shown, shown, features=(few, self._described(p, features, SHORT)), ratio=0.9)) for p in photos
-            ]
-        order = np.argsort(-np.array(likeness, dtype=np.float64), kind="stable")[:retrieve]
+            others = [detect(self.image(p.name), features, SHORT) for p in photos]
+            scores = [len(raw(query, query, features=(few, other), ratio=0.9)) for other in others]
+        order = np.argsort(-np.array(scores, dtype=np.float64), kind="stable")[:retrieve]
         return [photos[i] for i in order]
 
-    def _described(self, photo: Photo, features: Any, most: int) -> Features:
-        key = (photo.name, features if isinstance(features, str) else id(features), most)
-        if key not in self._features:
-            self._features[key] = detect(self.picture(photo.name), features, most)
-        return self._features[key]
-
-    def picture(self, name: str) -> Float[Tensor, "3 h w"]:
-        """A photo of the map."""
-        if name not in self._pictures:
-            self._pictures[name] = media.read(self.folder / "images" / name)
-        kept: Tensor = self._pictures[name]
-        return kept
+    def image(self, name: str) -> Image:
+        """A photo of the map, which keeps its features."""
+        return self._images.setdefault(name, Image(self.folder / "images" / name))
 
 
 # ---------------------------------------------------------------------------------------------------------------- pose
@@ -220,13 +209,12 @@ class _Camera:
         return pycolmap.Camera(model=kind, width=self.size[1], height=self.size[0], params=params)
 
 
-def _camera(query: Picture, shown: Any, K: Any) -> _Camera:
+def _camera(photo: Image, K: Any) -> _Camera:
     """The query's camera: as given, or with the focal length of its EXIF, or with a guess."""
-    h, w = int(shown.shape[-2]), int(shown.shape[-1])
+    h, w = photo.size
     if K is not None:
         return _Camera(robust.camera("K", K), (h, w), True)
-    told = sfm.shot(query).focal if isinstance(query, str | os.PathLike) else None
-    f = (sfm.FOCAL if told is None else told) * max(h, w)
+    f = (sfm.FOCAL if photo.exif.focal is None else photo.exif.focal) * max(h, w)
     return _Camera(np.array([[f, 0, (w - 1) / 2], [0, f, (h - 1) / 2], [0, 0, 1]]), (h, w), False)
 
 
@@ -239,12 +227,12 @@ def lift(points: Floats, photo: Photo, radius: float) -> tuple[NDArray[np.int64]
     return at, photo.shows[which[at]]
 
 
-def placed(points: Floats, places: Floats, camera: _Camera, *, px: float = 8.0, seed: int = 0) -> Located:
+def place(points: Floats, places: Floats, camera: _Camera, *, px: float = 8.0, seed: int = 0) -> Located:
     """The pose under which most places (n, 3) of the map appear within px of their points (n, 2), refined."""
     nothing = Located(None, None, points, places, np.zeros(len(points), dtype=bool), (), camera.K)
     if len(points) < LEAST:
         return replace(nothing, reason=f"{len(points)} features match points of the map, {LEAST} needed")
-    pycolmap = _pycolmap()
+    pycolmap = require_pycolmap()
     lens = camera.of(pycolmap)
     search, polish = pycolmap.AbsolutePoseEstimationOptions(), pycolmap.AbsolutePoseRefinementOptions()
     search.estimate_focal_length = polish.refine_focal_length = not camera.known
@@ -259,12 +247,12 @@ def placed(points: Floats, places: Floats, camera: _Camera, *, px: float = 8.0, 
     return Located(R, t, points, places, inliers, (), K)
 
 
-def _row(describe: Any, shown: Any) -> Floats:
-    """The unit row of a picture under a function of it, or under something with .embed."""
-    row = describe.embed([shown])[0] if hasattr(describe, "embed") else describe(shown)
+def _row(embedder: Any, photo: Image) -> Floats:
+    """The unit row of an image under a function of it, or under something with .embed."""
+    row = embedder.embed([photo])[0] if hasattr(embedder, "embed") else embedder(photo.tensor)
     plain = np.asarray(row.detach().cpu().numpy() if hasattr(row, "detach") else row, dtype=np.float64).ravel()
     if not plain.size or not np.isfinite(plain).all():
-        raise ShapeError(f"describe: expected a finite row for a picture, got {plain.size} numbers")
+        raise ShapeError(f"embedder: expected a finite row for an image, got {plain.size} numbers")
     return np.asarray(plain / max(float(np.linalg.norm(plain)), np.finfo(np.float64).tiny))
 
 
@@ -277,11 +265,3 @@ def _scale(file: Path) -> float | None:
     if not isinstance(scale, float) or not 0 < scale < math.inf:
         raise FileError(f"{file}: damaged: expected metres a unit > 0, got {str(scale)[:40]}")
     return scale
-
-
-def _pycolmap() -> Any:
-    try:
-        import pycolmap
-    except ImportError:
-        raise MissingExtra("pycolmap", "sfm") from None
-    return pycolmap

@@ -2,14 +2,17 @@
 
 This is LIFE's own supervision: no flow is known, but where a point may go. Photos are decoded by likewise's reader,
 made upright and small, and handed to COLMAP as files of our own. COLMAP puts the centre of the first pixel at (½, ½);
-everything that leaves this module has it at (0, 0).
+everything that leaves this module has it at (0, 0), and X_camera = R X + t.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,78 +26,49 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, MissingExtra
-from likewise.papers.life.layouts import BinaryFile, Camera, View, cameras_of, views_of
-from likewise.pixels import robust
+from likewise.pixels import geometry, robust
 from likewise.store import run as runs
-
-FILM = 36.0
-"""The width of the film, in mm, that "focal length in 35 mm film" is told for."""
-EARTH = 6_378_137.0
-"""The radius of the earth at the equator, in metres."""
-
-
-@dataclass(frozen=True)
-class Shot:
-    """The make of the camera, f over the longest side, and (latitude, longitude, altitude); None where not told."""
-
-    make: str = ""
-    focal: float | None = None
-    place: tuple[float, float, float] | None = None
-
-
-def shot(path: str | os.PathLike[str]) -> Shot:
-    """The EXIF of a photo that io can read; whatever is missing or damaged counts as not told."""
-    if not media.is_image(path):
-        raise FileError(f"{path}: not a picture")
-    try:
-        with media.opened(path) as picture:
-            exif = picture.getexif()
-            details, gps = exif.get_ifd(0x8769), exif.get_ifd(0x8825)
-            make = " ".join(str(exif.get(tag, "")).strip() for tag in (0x010F, 0x0110)).strip()
-    except Exception:  # damaged EXIF can raise anything
-        return Shot()
-    return Shot(make, _focal(details.get(0xA405)), _place(gps))
-
-
-def _focal(film: Any) -> float | None:
-    """f₃₅ / 36 mm: the focal length as a share of the longest side."""
-    try:
-        value = float(film)
-    except (TypeError, ValueError, ZeroDivisionError, OverflowError):
-        return None
-    return value / FILM if 5.0 <= value <= 2000.0 else None
-
-
-def _place(gps: Any) -> tuple[float, float, float] | None:
-    try:
-        north, east = (
-            (1.0 if str(gps[mark]) in "NE" else -1.0) * sum(float(v) / 60.0**k for k, v in enumerate(gps[tag][:3]))
-            for mark, tag in ((1, 2), (3, 4))
-        )
-        height = float(gps.get(6, 0.0)) * (-1.0 if gps.get(5, b"\0") in (1, b"\1") else 1.0)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
-        return None
-    known = np.isfinite([north, east, height]).all() and abs(north) <= 90 and abs(east) <= 180 and (north or east)
-    return (north, east, height) if known else None
-
-
-def metres(places: list[tuple[float, float, float]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Places (n) as metres east, north and up (n, 3) of their mean; good to some parts in a thousand within 10 km."""
-    table = np.array(places, dtype=np.float64).reshape(-1, 3)
-    centre = table.mean(axis=0)
-    turns = np.radians(table[:, :2] - centre[:2]) * EARTH
-    east = turns[:, 1] * np.cos(np.radians(centre[0]))
-    return np.column_stack([east, turns[:, 0], table[:, 2] - centre[2]])
-
+from likewise.types import Image
 
 Floats: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.int64]
+Size: TypeAlias = tuple[int, int]
+Report: TypeAlias = Callable[[str], None]
 
+STEPS = ("photos", "features", "matches", "model", "undistorted", "pairs")
+FOCAL = 1.2
+"""The focal length of a camera of which nothing is known, over the longest side, as COLMAP guesses it."""
+WAYS = ("sideways", "ahead", "ahead, cameras fixed", "ahead, cameras fixed, points of two photos")
+"""How mapping is tried, in this order; the last two only where EXIF tells focal lengths."""
+STRAY = 0.5
+"""A coefficient of radial distortion beyond this is no lens."""
+ENOUGH = 0.8
+"""The share of photos with which a model is taken without trying another way."""
+LEAST = 3
+"""Fewer registered photos than this are no reconstruction."""
 HALF = 0.5
+"""What COLMAP's coordinates of pixels are larger by."""
+KEPT = 256
+"""Decoded photos that stay in memory."""
+SECONDS = 300
+"""CPU time after which the reading of a model is given up: damage can keep COLMAP busy forever."""
+
+
+def require_pycolmap() -> Any:
+    """pycolmap, or the error that says which extra brings it."""
+    try:
+        import pycolmap
+    except ImportError:
+        raise MissingExtra("pycolmap", "sfm") from None
+    return pycolmap
+
+
+# ---------------------------------------------------------------------------------------------------- COLMAP's models
 
 
 @dataclass(frozen=True)
@@ -103,7 +77,7 @@ class Photo:
     (m,) of what they show."""
 
     name: str
-    size: tuple[int, int]
+    size: Size
     K: Floats
     R: Floats
     t: Floats
@@ -116,6 +90,29 @@ class Photo:
         return np.asarray(-self.R.T @ self.t)
 
 
+_READ_MODEL = """
+import pickle, resource, sys
+import numpy as np
+import pycolmap
+resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[2]), int(sys.argv[2])))
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[3]), int(sys.argv[3])))
+pycolmap.logging.minloglevel = 3
+model = pycolmap.Reconstruction(sys.argv[1])
+numbers = {int(k): i for i, k in enumerate(model.points3D)}
+photos = []
+for i in model.reg_image_ids():
+    image = model.image(i)
+    camera, pose = image.camera, image.cam_from_world()
+    seen = [(*p.xy, numbers[int(p.point3D_id)]) for p in image.points2D if p.has_point3D()]
+    K = camera.calibration_matrix() if camera.is_undistorted() else np.zeros((3, 3))
+    photos.append((image.name, camera.model_name, int(camera.height), int(camera.width), np.array(K),
+                   np.array(pose.rotation.matrix()), np.array(pose.translation), np.array(seen).reshape(-1, 3)))
+places = np.array([p.xyz for p in model.points3D.values()]).reshape(-1, 3)
+sys.stdout.buffer.write(pickle.dumps((photos, places), protocol=4))
+"""
+"""A program: a model of COLMAP as plain arrays, read by pycolmap under limits of time and memory."""
+
+
 @dataclass(frozen=True)
 class Survey:
     """The photos of a model, by name, and its points (n, 3)."""
@@ -125,174 +122,107 @@ class Survey:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Survey:
-        """A model without distortion from COLMAP's binary files, read here: damage can keep COLMAP busy forever."""
+        """A model of undistorted photos from COLMAP's files, text or binary, read in a child process with limits."""
         path = Path(folder)
-        if not all((path / f"{name}.bin").is_file() for name in ("cameras", "images", "points3D")):
-            raise FileError(f"{path}: holds no COLMAP model (cameras.bin, images.bin or points3D.bin is missing)")
-        cameras, views = cameras_of(path), views_of(path)
-        ids, xyz = _points(path / "points3D.bin")
-        numbers = {k: i for i, k in enumerate(ids)}
-        return cls(tuple(_seen(path, view, cameras, numbers) for view in views), xyz)
+        files = [path / f"{name}{end}" for end in (".bin", ".txt") for name in ("cameras", "images", "points3D")]
+        if not all(f.is_file() for f in files[:3]) and not all(f.is_file() for f in files[3:]):
+            raise FileError(f"{path}: holds no COLMAP model (cameras, images and points3D, .bin or .txt)")
+        if importlib.util.find_spec("pycolmap") is None:
+            raise MissingExtra("pycolmap", "sfm")
+        memory = (4 << 30) + 16 * sum(f.stat().st_size for f in files if f.is_file())
+        command = [sys.executable, "-c", _READ_MODEL, str(path), str(SECONDS), str(memory)]
+        child = subprocess.run(command, capture_output=True, check=False)
+        if child.returncode:
+            lines = child.stderr.decode("utf-8", "replace").strip().splitlines()
+            why = lines[-1] if lines and child.returncode > 0 else "too long, too large or damaged"
+            raise FileError(f"{path}: not a readable COLMAP model: {why[:200]}")
+        photos, places = media.unpickle_arrays(child.stdout, str(path))
+        if not np.isfinite(places).all():
+            raise FileError(f"{path}: a point is nowhere; it is damaged")
+        return cls(tuple(sorted((_photo(path, *row) for row in photos), key=lambda p: p.name)), places)
 
-    @classmethod
-    def of(cls, model: Any) -> Survey:
-        """A reconstruction of pycolmap."""
-        numbers = {int(k): i for i, k in enumerate(model.points3D)}
-        xyz = np.array([p.xyz for p in model.points3D.values()], dtype=np.float64).reshape(-1, 3)
-        shot = [_photo(model.image(i), numbers) for i in model.reg_image_ids()]
-        return cls(tuple(sorted(shot, key=lambda p: p.name)), xyz)
+    def overlaps(self, least: int) -> Index:
+        """The pairs (n, 2) of photos, i < j, with at least so many points in common."""
+        if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
+            raise InputError(f"least: expected a whole number of points ≥ 1, got {least!r}")
+        columns = [np.unique(p.shows) for p in self.photos]
+        rows = np.repeat(np.arange(len(columns)), [len(c) for c in columns])
+        ones, size = np.ones(len(rows), dtype=np.int64), (len(columns), len(self.points))
+        seen = csr_matrix((ones, (rows, np.concatenate([np.empty(0, np.int64), *columns]))), shape=size)
+        common = (seen @ seen.T).tocoo()
+        chosen = (common.row < common.col) & (common.data >= least)
+        pairs = np.stack([common.row[chosen], common.col[chosen]], axis=1).astype(np.int64)
+        return np.asarray(pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))])
 
-    @property
-    def centres(self) -> Floats:
-        """Where the cameras stand, (n, 3)."""
-        return np.stack([p.centre for p in self.photos])
+    def common(self, i: int, j: int) -> tuple[Index, Floats, Floats]:
+        """The points that two photos show, and where; of one that is seen twice, the first place."""
+        a, b = self.photos[i], self.photos[j]
+        both, at_a, at_b = np.intersect1d(a.shows, b.shows, return_indices=True)
+        return both, a.points[at_a], b.points[at_b]
 
-    @property
-    def spread(self) -> float:
-        """The root mean square distance of the cameras from their mean."""
-        c = self.centres
-        return float(np.sqrt(((c - c.mean(axis=0)) ** 2).sum(axis=1).mean()))
-
-
-def _points(file: Path) -> tuple[list[int], Floats]:
-    """Numbers and places of the points: id, x y z, colour, error, and who sees it, which the pictures tell, too."""
-    ids, places = [], []
-    with BinaryFile(file) as reader:
-        for _ in range(reader.count(51)):
-            number, *place = reader.take("<Q3d3Bd")[:4]
-            reader.bytes(8 * reader.count(8))
-            ids.append(int(number))
-            places.append(place)
-    xyz = np.array(places, dtype=np.float64).reshape(-1, 3)
-    if not np.isfinite(xyz).all():
-        raise FileError(f"{file}: a point is nowhere; it is damaged")
-    return ids, xyz
-
-
-def _seen(folder: Path, view: View, cameras: Mapping[int, Camera], numbers: Mapping[int, int]) -> Photo:
-    if view.camera not in cameras:
-        raise FileError(f"{folder}: {view.name} has a camera that is not listed")
-    unknown = [k for k in view.ids.tolist() if k not in numbers]
-    if unknown:
-        raise FileError(f"{folder}: {view.name} shows point {unknown[0]}, which is not listed")
-    camera = cameras[view.camera]
-    shows = np.array([numbers[k] for k in view.ids.tolist()], dtype=np.int64)
-    return Photo(view.name, camera.size, camera.K, view.R, view.t, view.points, shows)
+    def cameras(self, i: int, j: int) -> dict[str, Floats]:
+        """Ka, Kb, R, t of two photos, X_b = R X_a + t, and F of unit norm."""
+        a, b = self.photos[i], self.photos[j]
+        R = b.R @ a.R.T
+        return relative(a.K, b.K, R, b.t - R @ a.t)
 
 
-def _photo(image: Any, numbers: Mapping[int, int]) -> Photo:
-    pose = image.cam_from_world() if callable(image.cam_from_world) else image.cam_from_world
-    seen = [(p.xy, numbers[int(p.point3D_id)]) for p in image.points2D if p.has_point3D()]
-    K = np.array(image.camera.calibration_matrix(), dtype=np.float64)
+def relative(Ka: Floats, Kb: Floats, R: Floats, t: Floats) -> dict[str, Any]:
+    """The cameras of a pair and the fundamental matrix that follows from them; None for two photos from one spot."""
+    known = [torch.from_numpy(np.ascontiguousarray(m)) for m in (Ka, Kb, R, t)]
+    F = geometry.fundamental(*known).numpy() if float(np.linalg.norm(t)) > 0 else None
+    return {"F": F, "Ka": Ka, "Kb": Kb, "R": R, "t": t}
+
+
+def _photo(path: Path, name: str, model: str, h: int, w: int, K: Floats, R: Floats, t: Floats, seen: Floats) -> Photo:
+    if not K.any():
+        raise FileError(f"{path}: the camera of {name} is {model}; undistort the photos (colmap image_undistorter)")
+    usable = np.isfinite(K).all() and min(K[0, 0], K[1, 1]) > 1e-9 and np.abs(K).max() < 1e9 and min(h, w) >= 1
+    if not usable or not (np.isfinite(R).all() and np.isfinite(t).all() and np.isfinite(seen).all()):
+        raise FileError(f"{path}: {name} has no usable camera or pose; it is damaged")
     K[:2, 2] -= HALF
-    return Photo(
-        image.name,
-        (int(image.camera.height), int(image.camera.width)),
-        K,
-        np.array(pose.rotation.matrix(), dtype=np.float64),
-        np.array(pose.translation, dtype=np.float64),
-        np.array([s[0] for s in seen], dtype=np.float64).reshape(-1, 2) - HALF,
-        np.array([s[1] for s in seen], dtype=np.int64),
-    )
+    return Photo(name, (h, w), K, R, t, seen[:, :2] - HALF, seen[:, 2].astype(np.int64))
+
+
+def measure_scale(survey: Survey, places: Mapping[str, Any]) -> dict[str, float] | None:
+    """How many metres a unit of the model is, by the photos' GPS, and how far the two disagree; None without.
+
+    A fit of the cameras' centres to their places; at least five are needed, spread over a metre, and GPS errs by some.
+    """
+    told = [p for p in survey.photos if places.get(p.name) is not None]
+    if len(told) < 5:
+        return None
+    pycolmap = require_pycolmap()
+    globe = np.array([places[p.name] for p in told], dtype=np.float64)
+    x, y = np.stack([p.centre for p in told]), pycolmap.GPSTransform().ellipsoid_to_enu(globe, *globe.mean(axis=0))
+    if np.ptp(y[:, :2], axis=0).max() < 1.0:
+        return None
+    fit = pycolmap.estimate_sim3d(x, y)
+    apart = np.linalg.norm(fit.scale * x @ fit.rotation.matrix().T + fit.translation - y, axis=1)
+    return {"scale": float(fit.scale), "error": float(np.sqrt((apart**2).mean())), "photos": len(told)}
 
 
 # --------------------------------------------------------------------------------------------------------------- pairs
 
 
-def pairs(survey: Survey, least: int) -> tuple[list[str], dict[str, NDArray[Any]], Floats]:
-    """Names of photos, the fields of `views.Pairs`, and the epipolar errors in pixels of all common points."""
-    rows, errors = [], [np.empty(0)]
-    for i, a in enumerate(survey.photos):
-        for j in range(i + 1, len(survey.photos)):
-            b = survey.photos[j]
-            both, at_a, at_b = np.intersect1d(a.shows, b.shows, return_indices=True)
-            if len(both) < least:
-                continue
-            rows.append({"a": i, "b": j, **_pair(survey, a, b, both, at_a, at_b)})
-            errors.append(robust.epipolar_errors(rows[-1]["F"], a.points[at_a], b.points[at_b]))
-    names = [p.name for p in survey.photos]
-    return names, _columns(rows), np.concatenate(errors)
-
-
-def _pair(survey: Survey, a: Photo, b: Photo, both: Index, at_a: Index, at_b: Index) -> dict[str, Any]:
-    R = b.R @ a.R.T
-    t = b.t - R @ a.t
-    x = survey.points[both]
-    rays = [(p.centre - x) / np.linalg.norm(p.centre - x, axis=1, keepdims=True) for p in (a, b)]
-    angles = np.degrees(np.arccos(np.clip(np.einsum("ni,ni->n", *rays), -1, 1)))
-    return {
-        "F": fundamental(a.K, b.K, R, t),
-        "Ka": a.K,
-        "Kb": b.K,
-        "R": R,
-        "t": t,
-        "overlap": len(both),
-        "angle": float(np.median(angles)),
-        "centre_a": np.median(a.points[at_a], axis=0),
-        "centre_b": np.median(b.points[at_b], axis=0),
-    }
-
-
-def fundamental(Ka: Floats, Kb: Floats, R: Floats, t: Floats) -> Floats:
-    """F = Kb⁻ᵀ [t]ₓ R Ka⁻¹ of unit norm."""
-    x, y, z = t
-    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    F = np.linalg.inv(Kb).T @ cross @ R @ np.linalg.inv(Ka)
-    return np.asarray(F / np.linalg.norm(F))
-
-
-def _columns(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    return {n: np.array([r[n] for r in rows], dtype=np.int64 if k == "i" else np.float64) for n, k in FIELDS.items()}
-
-
-# ----------------------------------------------------------------------------------------------------------- alignment
-
-
-def similarity(x: Floats, y: Floats) -> tuple[float, Floats, Floats]:
-    """s, R, t that minimise Σ ‖s R x + t − y‖² (Umeyama 1991)."""
-    mx, my = x.mean(axis=0), y.mean(axis=0)
-    U, S, Vt = np.linalg.svd((y - my).T @ (x - mx) / len(x))
-    sign = np.array([1.0, 1.0, np.sign(np.linalg.det(U) * np.linalg.det(Vt)) or 1.0])
-    R = (U * sign) @ Vt
-    s = float((S * sign).sum() / ((x - mx) ** 2).sum(axis=1).mean())
-    return s, R, my - s * R @ mx
-
-
-def metres_a_unit(survey: Survey, places: Mapping[str, Any]) -> dict[str, float] | None:
-    """How long a unit of the model is, by the photos' GPS, and how far the two disagree, in metres; None without.
-
-    A fit of the cameras' centres to their places; at least five are needed, and GPS errs by metres.
-    """
-    told = [p for p in survey.photos if places.get(p.name) is not None]
-    if len(told) < 5:
-        return None
-    x, y = np.stack([p.centre for p in told]), metres([tuple(places[p.name]) for p in told])
-    if np.ptp(y[:, :2], axis=0).max() < 1.0:
-        return None
-    s, R, t = similarity(x, y)
-    apart = np.linalg.norm(s * x @ R.T + t - y, axis=1)
-    return {"scale": s, "error": float(np.sqrt((apart**2).mean())), "photos": len(told)}
-
-
-Size: TypeAlias = tuple[int, int]
-
-FIELDS = {"a": "i", "b": "i", "F": "f", "Ka": "f", "Kb": "f", "R": "f", "t": "f", "overlap": "i", "angle": "f",
-          "centre_a": "f", "centre_b": "f"}  # fmt: skip
-KEPT = 256
-"""Decoded photos that stay in memory."""
-
-
 @dataclass(frozen=True)
 class Views:
-    """Pictures a, b (n, 3, h, w) in [0, 1] and F (n, 3, 3) float64 of unit norm with [y, 1] F [x, 1]ᵀ = 0."""
+    """Images a, b (n, 3, h, w) in [0, 1] and F (n, 3, 3) float64 of unit norm with [y, 1] F [x, 1]ᵀ = 0."""
 
     a: Float[Tensor, "n 3 h w"]
     b: Float[Tensor, "n 3 h w"]
     F: Float[Tensor, "n 3 3"]
 
 
+FIELDS: dict[str, tuple[int, ...]] = {
+    "a": (), "b": (), "F": (3, 3), "Ka": (3, 3), "Kb": (3, 3), "R": (3, 3), "t": (3,), "overlap": (), "angle": (),
+    "centre_a": (2,), "centre_b": (2,),
+}  # fmt: skip
+"""What pairs.npz says of each pair, and its shape; see `Pairs`."""
+
+
 class Pairs:
-    """Pairs of undistorted photos in a folder that `reconstruct` made.
+    """Pairs of undistorted photos in a folder that `reconstruct` made: LIFE's training data, in batches of any size.
 
     names[a[k]] and names[b[k]] are the photos of pair k; F, Ka, Kb, R, t (X_b = R X_a + t) are for their full size;
     overlap (k,) counts the points of the place that both show, angle (k,) is the median angle in degrees under which
@@ -316,19 +246,26 @@ class Pairs:
             raise FileError(f"{out}/pairs.npz: a name leads out of the folder")
         return cls(out, names.tolist(), arrays)
 
+    @staticmethod
+    def of(survey: Survey, least: int) -> tuple[dict[str, NDArray[Any]], Floats]:
+        """The arrays of pairs.npz for the photos of a model, and the epipolar errors of all common points in pixels."""
+        rows, errors = list[dict[str, Any]](), [np.empty(0)]
+        for i, j in survey.overlaps(least).tolist():
+            both, at_a, at_b = survey.common(i, j)
+            rays = [survey.points[both] - survey.photos[k].centre for k in (i, j)]
+            cosine = np.einsum("ni,ni->n", *(r / np.linalg.norm(r, axis=1, keepdims=True) for r in rays))
+            angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
+            row = {"a": i, "b": j, "overlap": len(both), "angle": float(np.median(angle)), **survey.cameras(i, j)}
+            rows.append(row | {"centre_a": np.median(at_a, axis=0), "centre_b": np.median(at_b, axis=0)})
+            errors.append(robust.epipolar_errors(row["F"], at_a, at_b))
+        kinds = {n: np.int64 if n in ("a", "b", "overlap") else np.float64 for n in FIELDS}
+        return {n: np.array([r[n] for r in rows], dtype=kinds[n]) for n in FIELDS}, np.concatenate(errors)
+
     def __len__(self) -> int:
         return len(self.arrays["F"])
 
     def __repr__(self) -> str:
         return f"Pairs({len(self)} of {len(self.names)} photos in {self.folder})"
-
-    def path(self, photo: int) -> Path:
-        """The file of a photo by its number."""
-        return self.folder / "images" / self.names[photo]
-
-    def __call__(self, n: int, size: Size, seed: int | Sequence[int]) -> Views:
-        """The same as `views`."""
-        return self.views(n, size, seed)
 
     def views(self, n: int, size: Size, seed: int | Sequence[int]) -> Views:
         """n random pairs, half of them the other way round, cut to the proportions of `size` (h, w) around what both
@@ -355,7 +292,7 @@ class Pairs:
     def photo(self, number: int) -> NDArray[np.uint8]:
         """A photo (h, w, 3) by its number, the last few kept in memory."""
         if number not in self._photos:
-            self._photos[number] = media.read_array(self.path(number))
+            self._photos[number] = media.read_array(self.folder / "images" / self.names[number])
             if len(self._photos) > KEPT:
                 self._photos.popitem(last=False)
         self._photos.move_to_end(number)
@@ -388,10 +325,9 @@ def _check_pairs(arrays: dict[str, NDArray[Any]], photos: int, where: str) -> No
     if missing:
         raise FileError(f"{where}: its pairs lack {', '.join(sorted(missing))}")
     k = len(arrays["F"])
-    shapes = {"F": (3, 3), "Ka": (3, 3), "Kb": (3, 3), "R": (3, 3), "t": (3,), "centre_a": (2,), "centre_b": (2,)}
-    for name, kind in FIELDS.items():
-        array = arrays[name]
-        if array.shape != (k, *shapes.get(name, ())) or array.dtype.kind not in kind or not np.isfinite(array).all():
+    for name, shape in FIELDS.items():
+        array, kind = arrays[name], "i" if name in ("a", "b", "overlap") else "f"
+        if array.shape != (k, *shape) or array.dtype.kind != kind or not np.isfinite(array).all():
             raise FileError(f"{where}: {name} of its pairs is damaged ({array.dtype} {array.shape})")
     if k == 0:
         raise FileError(f"{where}: holds no pair of photos that show the same points")
@@ -400,18 +336,7 @@ def _check_pairs(arrays: dict[str, NDArray[Any]], photos: int, where: str) -> No
         raise FileError(f"{where}: a pair names a photo that is not there")
 
 
-Report: TypeAlias = Callable[[str], None]
-STEPS = ("photos", "features", "matches", "model", "undistorted", "pairs")
-FOCAL = 1.2
-"""The focal length of a camera of which nothing is known, over the longest side, as COLMAP guesses it."""
-WAYS = ("sideways", "ahead", "ahead, cameras fixed", "ahead, cameras fixed, points of two photos")
-"""How mapping is tried, in this order; the last two only where EXIF tells focal lengths."""
-STRAY = 0.5
-"""A coefficient of radial distortion beyond this is no lens."""
-ENOUGH = 0.8
-"""The share of photos with which a model is taken without trying another way."""
-LEAST = 3
-"""Fewer registered photos than this are no reconstruction."""
+# ------------------------------------------------------------------------------------------------------ reconstruction
 
 
 @dataclass(frozen=True)
@@ -450,7 +375,7 @@ def reconstruct(
     """
     settings = Settings(os.path.abspath(photos), size, matcher, camera, features, overlap, seed)
     _check(settings)
-    job = _Job(Path(out), settings, _pycolmap(), threads, report or _silent)
+    job = _Job(Path(out), settings, require_pycolmap(), threads, report or _silent)
     runs.Run.create(job.out, vars(settings), seed=seed, resume=True)
     with job.quiet():
         for name in STEPS:
@@ -509,12 +434,12 @@ class _Job:
         return {"line": f"{len(kept)} read, {len(skipped)} unreadable", "photos": kept, "skipped": skipped}
 
     def _copied(self, path: Path, number: int) -> dict[str, Any]:
-        told = shot(path)
-        array = shrunk(media.read_array(path, side=self.settings.size), self.settings.size)
+        photo = Image(path)
+        array = geometry.shrink(photo.reduced(self.settings.size), longest=self.settings.size)
         name = f"{number:04d}_{''.join(c if c.isalnum() or c in '-_' else '_' for c in path.stem)[:60]}.jpg"
         media.write_image(self.work / "photos" / name, array, quality=97)
         where = path.relative_to(self.settings.photos).as_posix()
-        return {"name": name, "from": where, "size": list(array.shape[:2]), **vars(told)}
+        return {"name": name, "from": where, "size": list(array.shape[:2]), **vars(photo.exif)}
 
     # ── features and matches ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -642,7 +567,8 @@ class _Job:
     def _pairs(self) -> dict[str, Any]:
         """pairs.npz and summary.json."""
         survey = Survey.read(self.out / "model")
-        names, arrays, errors = pairs(survey, self.settings.overlap)
+        arrays, errors = Pairs.of(survey, self.settings.overlap)
+        names = [p.name for p in survey.photos]
         if not len(arrays["F"]):
             raise LikewiseError(f"overlap: no two photos share {self.settings.overlap} points; make it smaller")
         with media.atomic(self.out / "pairs.npz") as sibling:
@@ -664,7 +590,7 @@ class _Job:
             "left out": [p["from"] for p in photos if p["name"] not in set(model["registered"])],
             "points": model["points"],
             "reprojection error": model["reprojection"],
-            "metres a unit": metres_a_unit(survey, places),
+            "metres a unit": measure_scale(survey, places),
             "seconds": {name: r["seconds"] for name, r in self.results.items()},
             "names": {p["name"]: p["from"] for p in photos},
         }
@@ -694,15 +620,6 @@ def believable(model: Any, focals: dict[str, float | None]) -> bool:
     return True
 
 
-def shrunk(array: NDArray[np.uint8], longest: int) -> NDArray[np.uint8]:
-    """A picture (h, w, 3) with its longest side at most `longest`."""
-    share = longest / max(array.shape[:2])
-    if share >= 1:
-        return array
-    size = (max(1, round(array.shape[1] * share)), max(1, round(array.shape[0] * share)))
-    return np.asarray(cv2.resize(array, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-
 def fresh(folder: Path) -> Path:
     """An empty folder."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -718,14 +635,6 @@ def opened(pycolmap: Any, path: Path) -> Iterator[Any]:
         yield database
     finally:
         database.close()
-
-
-def _pycolmap() -> Any:
-    try:
-        import pycolmap
-    except ImportError:
-        raise MissingExtra("pycolmap", "sfm") from None
-    return pycolmap
 
 
 def _silent(_: str) -> None:

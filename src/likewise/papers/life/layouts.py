@@ -1,304 +1,23 @@
-"""Pairs out of a COLMAP model: cameras, poses and the points that two pictures share, from text or binary files."""
+"""Pairs in published layouts: HPatches, KITTI, Sintel, Middlebury, lists of points, MegaDepth's index, COLMAP."""
 
 from __future__ import annotations
 
 import io
-import math
 import os
-import pickletools
 import re
-import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 
+from likewise import media
 from likewise.errors import FileError, InputError
-from likewise.media import MOST_ARRAY_BYTES, is_text
 from likewise.pixels.data import FlowDataset, FlowPair
-from likewise.pixels.geometry import fundamental
-
-_MARK = object()
-
-
-def object_arrays(
-    path: str | os.PathLike[str], names: Iterable[str] | None = None, *, most_bytes: int = MOST_ARRAY_BYTES
-) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz by name, those of objects, too; with `names` only these, as far as it has them."""
-    wanted = None if names is None else set(names)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
-            chosen = {k: m for k, m in members.items() if wanted is None or k in wanted}
-            total = sum(m.file_size for m in chosen.values())
-            if total > most_bytes:
-                raise FileError(f"{path}: declares {total:,} bytes, more than {most_bytes:,} allowed")
-            return {k: _array(archive.read(m), m.file_size) for k, m in chosen.items()}
-    except FileNotFoundError:
-        raise FileError(f"{path}: no such file") from None
-    except FileError:
-        raise
-    except Exception as error:  # a damaged archive or a hostile pickle can lead anywhere
-        raise FileError(f"{path}: cannot be read as plain arrays: {error or type(error).__name__}") from None
-
-
-def _array(data: bytes, size: int) -> NDArray[Any]:
-    """One member: its header, then the numbers themselves, or the instructions that make objects."""
-    stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = reader(stream)
-    if dtype.hasobject:
-        found = rebuilt(stream.read())
-        if not isinstance(found, np.ndarray):  # NumPy pickles the array itself
-            raise ValueError(f"a {type(found).__name__} where an array was expected")
-        return found
-    if math.prod(shape) * dtype.itemsize > size:
-        raise ValueError(f"shape {shape} in {size:,} bytes")
-    flat = _checked(np.frombuffer(stream.read(), dtype=dtype, count=math.prod(shape)))
-    return flat.reshape(shape, order="F" if fortran else "C")
-
-
-def rebuilt(pickled: bytes) -> Any:
-    """The plain data that a pickle describes; a ValueError where it describes anything else."""
-    machine = _Machine()
-    for opcode, argument, _ in pickletools.genops(pickled):
-        machine.follow(opcode.name, argument)
-    if len(machine.stack) != 1:
-        raise ValueError("a pickle that leaves nothing, or too much")
-    return _settled(machine.stack[0])
-
-
-# -------------------------------------------------------------------------------------------- what stands for NumPy's
-
-
-class _Name:
-    """A name that unpickling would look up and call; here it only stands for itself."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.key = f"{module.replace('numpy._core', 'numpy.core')}.{name}"
-
-
-class _Dtype:
-    """A dtype: letter and size, such as f8 or O8, and its byte order."""
-
-    def __init__(self, code: str) -> None:
-        self.code, self.order = str(code), "<"
-
-    def build(self, state: Any) -> None:
-        self.order = state[1] if state[1] in ("<", ">") else "|"
-
-    def finished(self) -> np.dtype[Any] | None:
-        """The dtype, or None for objects."""
-        if self.code[:1] == "O":
-            return None
-        if self.code[:1] not in tuple("biufSU") or not self.code[1:].isdecimal():
-            raise ValueError(f"an array of type {self.code!r}")
-        return np.dtype(self.order + self.code)
-
-
-class _Array:
-    """An array that gets its shape and content later."""
-
-    value: NDArray[Any] | None = None
-
-    def build(self, state: Any) -> None:
-        _, shape, dtype, fortran, content = state
-        known = dtype.finished()
-        if known is None:
-            flat = np.empty(len(content), dtype=object)
-            for i, item in enumerate(content):
-                flat[i] = item
-        else:
-            flat = _checked(np.frombuffer(_bytes(content), dtype=known))
-        self.value = flat.reshape(shape, order="F" if fortran else "C")
-
-
-def _checked(flat: NDArray[Any]) -> NDArray[Any]:
-    """The same array, unless it is to be text and is none."""
-    if flat.dtype.names is not None or not is_text(flat):
-        raise ValueError("records, or text that is not Unicode")
-    return flat
-
-
-def _bytes(content: Any) -> bytes:
-    return content.encode("latin1") if isinstance(content, str) else bytes(content)
-
-
-def _settled(item: Any) -> Any:
-    """An array for what stands for it; a name or an array without content is no data."""
-    if isinstance(item, _Array):
-        item = item.value
-    if item is None or not isinstance(item, _Name | _Dtype):
-        return item
-    raise ValueError(f"{getattr(item, 'key', 'a dtype')} where data was expected")
-
-
-def _scalar(dtype: _Dtype, content: Any = b"") -> Any:
-    known = dtype.finished()
-    if known is None:
-        raise ValueError("a scalar object")
-    return _checked(np.frombuffer(_bytes(content), dtype=known))[0]
-
-
-_MADE: dict[str, Callable[..., Any]] = {
-    "numpy.core.multiarray._reconstruct": lambda *_: _Array(),
-    "numpy.core.multiarray.scalar": _scalar,
-    "numpy.dtype": lambda code, *_: _Dtype(code),
-    "_codecs.encode": lambda text, *_: str(text).encode("latin1"),
-    "__builtin__.bytes": lambda: b"",
-}
-"""What is made where a pickle would call these names; there are no others."""
-
-
-# --------------------------------------------------------------------------------------------------- the instructions
-
-_NUMBERS = {"BININT", "BININT1", "BININT2", "INT", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"}
-_STRINGS = {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}
-_VALUES = _NUMBERS | _STRINGS
-_FIXED: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "MARK": _MARK}
-_EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}
-_NOTHING = frozenset({"PROTO", "FRAME", "STOP"})
-
-
-class _Machine:
-    """The stack and the memo of a pickle, and what each instruction does to them."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-
-    def follow(self, name: str, argument: Any) -> None:
-        """Do what one instruction says, or refuse."""
-        if name in _VALUES:
-            self.stack.append(argument)
-        elif name in _FIXED:
-            self.stack.append(_FIXED[name])
-        elif name in _EMPTY:
-            self.stack.append(_EMPTY[name]())
-        elif name not in _NOTHING:
-            if name not in _STEPS:
-                raise ValueError(f"the instruction {name}, which plain data does not need")
-            _STEPS[name](self, argument)
-
-    def _marked(self) -> list[Any]:
-        """What lies above the last mark, which goes with it."""
-        place = next((i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i] is _MARK), None)
-        if place is None:
-            raise ValueError("an instruction without its mark")
-        above = self.stack[place + 1 :]
-        del self.stack[place:]
-        return above
-
-    def _popped(self, n: int) -> list[Any]:
-        if len(self.stack) < n:
-            raise ValueError("an instruction that finds nothing to work on")
-        taken = self.stack[-n:]
-        del self.stack[-n:]
-        return taken
-
-    def _tuple(self, _: Any) -> None:
-        self.stack.append(tuple(map(_kept, self._marked())))
-
-    def _tuple1(self, _: Any) -> None:
-        self.stack.append(tuple(map(_kept, self._popped(1))))
-
-    def _tuple2(self, _: Any) -> None:
-        self.stack.append(tuple(map(_kept, self._popped(2))))
-
-    def _tuple3(self, _: Any) -> None:
-        self.stack.append(tuple(map(_kept, self._popped(3))))
-
-    def _append(self, _: Any) -> None:
-        (item,) = self._popped(1)
-        self._list().append(_settled(item))
-
-    def _appends(self, _: Any) -> None:
-        items = self._marked()
-        self._list().extend(map(_settled, items))
-
-    def _list(self) -> list[Any]:
-        if not self.stack or type(self.stack[-1]) is not list:
-            raise ValueError("items for what is no list")
-        found: list[Any] = self.stack[-1]
-        return found
-
-    def _setitem(self, _: Any) -> None:
-        self._filled(self._popped(2))
-
-    def _setitems(self, _: Any) -> None:
-        self._filled(self._marked())
-
-    def _filled(self, items: list[Any]) -> None:
-        if not self.stack or type(self.stack[-1]) is not dict:
-            raise ValueError("entries for what is no dict")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            self.stack[-1][_settled(key)] = _settled(value)
-
-    def _global(self, argument: Any) -> None:
-        self.stack.append(_Name(*str(argument).split(" ", 1)))
-
-    def _stack_global(self, _: Any) -> None:
-        module, name = self._popped(2)
-        self.stack.append(_Name(str(module), str(name)))
-
-    def _reduce(self, _: Any) -> None:
-        name, arguments = self._popped(2)
-        if not isinstance(name, _Name) or name.key not in _MADE:
-            raise ValueError(f"it would call {getattr(name, 'key', 'something')}; only plain data is read")
-        self.stack.append(_MADE[name.key](*arguments))
-
-    def _build(self, _: Any) -> None:
-        (state,) = self._popped(1)
-        if not self.stack or not isinstance(self.stack[-1], _Array | _Dtype):
-            raise ValueError("a state for what has none")
-        self.stack[-1].build(state)
-
-    def _top(self) -> Any:
-        if not self.stack:
-            raise ValueError("an instruction that finds nothing to work on")
-        return self.stack[-1]
-
-    def _put(self, argument: Any) -> None:
-        self.memo[int(argument)] = self._top()
-
-    def _memoize(self, _: Any) -> None:
-        self.memo[len(self.memo)] = self._top()
-
-    def _get(self, argument: Any) -> None:
-        self.stack.append(self.memo[int(argument)])
-
-
-_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
-    "TUPLE": _Machine._tuple,
-    "TUPLE1": _Machine._tuple1,
-    "TUPLE2": _Machine._tuple2,
-    "TUPLE3": _Machine._tuple3,
-    "APPEND": _Machine._append,
-    "APPENDS": _Machine._appends,
-    "SETITEM": _Machine._setitem,
-    "SETITEMS": _Machine._setitems,
-    "GLOBAL": _Machine._global,
-    "STACK_GLOBAL": _Machine._stack_global,
-    "REDUCE": _Machine._reduce,
-    "BUILD": _Machine._build,
-    "MEMOIZE": _Machine._memoize,
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _Machine._put),
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Machine._get),
-}
-
-
-def _kept(item: Any) -> Any:
-    """In a tuple names and dtypes may stand: they are the arguments and states of NumPy's own makers."""
-    return item.value if isinstance(item, _Array) else item
-
+from likewise.pixels.sfm import Survey, relative
 
 FilePath: TypeAlias = str | os.PathLike[str]
 Floats: TypeAlias = NDArray[np.float64]
@@ -320,29 +39,15 @@ PERTURBATION = 0.08
 
 def read(path: FilePath, layout: str = "auto", **options: Any) -> FlowDataset:
     """The pairs at `path` in a published layout, told by what is there under "auto"; `options` go to its reader."""
+    root = Path(path)
     if layout != "auto" and layout not in LAYOUTS:
         raise InputError(f"layout: expected auto, {', '.join(LAYOUTS)}, got {layout!r}")
-    found = _detected(Path(path)) if layout == "auto" else layout
-    return LAYOUTS[found](path, **options)
-
-
-def _detected(root: Path) -> str:
-    """Which layout this is, by the files or folders that only it has."""
-    tests: tuple[tuple[str, Callable[[Path], bool]], ...] = (
-        ("robotcar", is_list),
-        ("megadepth", is_index),
-        ("colmap", is_model),
-        ("kitti", lambda r: _kitti_part(r) is not None),
-        ("sintel", lambda r: _sintel_part(r) is not None),
-        ("hpatches", lambda r: bool(_sequences(r))),
-        ("middlebury", lambda r: bool(_middlebury_scenes(r))),
-    )
     if not root.exists():
         raise FileError(f"{root}: no such file or folder")
-    for name, test in tests:
-        if test(root):
-            return name
-    raise FileError(f"{root}: none of the layouts {', '.join(LAYOUTS)} is to be found there")
+    chosen = layout if layout != "auto" else next((name for name, (_, test) in LAYOUTS.items() if test(root)), None)
+    if chosen is None:
+        raise FileError(f"{root}: none of the layouts {', '.join(LAYOUTS)} is to be found there")
+    return LAYOUTS[chosen][0](path, **options)
 
 
 # ------------------------------------------------------------------------------------------------------------ HPatches
@@ -552,29 +257,6 @@ def within(name: str, source: FilePath) -> PurePosixPath:
     return path
 
 
-def _colmap(path: FilePath, **options: Any) -> FlowDataset:
-    return colmap(path, **options)
-
-
-def _megadepth(path: FilePath, **options: Any) -> FlowDataset:
-    return megadepth(path, **options)
-
-
-def _robotcar(path: FilePath, **options: Any) -> FlowDataset:
-    return listed(path, **options)
-
-
-LAYOUTS: dict[str, Callable[..., FlowDataset]] = {
-    "hpatches": hpatches,
-    "kitti": kitti,
-    "sintel": sintel,
-    "middlebury": middlebury,
-    "megadepth": _megadepth,
-    "robotcar": _robotcar,
-    "colmap": _colmap,
-}
-
-
 COLUMNS = ("source_image", "target_image", "scene", "XA", "YA", "XB", "YB")
 """The columns of a list: the first picture and its points XA, YA; the second and its points XB, YB."""
 MOST_LINE = 64 << 20
@@ -584,26 +266,18 @@ MOST_LINE = 64 << 20
 # ------------------------------------------------------------------------------------------------- lists of points
 
 
-def is_list(path: Path) -> bool:
-    """Whether this is a list of matching points, or a folder that holds one."""
-    try:
-        return _list_in(path) is not None
-    except FileError:
-        return False
-
-
-def listed(path: FilePath, *, pictures: FilePath | None = None) -> FlowDataset:
+def listed(path: FilePath, *, images: FilePath | None = None) -> FlowDataset:
     """A list of matching points, as RANSAC-Flow published them: RobotCar (test6511.csv), MegaDepth (test1600Pairs.csv).
 
     The columns source_image, target_image, scene, XA, YA, XB, YB stand in any order; the points of a pair are numbers
-    with ";" between, in pixels, XA, YA in the source and XB, YB in the target. Pictures lie in `pictures`, or in img/,
+    with ";" between, in pixels, XA, YA in the source and XB, YB in the target. Pictures lie in `images`, or in img/,
     imgs/, images/ or a folder named as the list, beside it, each under its scene ("/" for none). As in that protocol
     flow goes from the target (a) to the source (b). Points are read when a pair is loaded: the list has gigabytes.
     """
     file = _list_in(Path(path))
     if file is None:
         raise FileError(f"{path}: no list of matching points (.csv with the columns {', '.join(COLUMNS)})")
-    folder = Path(pictures) if pictures is not None else _pictures_of_list(file)
+    folder = Path(images) if images is not None else _pictures_of_list(file)
     items = [_listed_pair(file, folder, row) for row in _rows(file)]
     if not items:
         raise FileError(f"{file}: lists no pair")
@@ -685,12 +359,39 @@ def _points(file: Path, place: int) -> tuple[Floats, Floats]:
 
 # ----------------------------------------------------------------------------------------------- MegaDepth's index
 
+
+def object_arrays(path: FilePath, names: Iterable[str], *, most_bytes: int = media.MOST_ARRAY_BYTES) -> dict[str, Any]:
+    """Those of the named arrays that an .npz holds, those of Python objects, too; nothing in it is ever called."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+            chosen = {k: m for k, m in members.items() if k in set(names)}
+            total = sum(m.file_size for m in chosen.values())
+            if total > most_bytes:
+                raise FileError(f"{path}: declares {total:,} bytes, more than {most_bytes:,} allowed")
+            return {k: _member(archive.read(m), f"{path}: {k}") for k, m in chosen.items()}
+    except FileNotFoundError:
+        raise FileError(f"{path}: no such file") from None
+    except FileError:
+        raise
+    except Exception as error:  # a damaged archive can raise anything
+        raise FileError(f"{path}: cannot be read as plain arrays: {error or type(error).__name__}") from None
+
+
+def _member(data: bytes, where: str) -> NDArray[Any]:
+    """One array of an .npz: NumPy's own format, or, of objects, a header and a pickle."""
+    stream = io.BytesIO(data)
+    version = np.lib.format.read_magic(stream)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    if not reader(stream)[2].hasobject:
+        return np.asarray(np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
+    array = media.unpickle_arrays(stream.read(), where)
+    if not isinstance(array, np.ndarray):
+        raise FileError(f"{where}: a {type(array).__name__} where an array was expected")
+    return array
+
+
 _INDEX = ("image_paths", "intrinsics", "poses", "pair_infos", "overlap_matrix")
-
-
-def is_index(path: Path) -> bool:
-    """Whether this is MegaDepth's folder with scene_info/, or such a file."""
-    return bool(_scenes(path))
 
 
 def megadepth(
@@ -699,7 +400,7 @@ def megadepth(
     overlap: tuple[float, float] = (0.1, 1.0),
     most: int | None = None,
     points: bool = False,
-    pictures: FilePath | None = None,
+    images: FilePath | None = None,
     seed: int = 0,
 ) -> FlowDataset:
     """MegaDepth by its scene index: scene_info/*.npz beside Undistorted_SfM/, as D2-Net or LoFTR made it.
@@ -716,7 +417,7 @@ def megadepth(
     low, high = overlap
     if not 0 <= low < high:
         raise InputError(f"overlap: expected two shares, the least and the most, got {overlap}")
-    root = Path(pictures) if pictures is not None else _root(Path(path))
+    root = Path(images) if images is not None else _root(Path(path))
     items: list[FlowPair] = []
     for number, file in enumerate(files):
         scene = _Scene(file, root, points)
@@ -773,13 +474,12 @@ class _Scene:
     def pair(self, i: int, j: int) -> FlowPair:
         """Two pictures with their cameras, and with their common points where they were asked for."""
         (Ki, Ti), (Kj, Tj) = self._camera(i), self._camera(j)
-        relative = Tj @ np.linalg.inv(Ti)
+        moved = Tj @ np.linalg.inv(Ti)
         a, b = (self.root / within(str(self.held["image_paths"][k]), self.file) for k in (i, j))
-        R, t = relative[:3, :3], relative[:3, 3]
         return FlowPair(
             *(a, b, f"{a.stem} – {b.stem}", self.file.stem),
             points=(lambda: self._common(i, j)) if "points3D_id_to_2D" in self.held else None,
-            **between(Ki, Kj, R, t),
+            **relative(Ki, Kj, moved[:3, :3], moved[:3, 3]),
         )
 
     def _camera(self, k: int) -> tuple[Floats, Floats]:
@@ -806,77 +506,36 @@ class _Scene:
         return a, b
 
 
-def between(Ka: Floats, Kb: Floats, R: Floats, t: Floats) -> dict[str, Any]:
-    """The cameras of a pair and the fundamental matrix that follows from them, as FlowPair takes them."""
-    cameras = [torch.from_numpy(np.ascontiguousarray(m)) for m in (Ka, Kb, R, t)]
-    F = fundamental(*cameras).numpy() if float(np.linalg.norm(t)) > 0 else None
-    return {"F": F, "Ka": Ka, "Kb": Kb, "R": R, "t": t}
-
-
-Index: TypeAlias = NDArray[np.int64]
-
-MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV")
-"""The camera models that are read, in the order of their numbers; those with distortion only where it is 0."""
-_PARAMETERS = (3, 4, 4, 5, 8)
-SHORTEST = 1e-9
-"""A focal length below this many pixels, or anything of a camera beyond 1e9, belongs to none."""
-MOST_NAME = 4096
-"""A name of a picture that is longer than this many bytes is refused."""
 LEAST = 30
-"""Points that two pictures must share, unless asked otherwise."""
-
-
-@dataclass(frozen=True, eq=False)
-class Camera:
-    """Size (h, w) and intrinsics, pixel centres at integers."""
-
-    size: tuple[int, int]
-    K: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """A picture of the model: X_camera = R X_world + t; points (n, 2) in pixels and the ids (n,) of their 3-D ones."""
-
-    name: str
-    camera: int
-    R: Floats
-    t: Floats
-    points: Floats
-    ids: Index
+"""Points that two photos must share, unless asked otherwise."""
 
 
 def colmap(
-    path: FilePath,
-    *,
-    pictures: FilePath | None = None,
-    least: int = LEAST,
-    most: int | None = None,
-    seed: int = 0,
+    path: FilePath, *, images: FilePath | None = None, least: int = LEAST, most: int | None = None, seed: int = 0
 ) -> FlowDataset:
-    """A COLMAP model of undistorted pictures: pairs that share `least` 3-D points, with F, cameras and those points.
+    """A COLMAP model of undistorted photos: pairs that share `least` 3-D points, with F, cameras and those points.
 
-    `path` is the folder of cameras, images (.txt or .bin), or one that holds it as sparse/ or sparse/0; pictures lie in
-    `pictures`, or in images/ beside it. COLMAP has the centre of the first pixel at (½, ½): principal points and points
-    are moved by half a pixel. With `most`, so many pairs are drawn by `seed`. Cameras with distortion are refused:
-    colmap image_undistorter makes them pinholes.
+    `path` is the folder of cameras, images and points3D (.txt or .bin), or one that holds it as sparse/ or sparse/0;
+    photos lie in `images`, or in images/ beside it. With `most`, so many pairs are drawn by `seed`. Cameras with
+    distortion are refused: colmap image_undistorter makes them pinholes.
     """
     folder = _model(Path(path))
     if folder is None:
         raise FileError(f"{path}: no cameras and images (.txt or .bin) of COLMAP, there or in sparse/ or sparse/0")
-    cameras, views = cameras_of(folder), views_of(folder)
-    root = Path(pictures) if pictures is not None else _pictures(Path(path), folder)
-    pairs = shared(views, least)
+    survey, root = Survey.read(folder), Path(images) if images is not None else _beside(Path(path), folder)
+    pairs = survey.overlaps(least)
     if most is not None and len(pairs) > most:
         pairs = pairs[np.sort(np.random.default_rng(seed).choice(len(pairs), most, replace=False))]
     if not len(pairs):
-        raise FileError(f"{folder}: no two of {len(views)} pictures share {least} points; ask for fewer")
-    return FlowDataset(tuple(_pair(folder, root, cameras, views[i], views[j]) for i, j in pairs), _name(Path(path)))
+        raise FileError(f"{folder}: no two of {len(survey.photos)} photos share {least} points; ask for fewer")
+    items = [_colmap_pair(survey, folder, root, int(i), int(j)) for i, j in pairs]
+    return FlowDataset(tuple(items), Path(path).resolve().name)
 
 
-def is_model(path: Path) -> bool:
-    """Whether this is the folder of a COLMAP model."""
-    return _model(path) is not None
+def _colmap_pair(survey: Survey, folder: Path, root: Path, i: int, j: int) -> FlowPair:
+    a, b = (root / within(survey.photos[k].name, folder) for k in (i, j))
+    name = f"{a.stem} – {b.stem}"
+    return FlowPair(a, b, name, "colmap", points=lambda: survey.common(i, j)[1:], **survey.cameras(i, j))
 
 
 def _model(path: Path) -> Path | None:
@@ -884,201 +543,21 @@ def _model(path: Path) -> Path | None:
     return next((p for p in places if any((p / f"cameras.{s}").is_file() for s in ("bin", "txt"))), None)
 
 
-def _pictures(path: Path, folder: Path) -> Path:
+def _beside(path: Path, folder: Path) -> Path:
     places = [p / "images" for p in (path, folder, folder.parent, folder.parent.parent)]
-    found = next((p for p in places if p.is_dir()), None)
-    if found is None:
-        raise FileError(f"{folder}: no images/ beside it; say where its pictures are")
-    return found
+    root = next((p for p in places if p.is_dir()), None)
+    if root is None:
+        raise FileError(f"{folder}: no images/ beside it; say where its photos are")
+    return root
 
 
-def _name(path: Path) -> str:
-    return path.resolve().name
-
-
-def shared(views: list[View], least: int) -> Index:
-    """The pairs (n, 2) of views with at least so many 3-D points in common."""
-    if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
-        raise InputError(f"least: expected a whole number of points ≥ 1, got {least!r}")
-    _, columns = np.unique(np.concatenate([np.unique(v.ids) for v in views]), return_inverse=True)
-    rows = np.repeat(np.arange(len(views)), [len(np.unique(v.ids)) for v in views])
-    seen = csr_matrix((np.ones(len(rows), dtype=np.int64), (rows, columns)))
-    common = (seen @ seen.T).tocoo()
-    chosen = (common.row < common.col) & (common.data >= least)
-    pairs = np.stack([common.row[chosen], common.col[chosen]], axis=1).astype(np.int64)
-    return np.asarray(pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))])
-
-
-def _pair(folder: Path, root: Path, cameras: dict[int, Camera], one: View, two: View) -> FlowPair:
-    unknown = [v.name for v in (one, two) if v.camera not in cameras]
-    if unknown:
-        raise FileError(f"{folder}: {unknown[0]} has a camera that is not listed")
-    R = two.R @ one.R.T
-    a, b = (root / within(v.name, folder) for v in (one, two))
-    geometry = between(cameras[one.camera].K, cameras[two.camera].K, R, two.t - R @ one.t)
-    return FlowPair(a, b, f"{a.stem} – {b.stem}", "colmap", points=lambda: _common(one, two), **geometry)
-
-
-def _common(one: View, two: View) -> tuple[Floats, Floats]:
-    """Where two pictures see the same 3-D points; of one that is seen twice, the first place."""
-    _, first, second = np.intersect1d(one.ids, two.ids, return_indices=True)
-    return one.points[first], two.points[second]
-
-
-# ------------------------------------------------------------------------------------------------------------- cameras
-
-
-def cameras_of(folder: Path) -> dict[int, Camera]:
-    """The cameras of a model by their numbers."""
-    binary = folder / "cameras.bin"
-    rows = _binary_cameras(binary) if binary.is_file() else _text_cameras(folder / "cameras.txt")
-    return {number: _camera(folder, number, *row) for number, *row in rows}
-
-
-def _camera(folder: Path, number: int, model: str, width: int, height: int, p: list[float]) -> Camera:
-    if model not in MODELS:
-        raise FileError(
-            f"{folder}: camera {number} is {model}; undistort the pictures (colmap image_undistorter) first"
-        )
-    if len(p) != _PARAMETERS[MODELS.index(model)] or not np.isfinite(p).all():
-        raise FileError(f"{folder}: camera {number} has {len(p)} parameters that do not make a {model}")
-    single = model in ("SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL")
-    fx, fy, cx, cy, *bent = [p[0], *p] if single else p
-    if not (min(fx, fy) > SHORTEST and max(fx, fy, abs(cx), abs(cy)) < 1 / SHORTEST) or not min(width, height) >= 1:
-        raise FileError(f"{folder}: camera {number} has {len(p)} parameters that do not make a {model}")
-    if any(bent):
-        raise FileError(f"{folder}: camera {number} has distortion; undistort the pictures (colmap image_undistorter)")
-    return Camera((height, width), np.array([[fx, 0, cx - 0.5], [0, fy, cy - 0.5], [0, 0, 1.0]]))
-
-
-def _text_cameras(file: Path) -> Iterator[tuple[Any, ...]]:
-    """CAMERA_ID MODEL WIDTH HEIGHT PARAMS…"""
-    for number, line in _lines(file):
-        if not line:
-            continue
-        words = line.split()
-        try:
-            yield int(words[0]), words[1], int(words[2]), int(words[3]), [float(w) for w in words[4:]]
-        except (ValueError, IndexError):
-            raise FileError(f"{file}: line {number} is no camera: {line[:60]!r}") from None
-
-
-def _binary_cameras(file: Path) -> Iterator[tuple[Any, ...]]:
-    with BinaryFile(file) as reader:
-        for _ in range(reader.count(32)):
-            number, model, width, height = reader.take("<IiQQ")
-            if not 0 <= model < len(MODELS):
-                words = "undistort the pictures (colmap image_undistorter) first"
-                raise FileError(f"{file}: camera {number} is of model {model}; {words}")
-            yield number, MODELS[model], width, height, list(reader.take(f"<{_PARAMETERS[model]}d"))
-
-
-# --------------------------------------------------------------------------------------------------------------- views
-
-
-def views_of(folder: Path) -> list[View]:
-    """The pictures of a model, sorted by name."""
-    binary = folder / "images.bin"
-    found = _binary_views(binary) if binary.is_file() else _text_views(folder / "images.txt")
-    views = sorted(found, key=lambda v: v.name)
-    if not views:
-        raise FileError(f"{folder}: lists no picture")
-    return views
-
-
-def _view(file: Path, pose: list[float], camera: int, name: str, table: Floats) -> View:
-    """A quaternion w x y z, a translation, and rows x y id (−1 for no 3-D point)."""
-    if len(pose) != 7 or not np.isfinite(pose).all() or not 0 < np.linalg.norm(pose[:4]) < np.inf:
-        raise FileError(f"{file}: {name} has no pose")
-    known = (table[:, 2] >= 0) & (table[:, 2] < 2.0**63) & np.isfinite(table).all(axis=1)
-    points, ids = table[known, :2] - 0.5, table[known, 2].astype(np.int64)
-    return View(name, camera, rotation(np.array(pose[:4])), np.array(pose[4:7]), points, ids)
-
-
-def rotation(q: Floats) -> Floats:
-    """The rotation of a quaternion (w, x, y, z) of any length."""
-    w, x, y, z = q / np.linalg.norm(q)
-    return np.array(
-        [
-            [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-            [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-            [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-        ]
-    )
-
-
-def _text_views(file: Path) -> Iterator[View]:
-    """IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME, and on the next line X Y POINT3D_ID of each of its points."""
-    lines = _lines(file)
-    for number, line in lines:
-        if not line:
-            continue
-        words = line.split(maxsplit=9)
-        points = next(lines, (number, ""))[1]
-        try:
-            table = np.array(points.split(), dtype=np.float64).reshape(-1, 3)
-            yield _view(file, [float(w) for w in words[1:8]], int(words[8]), words[9], table)
-        except (ValueError, IndexError):
-            raise FileError(f"{file}: line {number} is no picture with its points: {line[:60]!r}") from None
-
-
-def _binary_views(file: Path) -> Iterator[View]:
-    row = np.dtype([("x", "<f8"), ("y", "<f8"), ("id", "<i8")])
-    with BinaryFile(file) as reader:
-        for _ in range(reader.count(73)):
-            _, *pose, camera = reader.take("<I7dI")
-            name = reader.name()
-            raw = np.frombuffer(reader.bytes(reader.count(row.itemsize) * row.itemsize), dtype=row)
-            table = np.stack([raw["x"], raw["y"], raw["id"].astype(np.float64)], axis=1)
-            yield _view(file, pose, camera, name, table)
-
-
-def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file with their numbers, without remarks; empty ones are kept."""
-    try:
-        with open(file, encoding="utf-8") as stream:
-            for number, line in enumerate(stream, 1):
-                if not line.startswith("#"):
-                    yield number, line.strip()
-    except FileNotFoundError:
-        raise FileError(f"{file}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{file}: cannot be read: {error}") from None
-
-
-class BinaryFile:
-    """A little-endian file that never gives more than it holds."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self.size = file, file.stat().st_size
-        self.stream: IO[bytes] = open(file, "rb")  # noqa: SIM115
-
-    def __enter__(self) -> BinaryFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stream.close()
-
-    def bytes(self, n: int) -> bytes:
-        if n > self.size - self.stream.tell():
-            raise FileError(f"{self.file}: ends before what it announces; it is truncated")
-        return self.stream.read(n)
-
-    def take(self, form: str) -> tuple[Any, ...]:
-        return struct.unpack(form, self.bytes(struct.calcsize(form)))
-
-    def count(self, least: int) -> int:
-        """A number of things of at least so many bytes each, which must fit into what is left."""
-        (n,) = self.take("<Q")
-        if n * least > self.size - self.stream.tell():
-            raise FileError(f"{self.file}: announces {n:,} entries, more than it can hold; it is damaged")
-        return int(n)
-
-    def name(self) -> str:
-        """Characters up to a zero."""
-        start = self.stream.tell()
-        letters, zero, _ = self.stream.read(MOST_NAME).partition(b"\0")
-        if not zero:
-            raise FileError(f"{self.file}: a name without an end; it is damaged")
-        self.stream.seek(start + len(letters) + 1)
-        return letters.decode("utf-8", "replace")
+LAYOUTS: dict[str, tuple[Callable[..., FlowDataset], Callable[[Path], bool]]] = {
+    "robotcar": (listed, lambda root: _list_in(root) is not None),
+    "megadepth": (megadepth, lambda root: bool(_scenes(root))),
+    "colmap": (colmap, lambda root: _model(root) is not None),
+    "kitti": (kitti, lambda root: _kitti_part(root) is not None),
+    "sintel": (sintel, lambda root: _sintel_part(root) is not None),
+    "hpatches": (hpatches, lambda root: bool(_sequences(root))),
+    "middlebury": (middlebury, lambda root: bool(_middlebury_scenes(root))),
+}
+"""The readers by name, each with the test by which "auto" tells it, in this order."""

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from likewise.pixels.geometry import (
+    Size,
     carried,
     compose,
     grid,

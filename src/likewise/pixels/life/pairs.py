@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from likewise import media
 from likewise.errors import InputError
-from likewise.pixels.geometry import grid, sample
+from likewise.pixels.geometry import grid, sample, shrink
 from likewise.pixels.warps import Warp, random_warp
 
 LUMA = (0.299, 0.587, 0.114)
@@ -131,7 +131,7 @@ class Photos:
     @classmethod
     def folder(cls, path: str | os.PathLike[str], *, shortest: int = 480) -> Photos:
         """Every photo of a folder whose shorter side has at least half of `shortest` pixels."""
-        found = [_shrunk(media.read_array(p, side=shortest), shortest) for p in media.images(Path(path))]
+        found = [shrink(media.read_array(p, side=shortest), shortest=shortest) for p in media.images(Path(path))]
         large = [x for x in found if min(x.shape[:2]) >= shortest // 2]
         if not large:
             raise InputError(f"photos: {path} holds no photo of {shortest // 2} px or more on its shorter side")
@@ -189,14 +189,6 @@ def _options(strength: float) -> dict[str, Any]:
         "shift": 0.1 * strength,
         "strength": 0.15 * strength,
     }
-
-
-def _shrunk(picture: UInt8[np.ndarray, "h w 3"], shortest: int) -> UInt8[np.ndarray, "h w 3"]:
-    share = shortest / min(picture.shape[:2])
-    if share >= 1:
-        return picture
-    size = tuple(max(1, round(share * n)) for n in picture.shape[1::-1])
-    return np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA))
 
 
 def _piece(

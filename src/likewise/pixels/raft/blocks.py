@@ -30,7 +30,8 @@ class InstanceNorm(nn.Module):
         rows = x.permute(0, 2, 3, 1).flatten(1, 2)
         variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
         scale = torch.rsqrt(variance + 1e-5)
-        return torch.addcmul(-mean * scale, rows, scale).unflatten(1, x.shape[2:]).permute(0, 3, 1, 2)
+        b, c, h, w = x.shape
+        return torch.addcmul(-mean * scale, rows, scale).view(b, h, w, c).permute(0, 3, 1, 2)
 
 
 def norm(kind: Norm, width: int) -> nn.Module:

@@ -13,7 +13,7 @@ The window is transposed, as in the original: the offset that varies slowest is 
 weights were trained so.
 """
 
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc,attr-defined"
 # The arguments of jitted functions are numba's to type.
 
 from __future__ import annotations

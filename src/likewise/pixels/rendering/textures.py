@@ -15,10 +15,10 @@ from typing import Any
 import cv2
 import numpy as np
 from jaxtyping import Float, Int, UInt8
-from scipy.spatial import KDTree
 
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.media import as_uint8, images, read_array
+from likewise.pixels.geometry import shrink
 
 HELD_OUT = (
     "skimage/data/astronaut.png",
@@ -125,15 +125,6 @@ def _three(photo: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.repeat(photo[:, :, None], 3, axis=2) if photo.ndim == 2 else photo
 
 
-def _shrunk(photo: np.ndarray[Any, Any], shortest: int) -> np.ndarray[Any, Any]:
-    """A photo with its shorter side at `shortest`, never enlarged."""
-    scale = shortest / min(photo.shape[:2])
-    if scale >= 1:
-        return photo
-    size = (max(round(photo.shape[1] * scale), 1), max(round(photo.shape[0] * scale), 1))
-    return np.ascontiguousarray(cv2.resize(photo, size, interpolation=cv2.INTER_AREA))
-
-
 # --------------------------------------------------------------------------------------------------- photos on disk
 
 
@@ -147,7 +138,7 @@ def folder(
     """
     photos, names = [], []
     for file in images(path):
-        photo = _shrunk(read_array(file, side=shortest), shortest)
+        photo = shrink(read_array(file, side=shortest), shortest=shortest)
         if min(photo.shape[:2]) >= least and detailed(photo) >= detail:
             photos.append(photo)
             names.append(str(file.relative_to(path)))
@@ -162,21 +153,16 @@ def detailed(photo: UInt8[np.ndarray, "h w 3"]) -> float:
 
     In grey levels, with the shorter side at 96 px. Most photos have 5 to 40, gradients and logos less than 4.
     """
-    small = cv2.cvtColor(_shrunk(photo, 96), cv2.COLOR_RGB2GRAY).astype(np.float32)
+    small = cv2.cvtColor(shrink(photo, shortest=96), cv2.COLOR_RGB2GRAY).astype(np.float32)
     steps = np.abs(np.diff(small, axis=0))[:, 1:] + np.abs(np.diff(small, axis=1))[1:]
     return float(np.median(cv2.resize(steps, (8, 8), interpolation=cv2.INTER_AREA)))
 
 
 @cache
-def bundled(shortest: int = SHORTEST) -> Textures:
+def held_out(shortest: int = SHORTEST) -> Textures:
     """The photos that the wheels of scikit-image and scikit-learn carry (HELD_OUT); nothing is downloaded."""
-    photos = tuple(_shrunk(_packaged(name), shortest) for name in HELD_OUT)
+    photos = tuple(shrink(_packaged(name), shortest=shortest) for name in HELD_OUT)
     return Textures(photos, HELD_OUT)
-
-
-def held_out() -> Textures:
-    """The textures of the held-out set: the same photos as `bundled`, which training never sees."""
-    return bundled()
 
 
 def _packaged(name: str) -> np.ndarray[Any, Any]:
@@ -189,7 +175,7 @@ def _packaged(name: str) -> np.ndarray[Any, Any]:
 
 
 def procedural(seed: int, n: int = 24, *, side: int = 256) -> Textures:
-    """n patterns of `side` px from a seed: noise of many scales, bricks, tiles, checks, marks like writing, in turn."""
+    """n patterns of `side` px from a seed: noise of many scales, bricks, and patches like signs, in turn."""
     if n < 1 or side < 16:
         raise InputError(f"procedural: expected n ≥ 1 and side ≥ 16, got n={n}, side={side}")
     photos, names = [], []
@@ -247,38 +233,6 @@ def _bricks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
     return _rough(rng, np.where(joint[..., None], mortar, brick * tone[..., None]), 0.2)
 
 
-def _tiles(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
-    """Cells around random seeds (flagstones), each of its own colour, with dark joints."""
-    n = int(rng.integers(20, 70))
-    distance, nearest = KDTree(rng.random((n, 2))).query(np.moveaxis(np.mgrid[:side, :side] / side, 0, -1), k=2)
-    joint = distance[..., 1] - distance[..., 0] < 0.015
-    tone = _colours(rng, 3)[rng.integers(0, 3, n)] * rng.uniform(0.7, 1.2, (n, 1))
-    return _rough(rng, np.where(joint[..., None], 0.1, tone[nearest[..., 0]]), 0.2)
-
-
-def _checks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
-    """A board of squares of a few colours in no order."""
-    n = int(rng.integers(6, 20))
-    board = rng.integers(0, 4, (n, n))
-    at = (np.arange(side) * n) // side
-    return _rough(rng, _colours(rng, 4)[board[at][:, at]], 0.25)
-
-
-def _marks(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
-    """Lines of strokes in words, like writing on a wall or a page."""
-    page, step = np.zeros((side, side)), int(rng.integers(side // 20, side // 7))
-    for line in range(step, side, step):
-        x = int(rng.integers(2, step))
-        while x < side - step:
-            if rng.random() < 0.8:
-                stroke = line + (rng.random((3, 2)) - 0.5) * step * np.array([0.6, 0.6]) + np.array([x - line, 0])
-                cv2.polylines(
-                    page, [np.rint(stroke).astype(np.int32)], bool(rng.random() < 0.3), 1.0, max(step // 8, 1)
-                )
-            x += int(step * rng.uniform(0.35, 0.7))
-    return _rough(rng, _blend(rng, page), 0.25)
-
-
 def _patches(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
     """Rectangles and discs over each other: posters, windows, signs."""
     page = _rough(rng, np.tile(_colours(rng, 1), (side, side, 1)), 0.3)
@@ -294,8 +248,5 @@ def _patches(rng: np.random.Generator, side: int) -> np.ndarray[Any, Any]:
 PATTERNS: tuple[tuple[str, Callable[[np.random.Generator, int], np.ndarray[Any, Any]]], ...] = (
     ("noise", _noise),
     ("bricks", _bricks),
-    ("tiles", _tiles),
-    ("checks", _checks),
-    ("marks", _marks),
     ("patches", _patches),
 )
