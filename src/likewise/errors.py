@@ -5,7 +5,7 @@ LikewiseError
 │   ├── ShapeError                      an array has the wrong shape
 │   └── ConfigError                     an option is unknown or out of its bounds
 ├── FileError (also an OSError)         a file is missing, damaged, hostile or of another kind
-├── ShardError (engine.shards)          some shards of a job failed: which, why; the finished ones are kept
+├── ShardError                          some shards of a job failed: which, why; the finished ones are kept
 ├── BudgetError                         a sampler would need more Jacobians than it was allowed
 ├── RequestError                        the studio refuses a request: an HTTP status and a sentence
 ├── NotFittedError                      an estimator was asked before it was fitted (scikit-learn's, too)
@@ -18,6 +18,8 @@ UserWarning
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class LikewiseError(Exception):
@@ -38,6 +40,14 @@ class ConfigError(InputError):
 
 class FileError(LikewiseError, OSError):
     """A file is missing, damaged, hostile or of another kind than it says."""
+
+
+class ShardError(LikewiseError):
+    """Some shards of a job failed. `failures` says why, by shard number; what is finished stays finished."""
+
+    def __init__(self, message: str, failures: Mapping[int, str]) -> None:
+        super().__init__(message)
+        self.failures = dict(failures)
 
 
 class RequestError(LikewiseError):

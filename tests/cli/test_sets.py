@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from likewise.cli.sources import Reader
 from likewise.errors import InputError
 from likewise.sets import data
 from likewise.sets.data import thumbnails
+from likewise.store.job import Job
 from likewise.types import Signature
 from worlds import layouts as worlds
 from worlds.command import Ran
@@ -316,41 +316,30 @@ def test_a_finished_matrix_is_looked_up_and_another_is_refused(run, vectors: Pat
 KILLED = """
 import os, sys
 from likewise.cli import main
-from likewise.engine import checkpoint
-write, count = checkpoint.write, 0
-def counted(path, *rest):
+from likewise.store.job import Job
+write, count = Job._write, 0
+def counted(self, name, data):
     global count
-    write(path, *rest)
-    count += "shard-" in str(path)
+    write(self, name, data)
+    count += isinstance(name, int)
     if count == 3:
         os.kill(os.getpid(), 9)
-checkpoint.write = counted
+Job._write = counted
 main(sys.argv[1:])
 """
 
 
-def test_a_killed_matrix_goes_on_where_it_was(run, vectors: Path) -> None:
+def test_a_killed_matrix_resumes(run, vectors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["sets", "distances", str(vectors), "--out", "D.npy", "--block", "6"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)
     assert killed.returncode == -9
     assert not Path("D.npy").exists()
-    shards = sorted(Path("D.parts/blocks").glob("shard-*.safetensors"))
-    assert len(shards) == 3
-    kept = {s.name: s.stat().st_mtime_ns for s in shards}
-    seen: dict[str, int] = {}
-    from likewise.sets import matrix
-
-    assemble = matrix._assemble
-
-    def watched(store: Any, *rest: Any) -> Any:
-        seen.update({s.name: s.stat().st_mtime_ns for s in Path("D.parts/blocks").glob("shard-*.safetensors")})
-        return assemble(store, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matrix, "_assemble", watched)
-        assert run(*words[1:]).code == 0
-    assert len(seen) == 10
-    assert {name: seen[name] for name in kept} == kept
+    job = Job.open("D.parts")
+    assert (len(job), len(job.missing())) == (10, 7)
+    written, write = [], Job._write
+    monkeypatch.setattr(Job, "_write", lambda self, name, data: written.append(name) or write(self, name, data))
+    assert run(*words[1:]).code == 0
+    assert written == list(range(3, 10))
     np.testing.assert_allclose(np.load("D.npy"), lw.sets.distances(data.read_sets(vectors).signatures), rtol=1e-9)
     assert not Path("D.parts").exists()
 

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import io
 import json
+import sqlite3
 import struct
 import warnings
 import zipfile
@@ -226,6 +227,26 @@ def sealed(data: bytes, rng: Rng) -> bytes:
     with contextlib.suppress(Exception):
         return checkpoint.encode(arrays, new)
     return bytewise(data, rng)
+
+
+def job(data: bytes, rng: Rng) -> bytes:
+    """The record of a job, sound as a database: what it says of itself edited, or one of its shards."""
+    database = sqlite3.connect(":memory:")
+    try:
+        database.deserialize(data)
+        shards = dict(database.execute("SELECT name, data FROM shards").fetchall())
+        if rng.random() < 0.5 or not shards:
+            said = json.loads(database.execute("SELECT json FROM about").fetchone()[0])
+            database.execute("UPDATE about SET json = ?", (to_json(edited(said, rng)).decode(),))
+        else:
+            name = pick(rng, list(shards))
+            database.execute("UPDATE shards SET data = ? WHERE name = ?", (sealed(shards[name], rng), name))
+        database.commit()
+        return database.serialize()
+    except (sqlite3.Error, UnicodeError):
+        return bytewise(data, rng)
+    finally:
+        database.close()
 
 
 def _other_arrays(arrays: dict[str, Any], rng: Rng) -> dict[str, Any]:

@@ -81,10 +81,10 @@ def index(folder: Path) -> None:
 
 def bank(folder: Path) -> None:
     from likewise.distributions import Bank
-    from likewise.store.job import ShardStore
+    from likewise.store.job import Job
 
-    store = ShardStore.open(folder / "bank")
-    repr(store), store.verify(), store.key
+    job = Job.open(folder / "bank")
+    repr(job), job.verify(), job.identity, job.finished()
     found = Bank.open(folder / "bank")
     repr(found), found.log_weights(0.5), found.ess(0.5), found.sample(3, 0.5, seed=0)
 
@@ -97,7 +97,7 @@ def run(folder: Path) -> None:
 
 
 def matrix(folder: Path) -> None:
-    from likewise.sets.matrix import DistanceMatrix
+    from likewise.sets.distance_matrix import DistanceMatrix
 
     found = DistanceMatrix.open(folder / "m")
     repr(found), found.shape, found.gamma, len(found), found[0], np.asarray(found).sum()
@@ -244,7 +244,7 @@ def _arrays(path: Path) -> None:
 MATRIX = {"m/*.npy": (forms.npy,), "m/*.json": (as_json,)}
 SCENES = {"m/scene_info/*.npz": (*NPZ, *PICKLES)}
 CARS = {"cars_annos.mat": MATLAB}
-BANK = {"bank/*.safetensors": (forms.sealed,), "bank/manifest.json": (as_json,)}
+BANK = {"bank/job.sqlite": (*ANY, forms.job)}
 
 READERS: tuple[Reader, ...] = (
     Reader("png", seeds.png, each(picture), {"*": (bytewise, forms.png, forms.png)}),

@@ -21,7 +21,7 @@ from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import embedding
 from likewise.images.embedding import embed_folder
 from likewise.store import checkpoint
-from likewise.store import job as shards
+from likewise.store.job import Job
 from worlds.galleries import DIM, Patches, album, paint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -134,7 +134,7 @@ def test_pictures_or_a_model_that_changed_meanwhile_begin_anew(
     changed = Patches(digest="d2")
     embed_folder(photos, out, changed, chunk=5)
     assert len(changed.seen) == 36
-    assert "beginning anew" in caplog.text
+    assert "its inputs have changed" in caplog.text
     interrupted(photos, out)
     paint(photos / "kind0" / "p0.png", 999)
     model = Patches()
@@ -204,8 +204,9 @@ def test_wrong_arguments_are_named_before_anything_is_done(photos: Path, tmp_pat
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileError, match="no picture in this folder"):
         embed_folder(tmp_path / "empty", tmp_path / "rows.npz", Patches())
-    shards.run(lambda i: {"x": np.ones(1)}, 1, tmp_path / "taken.npz.parts", progress=False)
-    with pytest.raises(InputError, match="parts of something else"):
+    with Job.begin(tmp_path / "taken.npz.parts", {"what": "something else"}):
+        pass
+    with pytest.raises(InputError, match="made by another job"):
         embed_folder(photos, tmp_path / "taken.npz", Patches())
     assert not list(tmp_path.glob("*.npz"))
 

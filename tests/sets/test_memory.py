@@ -16,10 +16,11 @@ import pytest
 from likewise import cli
 from likewise.errors import InputError
 from likewise.sets import data
+from likewise.sets.learning import fit_identity
 from likewise.sets.lmnn import WassersteinLMNN
-from likewise.sets.memory import Parts, fit_key
 from likewise.store import checkpoint
 from likewise.store import run as runs
+from likewise.store.job import Job
 from likewise.types import Signature
 
 OPTIONS = {"max_iter": 4, "rounds": 2, "rule": "auto", "multilevel": False}
@@ -71,56 +72,32 @@ def test_iterations_are_told_while_they_happen(world, solver):
 
 
 @pytest.mark.parametrize("after", [1, 9, 24, 26])
-def test_a_stopped_fit_goes_on_to_the_same_bytes(world, whole, tmp_path, after):
+def test_a_stopped_fit_resumes_to_the_same_bytes(world, whole, tmp_path, after):
     expected, records = whole
-    parts = Parts(tmp_path, "key")
-    with pytest.raises(Stopped):
-        WassersteinLMNN(**OPTIONS).fit(*world, watch=stop_after(after), remember=parts)
-    again, rest = Parts(tmp_path, "key"), []
-    model = WassersteinLMNN(**OPTIONS).fit(*world, watch=rest.append, remember=again)
-    assert len(again.found) == min(after // 4 - (after % 4 == 0), 6)
-    assert len(rest) == len(records) - 4 * len(again.found)
+    with pytest.raises(Stopped), Job.begin(tmp_path, {}) as job:
+        WassersteinLMNN(**OPTIONS).fit(*world, watch=stop_after(after), remember=job.keep)
+    rest = []
+    with Job.begin(tmp_path, {}) as job:
+        model = WassersteinLMNN(**OPTIONS).fit(*world, watch=rest.append, remember=job.keep)
+    assert len(job.resumed) == min(after // 4 - (after % 4 == 0), 6)
+    assert len(rest) == len(records) - 4 * len(job.resumed)
     assert model.M0_.tobytes() == expected.M0_.tobytes()
     assert (model.rho_, model.rule_, model.start_) == (expected.rho_, expected.rule_, expected.start_)
     assert [r["objective"] for r in model.history_] == [r["objective"] for r in expected.history_]
+    with Job.begin(tmp_path, {}) as job:  # a finished one is only read
+        again = WassersteinLMNN(**OPTIONS).fit(*world, watch=stop_after(1), remember=job.keep)
+    assert again.M0_.tobytes() == expected.M0_.tobytes()
 
 
-def test_a_finished_fit_is_only_read(world, whole, tmp_path):
-    parts = Parts(tmp_path, "key")
-    WassersteinLMNN(**OPTIONS).fit(*world, remember=parts)
-    model = WassersteinLMNN(**OPTIONS).fit(*world, watch=stop_after(1), remember=Parts(tmp_path, "key"))
-    assert model.M0_.tobytes() == whole[0].M0_.tobytes()
-
-
-def test_a_damaged_part_is_made_again(tmp_path):
-    made = []
-
-    def make():
-        made.append(1)
-        return {"a": np.arange(3.0)}, {"n": 1}
-
-    Parts(tmp_path, "k")("part", make)
-    file = next(tmp_path.rglob("part.safetensors"))
-    file.write_bytes(file.read_bytes()[:-3])
-    arrays, said = Parts(tmp_path, "k")("part", make)
-    assert arrays["a"].tolist() == [0, 1, 2]
-    assert said == {"n": 1}
-    assert len(made) == 2
-    assert checkpoint.read(file)[1] == {"n": 1}
-    Parts(tmp_path, "another")("part", make)
-    assert len(made) == 3
-
-
-def test_the_key_is_of_all_that_decides(world):
+def test_the_identity_is_of_all_that_decides(world):
     X, y = world
     options = WassersteinLMNN().get_params()
-    key = fit_key(X, y, options)
-    assert fit_key(X, y, {**options, "n_jobs": 7, "verbose": True}) == key
+    own = fit_identity(X, y, options)
+    assert fit_identity(X, y, {**options, "n_jobs": 7, "verbose": True}) == own
     moved = [Signature(X[0].points + 1e-12, X[0].weights), *X[1:]]
     levels = [Signature(s.points, s.weights, level="t") for s in X]
-    others = [fit_key(moved, y, options), fit_key(X, y[::-1], options), fit_key(X, y, {**options, "mu": 0.4})]
-    others.append(fit_key(levels, y, options))
-    assert len({key, *others}) == 5
+    others = [(moved, y, options), (X, y[::-1], options), (X, y, {**options, "mu": 0.4}), (levels, y, options)]
+    assert own not in [fit_identity(*other) for other in others]
 
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +134,7 @@ def test_the_command_goes_on_after_a_stop(file, monkeypatch, capsys):
     monkeypatch.setattr(runs.Run, "log", broken)
     assert fit(file, *WORDS) == 2
     assert len(lines()) == 10  # it grew while it learned
-    assert sorted(p.stem for p in Path("model.run/parts").rglob("*.safetensors")) == ["choice-0", "choice-1"]
+    assert sorted(Job.open("model.run/parts").finished()) == ["choice-0", "choice-1"]
     monkeypatch.setattr(runs.Run, "log", log)
     assert fit(file, *WORDS) == 0
     assert len(lines()) == len(expected) + 2  # two trials of the fold that was cut short

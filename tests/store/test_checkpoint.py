@@ -247,7 +247,7 @@ def test_dtypes_that_cannot_be_held(tmp_path: Path) -> None:
     data = bytearray(GOOD)
     at = data.index(b'"F64"')
     data[at : at + 5] = b'"C64"'
-    with pytest.raises(lw.FileError, match="unknown dtype C64"):
+    with pytest.raises(lw.FileError, match=r"dtype|damaged"):
         checkpoint.decode(bytes(data), "x")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 from likewise.distributions import Generator, Normal, harvest
 from likewise.errors import FileError, InputError, RequestError
 from likewise.store import checkpoint
-from likewise.store import job as shards
+from likewise.store.job import FILE, Job, locked
 from likewise.store.run import Run
 from likewise.studio.app import Given
 from likewise.studio.runs import RunsTab, below
@@ -129,15 +130,16 @@ def test_a_harvest_is_a_run_too(runs: RunsTab, tmp_path: Path) -> None:
     assert (found["kind"], found["state"], found["step"], found["steps"]) == ("distributions harvest", "finished", 3, 3)
     lines = runs.read({"id": found["id"], "since": 1})["lines"]
     assert [line["latents"] for line in lines] == [8, 12]
-    next(iter((tmp_path / "bank").glob("shard-*2.safetensors"))).unlink()
+    with sqlite3.connect(tmp_path / "bank" / FILE) as database:
+        database.execute("DELETE FROM shards WHERE name = 2")
+    database.close()
     assert runs.list()[0]["state"] == "stopped"  # a shard is missing, and nobody works on it
     assert runs.cancel({"id": found["id"]}) == {"state": "stopped"}
-    lock = tmp_path / "bank" / ".lock"
-    lock.write_text("7 another-machine\n")
+    (tmp_path / "bank" / "process.json").write_text('{"pid": 7, "host": "another-machine"}')
     assert runs.list()[0]["state"] == "running"  # the last was written just now, elsewhere
     with pytest.raises(InputError, match="not on this machine"):
         runs.cancel({"id": found["id"]})
-    with shards.locked(tmp_path / "bank"):
+    with locked(tmp_path / "bank"):
         assert runs.list()[0]["state"] == "running"
         with pytest.raises(InputError, match="not on this machine"):
             runs.cancel({"id": found["id"]})  # by this very process
@@ -154,7 +156,7 @@ HARVEST = (
 def test_cancel_interrupts_a_harvest(runs: RunsTab, tmp_path: Path) -> None:
     bank, until = tmp_path / "bank", time.monotonic() + 60
     with subprocess.Popen([sys.executable, "-c", HARVEST, str(bank)], stderr=subprocess.DEVNULL) as child:
-        while len(list(bank.glob("shard-*.safetensors"))) < 2 and time.monotonic() < until:
+        while time.monotonic() < until and not ((bank / FILE).exists() and len(Job.open(bank).finished()) >= 2):
             time.sleep(0.1)
         key = runs.list()[0]["id"]
         assert runs.read({"id": key, "since": 0})["state"] == "running"

@@ -132,9 +132,9 @@ def harvest(
     .safetensors), an ONNX network, or a checkpoint of likewise. An interrupted harvest is gone on with.
     """
     from likewise.distributions.bank import harvest
-    from likewise.store import job as shards
+    from likewise.store.job import check_executor
 
-    shards.check_executor(executor, n_jobs)
+    check_executor(executor, n_jobs)
     check_writable(Path(out).parent)
     source = generator_at(generator, family, given["space"])
     bank = harvest(

@@ -20,8 +20,8 @@ from likewise.train.options import add_options, option
 if TYPE_CHECKING:
     from likewise.sets.compare import SetComparison
     from likewise.sets.data import SetCollection
+    from likewise.sets.distance_matrix import DistanceMatrix
     from likewise.sets.lmnn import WassersteinLMNN
-    from likewise.sets.matrix import DistanceMatrix
     from likewise.types import Signature
 
 
@@ -189,10 +189,10 @@ def distances(
     PATH is class/object/pictures, object/pictures, a folder of videos, or an .npz of many sets. The .json beside the
     matrix names its rows. Finished blocks are kept in a folder OUT.parts until the matrix is whole.
     """
-    from likewise.store import job as shards
+    from likewise.store.job import check_executor
 
     target = _matrix_file(out)
-    shards.check_executor(executor, n_jobs)
+    check_executor(executor, n_jobs)
     model = model_at(metric)
     named = check_level(model, level)
     reader = reader_of(given, model)
@@ -234,7 +234,7 @@ def _settings(given: dict[str, Any], model: WassersteinLMNN | None, level: Any) 
 
 def _solved(points: list[Signature], parts: Path, target: Path, settings: dict[str, Any]) -> DistanceMatrix:
     """The matrix in the folder of its parts; one that is finished already is only looked up, another is refused."""
-    from likewise.sets.matrix import distance_matrix
+    from likewise.sets.distance_matrix import distance_matrix
 
     put_back = settings["resume"] and not parts.exists() and _put_back(target, parts)
     try:

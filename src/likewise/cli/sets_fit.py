@@ -111,16 +111,17 @@ def _learned(
 ) -> tuple[WassersteinLMNN, float]:
     """The fitted pipeline, and how long learning took; each step is logged in the run and told to who watches."""
     from likewise.sets import WassersteinLMNN
-    from likewise.sets.memory import Parts, fit_key
+    from likewise.sets.learning import fit_identity
+    from likewise.store.job import Job
 
     model = WassersteinLMNN(**{name: given[name] for name in LEARNING}, seed=given["seed"], n_components=pca or None)
-    parts = Parts(run.path / PARTS, fit_key(found.signatures, labels, model.get_params()))
+    identity = fit_identity(found.signatures, labels, model.get_params())
     began = time.perf_counter()
-    with _told(run) as watch:
-        model.fit(found.signatures, labels, watch=watch, remember=parts)
+    with _told(run) as watch, Job.begin(run.path / PARTS, identity, on_change="restart") as job:
+        model.fit(found.signatures, labels, watch=watch, remember=job.keep)
     seconds = time.perf_counter() - began
-    if parts.found:
-        remark(f"went on after {', '.join(parts.found)}")
+    if job.resumed:
+        remark(f"resumed after {', '.join(job.resumed)}")
     if found.described:
         model.source_ = {"features": reader.features, "k": reader.k, "every": reader.every, "seed": reader.seed}
     return model, seconds

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,12 +13,22 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import ArrayLike, NDArray
 
-from likewise.distributions import harvesting, polarity
+from likewise.distributions import polarity
 from likewise.distributions.generator import Generator
+from likewise.distributions.harvesting import (
+    About,
+    explain_generators,
+    fill,
+    merge,
+    prepare,
+    read,
+    read_reference,
+    write,
+)
 from likewise.distributions.latents import Latent
 from likewise.distributions.polarity import LEAST_ESS, Scheme, Target, in_turn, resample
 from likewise.errors import DegeneracyWarning, InputError, ShapeError
-from likewise.store import job as shards
+from likewise.store.job import check_executor
 
 Box = tuple[ArrayLike, ArrayLike]
 """(low, high): numbers, or one a coordinate."""
@@ -42,48 +51,22 @@ def harvest(
 ) -> Bank:
     """Draw n latents and take the top k singular values of the generator's Jacobian at each [Polarity Algorithm 1].
 
-    k: by default min(30, latent size). out: a folder of shards, which is gone on with after any interruption and
+    k: by default min(30, latent size). out: a folder of shards, which is resumed after any interruption and
     extended where n is larger than it was; None keeps the bank in memory. `executor` and `n_jobs` are those of
-    `likewise.store.job.run`; the bytes are the same with any of them. `method` is that of `spectrum`.
+    `likewise.store.job.Job.run`; the bytes are the same with any of them. `method` is that of `spectrum`.
     """
     folder = None if out is None else Path(out)
-    shards.check_executor(executor, n_jobs)
-    work = harvesting.prepared(generator, n, k, seed, method, shard_size, folder if resume else None)
+    check_executor(executor, n_jobs)
+    work = prepare(generator, n, k, seed, method, shard_size, folder if resume else None)
     how = {"executor": executor, "n_jobs": n_jobs, "progress": progress}
     if folder is not None:
-        harvesting.fill(folder, work, n, resume=resume, **how)
+        fill(folder, work, n, resume=resume, **how)
         return Bank.open(folder).first(n)
     with tempfile.TemporaryDirectory(prefix="likewise-bank-") as scratch:
-        harvesting.fill(Path(scratch) / "bank", work, n, resume=False, **how)
+        fill(Path(scratch) / "bank", work, n, resume=False, **how)
         bank = Bank.open(Path(scratch) / "bank")
     bank.path = None
     return bank
-
-
-@dataclass(frozen=True)
-class About:
-    """Where a bank comes from. `parts` are (seed, first shard, number of shards, shard size)."""
-
-    generator: str | None
-    name: str
-    space: str
-    latent: Mapping[str, Any] | None
-    bounded: bool
-    labels: int | None
-    method: str
-    parts: tuple[tuple[int, int, int, int], ...] = ()
-
-    @classmethod
-    def read(cls, key: Mapping[str, Any]) -> About:
-        """What a manifest says."""
-        fields = {field.name: key[field.name] for field in dataclasses.fields(cls)}
-        fields["parts"] = tuple(tuple(map(int, part)) for part in key["parts"])
-        return cls(**fields)
-
-    @property
-    def shards(self) -> set[tuple[int, int]]:
-        """(seed, shard) of every shard: what two banks must not share, whatever the size of their shards."""
-        return {(seed, i) for seed, first, count, _ in self.parts for i in range(first, first + count)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -340,7 +323,7 @@ class Bank:
         """An InputError unless the bank was harvested from this very generator, in this very space."""
         if self.about.generator is not None and self.about.generator != generator.digest:
             where = "the bank" if self.path is None else f"{self.path.name}/"
-            said = harvesting.another(where, self.about.generator, generator.digest)
+            said = explain_generators(where, self.about.generator, generator.digest)
             raise InputError(f"{said}; harvest again or pass its own generator")
         if self.dim != generator.dim:
             raise InputError(f"generator: expected latents of size {self.dim} as in the bank, got {generator.dim}")
@@ -365,15 +348,13 @@ class Bank:
     @classmethod
     def open(cls, path: str | Path) -> Bank:
         """The bank in a folder; a shard that is missing or damaged is named, with the way to harvest it again."""
-        from likewise.distributions import storage
-
-        return storage.read(Path(path))
+        columns, about = read(Path(path))
+        return cls(**columns, about=about, path=Path(path))
 
     def save(self, path: str | Path) -> None:
         """Write the bank to a folder that `open` reads; one that holds another bank is refused."""
-        from likewise.distributions import storage
-
-        storage.write(self, Path(path))
+        names = ("latents", "log_sigma", "rank", "labels", "log_density")
+        write(Path(path), {name: getattr(self, name) for name in names}, self.about)
 
     @classmethod
     def merge(cls, banks: Sequence[Bank]) -> Bank:
@@ -381,9 +362,13 @@ class Bank:
 
         Machines that share no disk harvest with a seed each. The order in which banks are given does not matter.
         """
-        from likewise.distributions import storage
-
-        return storage.merged(list(banks))
+        for i, bank in enumerate(banks):
+            if not isinstance(bank, Bank):
+                raise InputError(f"banks[{i}]: expected a Bank, got {type(bank).__name__}")
+        if not banks:
+            raise InputError("banks: expected at least one bank, got none")
+        columns, about = merge(banks)
+        return cls(**columns, about=about)
 
     @classmethod
     def from_reference_npz(cls, path: str | Path, *, latent: Latent | None = None, log: bool = False) -> Bank:
@@ -393,6 +378,5 @@ class Bank:
         density that the latents were drawn from, is not in the file; target="uniform" needs it. Nothing in the file
         says which generator it belongs to, so `check` compares the size of the latents only.
         """
-        from likewise.distributions import storage
-
-        return storage.reference(path, latent, log=log)
+        columns, about = read_reference(path, latent, log=log)
+        return cls(**columns, about=about)

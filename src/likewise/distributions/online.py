@@ -19,7 +19,7 @@ from scipy.special import expit, logsumexp
 from likewise.distributions import polarity
 from likewise.distributions.bank import Bank
 from likewise.distributions.generator import Generator
-from likewise.distributions.harvesting import measured
+from likewise.distributions.harvesting import measure
 from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
 from likewise.distributions.polarity import LEAST_ESS, resample
 from likewise.errors import BudgetError, DegeneracyWarning, InputError
@@ -167,7 +167,7 @@ class _Problem:
         self.jacobians += int(inside.sum())
         s = self.sampler
         labels = None if self.label is None else np.full(int(inside.sum()), self.label)
-        values = measured(s.generator, z[inside], labels, s.k, s.bank.about.method)
+        values = measure(s.generator, z[inside], labels, s.k, s.bank.about.method)
         out[inside] = self._tilt(values.log_sigma.sum(1))
         return out
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +24,9 @@ from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import data
 from likewise.images.model import Embedder, Skipped, default
 from likewise.store import checkpoint
-from likewise.store import job as shards
+from likewise.store import job as jobs
 from likewise.store import run as runs
+from likewise.store.job import Job
 
 if TYPE_CHECKING:
     from jaxtyping import Float32, Int8
@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from likewise.images.data import Picture
 
 WHAT = "embedding of a folder"
+MODEL = "model.safetensors"
 CHUNK = 512
 """Pictures between two moments at which work is safe on disk."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,27 +66,32 @@ def embed_folder(
 ) -> Embedded:
     """Embed every picture below a folder and write the rows to `out`, an .npz or .npy file.
 
-    Pictures are taken in natural order. `executor` and `n_jobs` are those of `likewise.store.job.run`: with them
+    Pictures are taken in natural order. `executor` and `n_jobs` are those of `likewise.store.job.Job.run`: with them
     the model goes to the workers as a file, and `out` must lie where they can write. One process uses all cores.
     """
     target, embedder = _target(out), default() if model is None else model
-    shards.check_executor(executor, n_jobs)
+    jobs.check_executor(executor, n_jobs)
     found, odd = listing(folder)
     if not found:
         raise FileError(f"{folder}: no picture in this folder" + (f"; {len(odd)} only have the name" if odd else ""))
     items = [[str(p.relative_to(folder)) for p in found[i : i + chunk]] for i in range(0, len(found), chunk)]
+    name, digest = model_name(embedder), digest_of(embedder)
+    identity = {"what": WHAT, "model": name, "digest": digest, "files": _stamp(found), "chunk": chunk}
     parts = target.with_name(target.name + ".parts")
-    work = _work(Path(folder), embedder, parts, alone=executor is None and n_jobs == 1)
-    key = {"what": WHAT, "model": model_name(embedder), "digest": digest_of(embedder), "files": _stamp(found)}
-    resume = resume and _same_job(parts, key)
-    with runs.progress(len(found), "embedding", show=progress and work.alone) as advance:
-        work.advance = advance
-        store = shards.run(
-            work, items, parts, executor=executor, n_jobs=n_jobs, resume=resume, progress=progress, key=key
-        )
-    whole = _joined(store, items, odd, model_name(embedder))
-    write_rows(whole, target)
-    _clear(parts)
+    alone = executor is None and n_jobs == 1
+    with (
+        Job.begin(parts, identity, resume=resume, on_change="restart") as job,
+        runs.progress(len(found), "embedding", show=progress and alone) as advance,
+    ):
+        work = _Work(str(Path(folder).absolute()), embedder, digest, advance)
+        if not alone:  # the model goes to the workers as a file, not with every part
+            checkpoint.save(embedder, parts / MODEL)  # type: ignore[arg-type]
+            work = _Work(work.folder, str((parts / MODEL).absolute()), digest)
+        job.run(work, items, executor=executor, n_jobs=n_jobs, progress=progress and not alone)
+        whole = _join(job, items, odd, name)
+        write_rows(whole, target)
+        (parts / MODEL).unlink(missing_ok=True)
+        jobs.remove(parts)
     return whole
 
 
@@ -183,26 +187,13 @@ class _Work:
     folder: str
     model: Embeds | str
     digest: str
-    alone: bool
-    advance: Callable[[], None] | None = None
+    advance: Callable[[], None] = lambda: None
 
     def __call__(self, names: list[str]) -> Mapping[str, Any]:
         model = _loaded(self.model, self.digest) if isinstance(self.model, str) else self.model
-        paths = [Path(self.folder, n) for n in names]
-        rows, kept, skipped = embed_files(model, paths, self.advance or (lambda: None))
+        rows, kept, skipped = embed_files(model, [Path(self.folder, n) for n in names], self.advance)
         reasons = json.dumps([[s.index, s.reason] for s in skipped]).encode()
         return {"rows": rows, "kept": np.asarray(kept, np.int64), "skipped": np.frombuffer(reasons, np.uint8)}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "advance": None}
-
-
-def _work(folder: Path, model: Embeds, parts: Path, *, alone: bool) -> _Work:
-    digest = digest_of(model)
-    if alone:
-        return _Work(str(folder), model, digest, True)
-    checkpoint.save(model, parts / "model.safetensors")  # type: ignore[arg-type]
-    return _Work(str(folder.absolute()), str((parts / "model.safetensors").absolute()), digest, False)
 
 
 @functools.lru_cache(maxsize=1)
@@ -246,21 +237,9 @@ def _stamp(paths: Sequence[Path]) -> str:
     return found.hexdigest()
 
 
-def _same_job(parts: Path, key: Mapping[str, str]) -> bool:
-    """Whether what lies in the folder of parts is this job's; another job's is told and begun anew."""
-    if not (parts / "manifest.json").exists():
-        return True
-    said = shards.ShardStore.open(parts).key
-    if said.get("what") != WHAT:
-        raise InputError(f"out: {parts} holds the parts of something else; choose another name")
-    if said != key:
-        log.warning("%s: the pictures or the model have changed since; beginning anew", parts)
-    return bool(said == key)
-
-
-def _joined(store: shards.ShardStore, items: Sequence[Sequence[str]], odd: Sequence[Skipped], model: str) -> Embedded:
+def _join(job: Job, items: Sequence[Sequence[str]], odd: Sequence[Skipped], model: str) -> Embedded:
     rows, names, skipped, start = [], list[str](), list[Skipped](), 0
-    for arrays, item in zip(store, items, strict=True):
+    for arrays, item in zip(job, items, strict=True):
         rows.append(arrays["rows"])
         names += [item[i] for i in arrays["kept"]]
         skipped += [Skipped(start + i, item[i], why) for i, why in json.loads(arrays["skipped"].tobytes())]
@@ -290,12 +269,3 @@ def _target(out: str | os.PathLike[str]) -> Path:
     if path.suffix not in (".npz", ".npy"):
         raise InputError(f"out: expected a name that ends in .npz or .npy, got {os.fspath(out)!r}")
     return path
-
-
-def _clear(parts: Path) -> None:
-    """Remove the parts, and nothing that is not one."""
-    for pattern in ("shard-*.safetensors", "manifest.json", "model.safetensors", ".lock"):
-        for file in parts.glob(pattern):
-            file.unlink(missing_ok=True)
-    if parts.exists() and not any(parts.iterdir()):
-        parts.rmdir()

@@ -7,17 +7,19 @@ it there. For sets of one point, Σ is the covariance within classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from likewise import numeric
+from likewise import __version__, numeric
 from likewise.sets import objective as ml
 from likewise.sets import transport
 from likewise.sets.transport.solvers import Index, Pack
-from likewise.types import Array
+from likewise.store import checkpoint
+from likewise.types import Array, Signature
 
 STARTS = ("whitened", "identity")
 """Where learning may start; the first stays unless the second is clearly better."""
@@ -42,6 +44,23 @@ def unwatched(record: ml.Record) -> None:
 def without_memo(name: str, make: Callable[[], Kept]) -> Kept:
     """Make it anew each time."""
     return make()
+
+
+NO_MATTER = ("n_jobs", "verbose", "n_neighbors")
+"""Options that leave what is learned as it is."""
+
+
+def fit_identity(sets: Sequence[Signature], labels: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """All that decides what a fit learns, as the identity of a job that keeps its parts: `fit(remember=job.keep)`."""
+    packed = transport.pack(sets)
+    arrays = {"points": packed.points, "weights": packed.weights, "offsets": packed.offsets}
+    return {
+        "what": "fit of WassersteinLMNN",
+        "sets": hashlib.sha256(checkpoint.encode(arrays, {"levels": [str(s.level) for s in sets]})).hexdigest(),
+        "labels": [str(label) for label in np.asarray(labels).tolist()],
+        "options": {k: v for k, v in options.items() if k not in NO_MATTER},
+        "likewise": __version__,
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from likewise import inputs, numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
 from likewise.sets import objective as ml
-from likewise.sets import reading, stored, transport
+from likewise.sets import reading, transport
 from likewise.sets.compare import Gamma, SetComparison, compare
 from likewise.sets.learning import (
     STARTS,
@@ -312,11 +312,11 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         }
         if self.axes_ is not None:
             arrays["axes"] = self.axes_
-        classes = [stored.written(reading.plain(c), "y") for c in self.classes_]
+        classes = [_label_to_json(reading.plain(c), "y") for c in self.classes_]
         header = {
             "options": self.get_params(),
             "classes": {"dtype": self.classes_.dtype.str, "values": classes},
-            "levels": [stored.written(t, "levels") for t in self.levels_],
+            "levels": [_label_to_json(t, "levels") for t in self.levels_],
             "scale": self.scale_,
             "gamma": self.gamma_,
             "rho": list(self.rho_),
@@ -331,28 +331,28 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> WassersteinLMNN:
         """The model that `state` described; what does not fit together is an InputError."""
         model = build(cls, header["options"])
-        model.classes_ = stored.read_classes(header["classes"])
-        model.levels_ = [stored.unwritten(t) for t in header["levels"]]
-        model.scale_, model.gamma_ = (stored.positive(header[k], k) for k in ("scale", "gamma"))
+        model.classes_ = _read_classes(header["classes"])
+        model.levels_ = [_label_from_json(t) for t in header["levels"]]
+        model.scale_, model.gamma_ = (_positive(header[k], k) for k in ("scale", "gamma"))
         model.rho_ = (float(header["rho"][0]), float(header["rho"][1]))
-        model.rule_ = stored.one_of(header["rule"], RULES, "rule")
-        model.start_ = stored.one_of(header.get("start", "identity"), STARTS, "start")
+        model.rule_ = _one_of(header["rule"], RULES, "rule")
+        model.start_ = _one_of(header.get("start", "identity"), STARTS, "start")
         model.history_, model.n_iter_ = list(header["history"]), max(1, len(header["history"]))
         model.M0_ = numeric.psd(arrays["M0"], where="M0")
         d = len(model.M0_)
-        model.axes_ = stored.axes(arrays["axes"], d) if "axes" in arrays else None
+        model.axes_ = _read_axes(arrays["axes"], d) if "axes" in arrays else None
         model.n_features_in_ = d if model.axes_ is None else len(model.axes_)
-        model.source_ = stored.source(header["source"])
-        model.frame_ = stored.frame(arrays.get("frame", np.eye(d) / model.scale_), d)
+        model.source_ = _read_source(header["source"])
+        model.frame_ = _read_frame(arrays.get("frame", np.eye(d) / model.scale_), d)
         parts = [numeric.psd(M, dim=d, where="Mt") for M in arrays["Mt"]]
         if len(parts) not in (0, len(model.levels_)):
             raise ShapeError(f"Mt: expected {len(model.levels_)} matrices, one a level, got {len(parts)}")
         model.Mt_ = dict(zip(model.levels_, parts, strict=False))
-        model._raw = stored.read_pack(arrays, d)
+        model._raw = _read_pack(arrays, d)
         n = len(model._raw)
-        model._codes = stored.indices(arrays["codes"], (n,), len(model.classes_), "codes")
-        model._level = stored.indices(arrays["level"], (n,), len(model.levels_), "level")
-        model._targets = stored.indices(arrays["targets"], (len(arrays["targets"]), 2), n, "targets")
+        model._codes = _read_indices(arrays["codes"], (n,), len(model.classes_), "codes")
+        model._level = _read_indices(arrays["level"], (n,), len(model.levels_), "level")
+        model._targets = _read_indices(arrays["targets"], (len(arrays["targets"]), 2), n, "targets")
         return model
 
     # ── what comes in ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -398,3 +398,98 @@ def principal_axes(sets: Sequence[Signature], most: int) -> Array:
     _, spread, rows = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
     rank = max(1, int((spread > 1e-10 * max(float(spread[0]), 1e-300)).sum()))
     return np.ascontiguousarray(rows[: min(most, rank)].T)
+
+
+# ── what a stranger's file says ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _label_to_json(value: Any, where: str) -> Any:
+    """A label as JSON: text, a number, a truth value; a tuple as {"tuple": […]}."""
+    if isinstance(value, tuple):
+        return {"tuple": [_label_to_json(v, where) for v in value]}
+    if isinstance(value, str | int | float | bool):
+        return value
+    raise InputError(f"{where}: a label of type {type(value).__name__} cannot be saved; use text or numbers as labels")
+
+
+def _label_from_json(value: Any) -> Hashable:
+    """The label that `_label_to_json` wrote."""
+    if isinstance(value, dict):
+        return tuple(_label_from_json(v) for v in value["tuple"])
+    plain: Hashable = value
+    return plain
+
+
+def _read_classes(said: dict[str, Any]) -> Any:
+    """The classes in their own dtype."""
+    kind = np.dtype(str(said["dtype"]))
+    if kind.kind not in "biufUO":
+        raise InputError(f"classes: expected numbers or text, got dtype {kind}")
+    out = np.empty(len(said["values"]), dtype=kind)
+    out[:] = [_label_from_json(v) for v in said["values"]]
+    return out
+
+
+def _positive(value: Any, where: str) -> float:
+    """A finite number above 0."""
+    number = float(value)
+    if not (np.isfinite(number) and number > 0):
+        raise InputError(f"{where}: expected a number > 0, got {value!r}")
+    return number
+
+
+def _one_of(value: Any, known: tuple[str, ...], where: str) -> str:
+    """One of the words known."""
+    if value not in known:
+        raise InputError(f"{where}: expected one of {', '.join(known)}, got {value!r}")
+    return str(value)
+
+
+def _read_frame(array: Any, dim: int) -> Array:
+    """An invertible matrix (d, d)."""
+    A = np.asarray(array, dtype=np.float64)
+    if A.shape != (dim, dim) or not np.isfinite(A).all():
+        raise ShapeError(f"frame: expected finite numbers ({dim}, {dim}), got shape {A.shape}")
+    if not np.linalg.cond(A) < 1e12:
+        raise InputError("frame: the matrix is not invertible")
+    return A
+
+
+def _read_source(said: Any) -> dict[str, Any]:
+    """How sets were made of images: words and whole numbers by name."""
+    if not isinstance(said, dict) or not all(isinstance(v, str | int | None) for v in said.values()):
+        raise InputError(f"source: expected words and whole numbers by name, got {said!r}")
+    return dict(said)
+
+
+def _read_axes(array: Any, dim: int) -> Array:
+    """Axes (features, d), finite numbers."""
+    A = np.asarray(array, dtype=np.float64)
+    if A.ndim != 2 or A.shape[1] != dim or len(A) < dim or not np.isfinite(A).all():
+        raise ShapeError(f"axes: expected finite numbers (features, {dim}), got shape {A.shape}")
+    return A
+
+
+def _read_pack(arrays: dict[str, Any], dim: int) -> Pack:
+    """The training sets, if their parts fit together."""
+    points, weights = (np.ascontiguousarray(arrays[k], dtype=np.float64) for k in ("points", "weights"))
+    offsets = np.ascontiguousarray(arrays["offsets"], dtype=np.int64)
+    fits = points.ndim == 2 and points.shape[1] == dim and weights.shape == (len(points),)
+    if not fits or offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(points):
+        raise ShapeError("points, weights and offsets do not fit together")
+    if (np.diff(offsets) < 1).any() or not (weights > 0).all() or not np.isfinite(points).all():
+        raise InputError("the stored sets are damaged: an empty set, a weight ≤ 0 or a point that is not finite")
+    sums = np.add.reduceat(weights, offsets[:-1])
+    if np.abs(sums - 1).max() > 1e-6:
+        raise InputError("the stored sets are damaged: the weights of a set do not sum to 1")
+    return Pack(points, weights, offsets)
+
+
+def _read_indices(array: Any, shape: tuple[int, ...], below: int, where: str) -> Index:
+    """Integers of a shape, from 0 to below − 1."""
+    indices = np.asarray(array)
+    if indices.shape != shape or indices.dtype.kind not in "iu":
+        raise ShapeError(f"{where}: expected integers of shape {shape}, got {indices.dtype} of shape {indices.shape}")
+    if indices.size and (indices.min() < 0 or indices.max() >= below):
+        raise InputError(f"{where}: expected 0 to {below - 1}, got {indices.min()} to {indices.max()}")
+    return indices.astype(np.int64)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
+import safetensors.numpy
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
-from likewise import media
+from likewise import __version__, media
 from likewise.errors import FileError, InputError, LikewiseError
 
 JSON = Any
@@ -28,20 +31,6 @@ FORMAT = 1
 MOST_HEADER = 16 * 2**20
 """The longest header, in bytes, that is read."""
 
-_DTYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "|i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "|u1",
-    "BOOL": "|b1",
-}
 _CLASSES: dict[str, str] = {
     "images.Embedder": "likewise.images.model:Embedder",
     "pixels.Aligner": "likewise.pixels.aligner:Aligner",
@@ -73,7 +62,36 @@ def register(name: str, home: str) -> None:
 
 
 def save(model: Storable, path: str | Path) -> None:
-    """Write a model to one file; nothing is left half-written."""
+    """Write a model to one file; nothing is left half-written.
+
+    Parameters
+    ----------
+    model : Storable
+        A fitted `sets.WassersteinLMNN`, an `images.Embedder`, a `pixels.Aligner` or `pixels.RAFT`,
+        or an object of a class that was registered with `likewise.store.checkpoint.register`.
+    path : str or Path
+        The file, by custom with the suffix .safetensors; folders above it are made, an older file is replaced.
+
+    Raises
+    ------
+    InputError
+        The class is not registered, or an array of the model has NaN or infinity in it.
+    FileError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import tempfile
+    >>> import numpy as np
+    >>> X, y = np.array([[0.0, 0], [0, 1], [4, 0], [4, 1]]), ["a", "a", "b", "b"]
+    >>> model = lw.sets.WassersteinLMNN(k_targets=1, k_impostors=1, max_iter=2, rounds=1).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lw.save(model, f"{folder}/metric.safetensors")
+    ...     again = lw.load(f"{folder}/metric.safetensors")
+    >>> bool((again.predict(X) == model.predict(X)).all())
+    True
+    """
     media.write_bytes(path, pack(model))
 
 
@@ -87,23 +105,47 @@ def pack(model: Storable) -> bytes:
     bad = _not_finite(arrays, type(model))
     if bad is not None:
         raise InputError(f"model: array {bad!r} of {name} contains NaN or infinity; it is not fit to be saved")
-    from likewise import __version__
-
-    whole = {"format": FORMAT, "likewise": __version__, "class": name, "header": header}
-    return encode(arrays, whole)
+    return encode(arrays, {"format": FORMAT, "likewise": __version__, "class": name, "header": header})
 
 
 def load(path: str | Path) -> Any:
-    """The model in a file that `save` wrote. A damaged, foreign or hostile file is a FileError."""
-    return _made(*read(path), path)
+    """Read a model from a file that `save` wrote.
+
+    The file may be a stranger's: it is safetensors, so nothing in it is run, and only classes that this program knows
+    are made from it.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    object
+        A model equal to the one saved.
+
+    Raises
+    ------
+    FileError
+        The file is missing, damaged, hostile, of another program or of a newer format.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.load("nowhere.safetensors")
+    Traceback (most recent call last):
+        ...
+    likewise.errors.FileError: nowhere.safetensors does not exist
+    """
+    return _restore(*read(path), path)
 
 
 def unpack(data: bytes, where: str | Path) -> Any:
     """The model in the bytes that `pack` gave; what is wrong with them is a FileError that starts with `where`."""
-    return _made(*decode(data, where), where)
+    return _restore(*decode(data, where), where)
 
 
-def _made(arrays: Arrays, whole: dict[str, JSON], path: str | Path) -> Any:
+def _restore(arrays: Arrays, whole: dict[str, JSON], path: str | Path) -> Any:
     cls = _class(whole, path)
     bad = _not_finite(arrays, cls)
     if bad is not None:
@@ -116,8 +158,6 @@ def _made(arrays: Arrays, whole: dict[str, JSON], path: str | Path) -> Any:
 
 def encode(arrays: Mapping[str, Any], header: Mapping[str, JSON]) -> bytes:
     """Arrays and a JSON header as safetensors bytes: equal contents, equal bytes."""
-    import safetensors.numpy
-
     plain = {name: _plain(name, arrays[name]) for name in sorted(arrays)}
     text = canonical(header, "header")
     # One metadata entry only: safetensors writes several in no fixed order.
@@ -134,28 +174,34 @@ def write(path: str | Path, arrays: Mapping[str, Any], header: Mapping[str, JSON
 
 def decode(data: bytes, where: str | Path) -> tuple[Arrays, dict[str, JSON]]:
     """Arrays and header from safetensors bytes; anything wrong with them is a FileError that starts with `where`."""
-    safetensors: Any = importlib.import_module("safetensors")
-
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         raise FileError(f"{where} is truncated, or not a safetensors file")
     if length > MOST_HEADER:
         raise FileError(f"{where} has a header of {length} bytes; at most {MOST_HEADER} are read")
     try:
-        raw = safetensors.deserialize(data)
+        # An array must be ours to write to: what `load` gives goes on being trained.
+        arrays = {name: np.require(array, requirements="W") for name, array in _tensors(data, where).items()}
         note = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["likewise"])
         header, checksum = note["header"], note["sha256"]
         text = canonical(header, "header")
     except (KeyError, TypeError):
         raise FileError(f"{where} was not written by likewise") from None
-    except (safetensors.SafetensorError, ValueError, RecursionError, OverflowError, MemoryError) as error:
+    except (SafetensorError, ValueError, RecursionError, OverflowError, MemoryError) as error:
         raise FileError(f"{where} is damaged: {_line(error)}") from None
     if not isinstance(header, dict):
         raise FileError(f"{where} was not written by likewise")
-    arrays = {name: _array(name, view, where) for name, view in raw}
     if _checksum(arrays, text) != checksum:
         raise FileError(f"{where} is damaged: its contents do not match its checksum")
     return arrays, header
+
+
+def _tensors(data: bytes, where: str | Path) -> Arrays:
+    try:
+        arrays: Arrays = safetensors.numpy.load(data)
+    except KeyError as error:
+        raise FileError(f"{where}: an array has the unknown dtype {error}") from None
+    return arrays
 
 
 def read(path: str | Path) -> tuple[Arrays, dict[str, JSON]]:
@@ -188,20 +234,9 @@ def _scalar(value: Any) -> Any:
 def _plain(name: str, value: Any) -> NDArray[Any]:
     """A little-endian, contiguous array of a kind that safetensors holds."""
     array = np.asarray(value)
-    kind = array.dtype.newbyteorder("<") if array.dtype.byteorder == ">" else array.dtype
-    if kind.newbyteorder("<").str not in _DTYPES.values():
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise InputError(f"array {name!r}: expected whole or floating numbers or booleans, got dtype {array.dtype}")
-    return np.asarray(array, dtype=kind, order="C")
-
-
-def _array(name: str, view: Mapping[str, Any], where: str | Path) -> NDArray[Any]:
-    if view["dtype"] not in _DTYPES:
-        raise FileError(f"{where}: array {name!r} has the unknown dtype {view['dtype']}")
-    try:
-        array = np.frombuffer(view["data"], dtype=_DTYPES[view["dtype"]]).reshape(view["shape"])
-        return array if array.flags.writeable else array.copy()
-    except (ValueError, MemoryError) as error:
-        raise FileError(f"{where}: array {name!r} is damaged: {_line(error)}") from None
+    return np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
 
 
 def _checksum(arrays: Mapping[str, NDArray[Any]], text: str) -> str:
@@ -250,14 +285,11 @@ def _class(whole: Mapping[str, JSON], path: str | Path) -> Any:
         raise FileError(f"{path} holds a {str(whole['class'])[:60]!r}, which is not registered; known are: {known}")
     module, _, attributes = home.partition(":")
     try:
-        found: Any = importlib.import_module(module)
-        for attribute in attributes.split("."):
-            found = getattr(found, attribute)
+        return operator.attrgetter(attributes)(importlib.import_module(module))
     except LikewiseError:
         raise
     except (ImportError, AttributeError) as error:
         raise FileError(f"{path} holds a {whole['class']}, but {home} cannot be imported: {_line(error)}") from error
-    return found
 
 
 def _line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The run directory: what was asked, with which versions and seed, and what was measured on the way.
+"""The run directory of a training: what was asked, with which versions and seed, and what was measured on the way.
 
 run/
   config.json     the configuration, as given
@@ -23,18 +23,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
 from likewise import media
 from likewise.errors import FileError, InputError
+from likewise.store.checkpoint import canonical
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """How numbers that JSON lacks are written in metrics.jsonl."""
 
 
 class Run:
-    """A run directory: `Run.create` makes one or goes on with one, `Run.open` reads one."""
+    """A run directory: `Run.create` makes one or resumes one, `Run.open` reads one."""
 
     def __init__(self, path: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
         self.path, self.config, self.about = path, config, about
@@ -49,23 +54,11 @@ class Run:
         command: str | None = None,
         resume: bool = False,
     ) -> Run:
-        """Begin a run in `out`; with resume=True, go on with the one that is there if its configuration is the same."""
+        """Begin a run in `out`; with resume=True, resume the one that is there if its configuration is the same."""
         path = Path(out)
-        plain = _plain(config)
+        plain: dict[str, Any] = json.loads(canonical(dict(config), "config"))
         if (path / "config.json").exists():
-            if not resume:
-                raise InputError(
-                    f"out: {path} holds a run already; use another folder, or resume=True to go on with it"
-                )
-            run = cls.open(path)
-            difference = differing(run.config, plain)
-            if difference:
-                raise InputError(f"out: {path} is a run with another configuration ({difference}); use another folder")
-            if _first() and run.state == "running" and (pid := _worker(path)) != os.getpid():
-                raise InputError(f"out: process {pid} is at work on {path}; wait for it, or interrupt it")
-            _drop_torn_line(path / "metrics.jsonl")
-            _sign(path)
-            return run
+            return cls._resume(path, plain, resume)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -76,14 +69,28 @@ class Run:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": versions(),
         }
-        _write_json(path / "run.json", about)
-        _write_json(path / "config.json", plain)
-        _sign(path)
+        write_json(path / "run.json", about)
+        write_json(path / "config.json", plain)
+        sign(path)
         return cls(path, plain, about)
 
     @classmethod
+    def _resume(cls, path: Path, config: dict[str, Any], resume: bool) -> Run:
+        if not resume:
+            raise InputError(f"out: {path} holds a run already; use another folder, or resume=True to resume it")
+        run = cls.open(path)
+        difference = differing(run.config, config)
+        if difference:
+            raise InputError(f"out: {path} is a run with another configuration ({difference}); use another folder")
+        if _is_first() and run.state == "running" and (pid := worker(path)) != os.getpid():
+            raise InputError(f"out: process {pid} is at work on {path}; wait for it, or interrupt it")
+        _drop_torn_line(path / "metrics.jsonl")
+        sign(path)
+        return run
+
+    @classmethod
     def open(cls, out: str | Path) -> Run:
-        """The run in `out`, to be read or gone on with."""
+        """The run in `out`, to be read or resumed."""
         path = Path(out)
         return cls(path, read_json(path / "config.json"), read_json(path / "run.json"))
 
@@ -108,46 +115,56 @@ class Run:
         """Every line that was logged; a torn last line is left out."""
         file = self.path / "metrics.jsonl"
         lines = file.read_bytes().split(b"\n") if file.exists() else [b""]
-        return [_parse(line, f"{file}, line {number}") for number, line in enumerate(lines[:-1], 1)]
+        return [_with_words(parse_json(line, f"{file}, line {number}")) for number, line in enumerate(lines[:-1], 1)]
 
     def finish(self, **figures: Any) -> None:
         """Write the final figures: the run came to its end."""
-        _write_json(self.path / "result.json", {name: _figure(name, value) for name, value in figures.items()})
+        write_json(self.path / "result.json", {name: _figure(name, value) for name, value in figures.items()})
 
     @property
     def result(self) -> dict[str, Any] | None:
         """The final figures, or None while the run is not finished."""
         file = self.path / "result.json"
-        return _words(read_json(file)) if file.exists() else None
+        return _with_words(read_json(file)) if file.exists() else None
 
     @property
     def state(self) -> Literal["finished", "running", "stopped"]:
         """finished: it came to its end; running: its process is alive, on this machine; stopped: neither."""
         if (self.path / "result.json").exists():
             return "finished"
-        return "stopped" if _worker(self.path) is None else "running"
+        return "stopped" if worker(self.path) is None else "running"
 
     def interrupt(self) -> bool:
         """Interrupt the process that works on the run, as Ctrl-C does; whether there was one on this machine.
 
         A process that only has the number of the one that began the run is left alone.
         """
-        return interrupt(_worker(self.path))
+        return interrupt(worker(self.path))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {'finished' if (self.path / 'result.json').exists() else 'not finished'})"
 
 
-def _sign(path: Path) -> None:
-    """Say that this process works on a run; of the processes of torchrun, the first does."""
-    if _first():
+# ── which process works on a folder ───────────────────────────────────────────────────────────────────────────────
+
+
+def sign(folder: Path) -> None:
+    """Say that this process works on a folder; of the processes of torchrun, the first does."""
+    if _is_first():
         pid = os.getpid()
-        _write_json(path / "process.json", {"pid": pid, "host": platform.node(), "began": _began(pid)})
+        write_json(folder / "process.json", {"pid": pid, "host": platform.node(), "began": _began(pid)})
 
 
-def _first() -> bool:
-    """Whether this is the only process, or the first of torchrun's."""
-    return os.environ.get("RANK", "0") == "0"
+def worker(folder: str | Path) -> int | None:
+    """The number of the process that works on a folder, if it is alive on this machine and still the same one."""
+    try:
+        said = read_json(Path(folder) / "process.json")
+    except FileError:
+        return None
+    pid, began = said.get("pid"), said.get("began")
+    if isinstance(pid, bool) or not isinstance(pid, int) or pid <= 1 or not isinstance(began, str):
+        return None
+    return pid if said.get("host") == platform.node() and began == _began(pid) else None
 
 
 def interrupt(pid: int | None) -> bool:
@@ -159,32 +176,24 @@ def interrupt(pid: int | None) -> bool:
     if pid is None or pid == os.getpid():
         return False
     try:
-        os.kill(pid, signal.SIGTERM if _deaf(pid) else signal.SIGINT)
+        os.kill(pid, signal.SIGTERM if _ignores_interrupts(pid) else signal.SIGINT)
     except OSError:  # it has just ended, or it is somebody else's
         return False
     return True
 
 
-def _deaf(pid: int) -> bool:
-    """Whether a process ignores Ctrl-C, where the system tells."""
+def _is_first() -> bool:
+    """Whether this is the only process, or the first of torchrun's."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _ignores_interrupts(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
     ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)", status, re.MULTILINE)
     return ignored is not None and bool(int(ignored[1], 16) >> (signal.SIGINT - 1) & 1)
-
-
-def _worker(path: Path) -> int | None:
-    """The number of the process that works on a run, if it is alive on this machine and still the same one."""
-    try:
-        said = read_json(path / "process.json")
-    except FileError:
-        return None
-    pid, began = said.get("pid"), said.get("began")
-    if isinstance(pid, bool) or not isinstance(pid, int) or pid <= 1 or not isinstance(began, str):
-        return None
-    return pid if said.get("host") == platform.node() and began == _began(pid) else None
 
 
 def _began(pid: int) -> str | None:
@@ -201,21 +210,22 @@ def _began(pid: int) -> str | None:
 def _began_by_ps(pid: int) -> str | None:
     """The same where there is no /proc."""
     try:
-        told = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=5)
+        said = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.SubprocessError):
         return None
-    return told.stdout.strip() or None
+    return said.stdout.strip() or None
+
+
+# ── versions, progress, JSON ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def versions() -> dict[str, str]:
     """What decides a result besides its inputs: Python, platform and the packages that compute; imports none."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
+    known = {"python": platform.python_version(), "platform": f"{sys.platform}-{platform.machine()}"}
     for package in ("likewise", "numpy", "scipy", "numba", "torch"):
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            known[package] = version(package)
+    return known
 
 
 @contextlib.contextmanager
@@ -224,24 +234,7 @@ def progress(total: int, what: str, *, show: bool = True, done: int = 0) -> Iter
     if not (show and sys.stderr.isatty()):
         yield lambda: None
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=total, completed=done)
         yield lambda: bar.advance(task)
@@ -249,38 +242,37 @@ def progress(total: int, what: str, *, show: bool = True, done: int = 0) -> Iter
 
 def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Where two JSON objects differ, for a message: "gamma 0.05 ≠ 0.1, tol 1e-06 ≠ 1e-05"; empty if nowhere."""
-    none = "nothing"
-    pairs = [
-        (k, old.get(k, none), new.get(k, none)) for k in sorted({*old, *new}) if old.get(k, none) != new.get(k, none)
-    ]
-    shown = [f"{k} {_short(a)} ≠ {_short(b)}" for k, a, b in pairs[:3]]
-    return ", ".join(shown) + (f" and {len(pairs) - 3} more" if len(pairs) > 3 else "")
+    pairs = [(k, old.get(k, "nothing"), new.get(k, "nothing")) for k in sorted({*old, *new})]
+    others = [f"{k} {_shorten(a)} ≠ {_shorten(b)}" for k, a, b in pairs if a != b]
+    return ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or a FileError that says what is wrong with it."""
     try:
-        value = json.loads(path.read_bytes())
+        return parse_json(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise FileError(f"{path} does not exist") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileError(f"{path} is damaged: {error}") from None
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def parse_json(data: bytes | str, where: str) -> dict[str, Any]:
+    """A JSON object from a stranger's bytes; `where` begins the FileError."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{where} is damaged: {error}") from None
     if not isinstance(value, dict):
-        raise FileError(f"{path} is damaged: expected a JSON object, got {type(value).__name__}")
+        raise FileError(f"{where} is damaged: expected a JSON object, got {type(value).__name__}")
     return value
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON object to a file, atomically."""
     media.write_text(path, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration as JSON gives it back, so that a resumed run compares like with like."""
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(config), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"config is not JSON: {error}") from None
-    return plain
 
 
 def _figure(name: str, value: Any) -> Any:
@@ -298,31 +290,18 @@ def _figure(name: str, value: Any) -> Any:
     return number
 
 
-def _words(line: dict[str, Any]) -> dict[str, Any]:
+def _with_words(line: dict[str, Any]) -> dict[str, Any]:
     """The figures, with the numbers that JSON lacks put back."""
     return {k: _WORDS.get(v, v) if isinstance(v, str) else v for k, v in line.items()}
 
 
-def _parse(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{where} is damaged: {error}") from None
-    if not isinstance(value, dict):
-        raise FileError(f"{where} is damaged: expected a JSON object")
-    return _words(value)
-
-
 def _drop_torn_line(file: Path) -> None:
     """Cut what follows the last newline, so that the next line does not grow onto a torn one."""
-    if not file.exists():
-        return
-    data = file.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        os.truncate(file, whole)
+    if file.exists():
+        data = file.read_bytes()
+        os.truncate(file, data.rfind(b"\n") + 1)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 24 else text[:12] + "…"

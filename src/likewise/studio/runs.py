@@ -17,9 +17,9 @@ from typing import Any
 
 from likewise import media, samples
 from likewise.errors import InputError, LikewiseError
-from likewise.store import job as shards
-from likewise.store.job import ShardStore
-from likewise.store.run import Run, interrupt
+from likewise.store import job as jobs
+from likewise.store.job import Job
+from likewise.store.run import Run, interrupt, read_json, worker
 from likewise.studio.requests import Fields, not_found, text, whole
 from likewise.studio.uploads import ImageStore, new_id
 
@@ -96,34 +96,29 @@ class Harvest(Directory):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        store = ShardStore.open(path)
-        if store.key.get("what") != "bank":
+        self.job = Job.open(path)
+        self.key, self.steps = self.job.identity, len(self.job)
+        if self.key.get("what") != "bank":
             raise InputError(f"{path}: not a bank")
-        self.key, self.steps = store.key, len(store)
         self.config = {k: v for k, v in self.key.items() if isinstance(v, str | int | float | bool)}
 
     def _shards(self) -> list[float]:
         """When each shard was written."""
-        return sorted(_time(file) for file in self.path.glob("shard-*.safetensors"))
+        return [at for at, _ in self.job.finished().values()]
 
     @property
     def state(self) -> str:
         """finished when every shard is there, running while they come."""
-        if len(self._shards()) >= self.steps:
+        if not self.job.missing():
             return "finished"
-        return "running" if self._holder() is not None or self._elsewhere() else "stopped"
-
-    def _holder(self) -> int | None:
-        """The process of this machine that harvests; more of a bank that was extended is in folders of its own."""
-        folders = (self.path, *self.path.glob("more-*"))
-        return next((pid for folder in folders if (pid := shards.holder(folder)) is not None), None)
+        return "running" if worker(self.path) is not None or self._elsewhere() else "stopped"
 
     def _elsewhere(self) -> bool:
         """Whether a process of another machine wrote to it a moment ago."""
         try:
-            host = (self.path / ".lock").read_text(errors="replace").split()[-1]
-        except (OSError, IndexError):
-            return time.time() - self.updated() < QUIET
+            host = read_json(self.path / "process.json").get("host")
+        except LikewiseError:
+            return False
         return host != socket.gethostname() and time.time() - self.updated() < QUIET
 
     def lines(self, since: int) -> list[dict[str, Any]]:
@@ -141,7 +136,7 @@ class Harvest(Directory):
 
     def interrupt(self) -> bool:
         """Interrupt the process that harvests, if it is on this machine; every finished shard stays."""
-        return interrupt(self._holder())
+        return interrupt(worker(self.path))
 
 
 class RunsTab:
@@ -278,7 +273,7 @@ SAMPLE = (
 
 def below(root: Path, depth: int = DEPTH) -> Iterator[Path]:
     """The run directories at and below a folder; what is inside one is passed over."""
-    if (root / "run.json").is_file() or (root / "manifest.json").is_file():
+    if (root / "run.json").is_file() or (root / jobs.FILE).is_file():
         yield root
         return
     if depth == 0:
