@@ -19,6 +19,7 @@ from likewise.distributions.data import load
 from likewise.distributions.generator import SPACES
 from likewise.errors import InputError
 from likewise.inputs import GENERATORS, Input, classify
+from likewise.search.verify import evidence_from
 from likewise.sets.data import describe
 from likewise.types import Comparison
 
@@ -201,7 +202,7 @@ def _pixels(a: Input, b: Input, why: str, options: dict[str, Any]) -> AutoCompar
     own = pixels.compare(one, two, model=model)
     flows = (own.flow, own.back)
     matches = pixels.match(one, two, flows=flows, flow_size=getattr(model, "work", None), **given)
-    pair = search.pair(one, two)
+    pair = search.pair(one, two, evidence=evidence_from(matches, own.home, one.pixels, two.pixels))
     return AutoComparison(own.distance, "pixels", why, own, images.compare(one, two), matches, pair)
 
 

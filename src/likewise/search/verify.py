@@ -293,6 +293,23 @@ def weigh(matches: Any, cycle_consistency: float, sizes: Any, images: tuple[Phot
     return Evidence(matches, model.kind, matrix, model.inliers, cycle_consistency, sizes, "", images)
 
 
+def evidence_from(matches: Any, cycle_consistency: float, a: Photo, b: Photo) -> Evidence:
+    """The evidence of matches that are known at the images' own size, as if they had been found at 640 px.
+
+    The verdict was fitted on images of that size: a tolerance of 4 px means something else on a photo of 6000.
+    """
+    images = comparable(a), comparable(b)
+    sizes = _size(images[0]), _size(images[1])
+    if min(int(np.ptp(image)) for image in images) <= BLANK:
+        return _no_geometry("one of the images is blank", sizes, images)
+    points = (
+        (side + 0.5) * np.array([new[1] / old[1], new[0] / old[0]]) - 0.5  # pixel centres are at integers
+        for side, old, new in ((matches.a, _size(a), sizes[0]), (matches.b, _size(b), sizes[1]))
+    )
+    small = matching.Matches(*points, matches.stage, matches.score, sizes=sizes, reason=matches.reason)
+    return weigh(small, cycle_consistency, sizes, images)
+
+
 def _no_geometry(reason: str, sizes: Any, images: Any, matches: Any = None, cycle_consistency: float = 0.0) -> Evidence:
     some = Matches(np.empty((0, 2)), np.empty((0, 2))) if matches is None else matches
     return Evidence(some, None, None, np.zeros(len(some), bool), cycle_consistency, sizes, reason, images)
