@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from likewise.cli import main
+from likewise.studio.app import Given
 
 LINE = re.compile(r"http://127\.0\.0\.1:(\d+)/([A-Za-z0-9_-]{43,})/\n")
 
@@ -45,7 +46,7 @@ def test_one_line_then_the_page_then_an_orderly_end(tmp_path: Path) -> None:
 def test_help_is_quick() -> None:
     code = (
         "import sys\nfrom likewise.cli import main\nmain(['studio', '--help'])\n"
-        "print('torch' in sys.modules, 'fastapi' in sys.modules)"
+        "print('torch' in sys.modules, 'starlette' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "--no-open" in out
@@ -65,6 +66,8 @@ def test_without_the_extra_the_line_that_installs_it(
     [
         (["/nowhere/photos"], "/nowhere/photos: no such folder"),
         (["--runs", "/nowhere/runs"], "/nowhere/runs: no such folder"),
+        (["--real", "/nowhere/real"], "/nowhere/real: no such folder"),
+        (["--generator", "nothing.safetensors"], "nothing.safetensors: no such file"),
         (["--port", "70000"], "70000 is not in the range"),
     ],
 )
@@ -80,3 +83,8 @@ def test_what_cannot_be_is_said_before_anything_is_served(
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str], port: int) -> None:
     assert main(["studio", "--no-open", "--port", str(port)]) == 2
     assert f"port: {port} cannot be used" in capsys.readouterr().err
+
+
+def test_what_may_be_a_generator_or_an_index_is_not_opened_yet() -> None:
+    for name in ("fashion", "some.module:attribute", __file__):
+        assert Given(folders=("milvus://host:1/x",), generator=name).generator == name

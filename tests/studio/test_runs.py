@@ -16,11 +16,10 @@ import numpy as np
 import pytest
 
 from likewise.distributions import Generator, Normal, harvest
-from likewise.errors import FileError, InputError, RequestError
+from likewise.errors import InputError, RequestError
 from likewise.store import checkpoint
 from likewise.store.job import FILE, Job, locked
 from likewise.store.run import Run
-from likewise.studio.app import Given
 from likewise.studio.runs import RunsTab, below
 from likewise.studio.uploads import ImageStore
 
@@ -163,13 +162,6 @@ def test_cancel_interrupts_a_harvest(runs: RunsTab, tmp_path: Path) -> None:
         assert runs.cancel({"id": key}) == {"state": "stopped"}
         assert child.wait(10) != 0
     assert runs.read({"id": key, "since": 0})["step"] >= 2
-
-
-def test_what_is_given_must_be_there(tmp_path: Path) -> None:
-    for wrong in ({"folders": ("/nowhere/x",)}, {"runs": (tmp_path / "x",)}, {"real": tmp_path / "x"}):
-        with pytest.raises(FileError, match="no such folder"):
-            Given(**wrong)  # type: ignore[arg-type]
-    assert Given(folders=("milvus://host:1/x",)).folders
 
 
 @pytest.mark.slow

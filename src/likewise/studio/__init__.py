@@ -1,4 +1,4 @@
-"""A local page for all four levels: FastAPI on 127.0.0.1, behind an unguessable address.
+"""A local page for all four levels: Starlette on 127.0.0.1, behind an unguessable address.
 
 app        the routes, the session, the server     security   token, Host, Origin, headers
 requests   what a request may ask for              jobs       one worker, a queue, NDJSON streams
@@ -45,7 +45,7 @@ def serve(
     Raises
     ------
     MissingExtra
-        FastAPI or uvicorn is not installed.
+        Starlette or uvicorn is not installed.
     FileError
         A folder or file that was named is not there.
 
@@ -54,7 +54,7 @@ def serve(
     >>> import likewise.studio
     >>> likewise.studio.serve(["photos/"])  # doctest: +SKIP
     """
-    for package in ("fastapi", "uvicorn"):
+    for package in ("starlette", "uvicorn"):
         if find_spec(package) is None:
             raise MissingExtra(package, "studio")
     from likewise.studio.app import Given, run

@@ -24,7 +24,7 @@ import anyio
 import torch
 import uvicorn
 from anyio import to_thread
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -125,7 +125,7 @@ def build(session: Session, token: str, port: int, page: Path = PAGE) -> ASGIApp
     """The whole studio, behind its guard."""
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
@@ -135,15 +135,8 @@ def build(session: Session, token: str, port: int, page: Path = PAGE) -> ASGIApp
         return error_response(503, ENDED) if session.closed else error_response(500, UNEXPECTED)
 
     handlers: Any = {LikewiseError: _explain, HTTPException: _refuse, ClientDisconnect: _refuse, Exception: unexpected}
-    app = FastAPI(
-        routes=[*_routes(session), Mount("/", StaticFiles(directory=page, html=True, check_dir=False))],
-        lifespan=lifespan,
-        exception_handlers=handlers,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-    )
-    return Guard(app, token, port)
+    routes = [*_routes(session), Mount("/", StaticFiles(directory=page, html=True, check_dir=False))]
+    return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), token, port)
 
 
 def _routes(session: Session) -> list[Route]:

@@ -54,20 +54,11 @@ class ImagesTab:
 
     def sources(self) -> list[dict[str, Any]]:
         """What can be opened, what was given first; the count where it is known."""
+        counts = {name: len(collection) for name, collection in self._collections.items()}
         return [
-            {
-                "name": name,
-                "words": self._describe(place),
-                "count": len(self._collections[name]) if name in self._collections else None,
-            }
+            {"name": name, "words": place or "Places cut out of sample photographs.", "count": counts.get(name)}
             for name, place in self._sources.items()
         ]
-
-    def _describe(self, place: str) -> str:
-        if not place:
-            return "Places cut out of photographs that come with scikit-image and scikit-learn."
-        indexed = "://" in place or Collection.exists(place)
-        return f"{'An index' if indexed else 'A folder, indexed when it is first opened'}: {place}"
 
     # ── opening ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -214,11 +214,11 @@ class RunsTab:
         run = self._run(text(fields, "id"))
         if self._state(run) != "running":
             return {"state": self._state(run)}
-        if not run.interrupt() and run.path not in self._children:
-            raise InputError("this run's process is not on this machine, or does not say which it is; stop it there")
         child = self._children.get(run.path)
         if child is not None:
             child.terminate()
+        elif not run.interrupt():
+            raise InputError("this run's process is not on this machine, or does not say which it is; stop it there")
         until = time.monotonic() + 3
         while self._state(run) == "running" and time.monotonic() < until:
             time.sleep(0.1)
@@ -253,14 +253,12 @@ class RunsTab:
     def close(self) -> None:
         """End our own children."""
         for child in self._children.values():
-            if child.poll() is None:
-                child.terminate()
+            child.terminate()
         for child in self._children.values():
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(3)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+            child.kill()
+            child.wait()
 
 
 SAMPLE = (

@@ -301,9 +301,7 @@ def _explain(file: Path, name: str) -> Iterator[None]:
     """Errors speak of the name that the file was sent under, and are 422."""
     try:
         yield
-    except MissingExtra as error:
-        raise RequestError(422, str(error)) from None
-    except FileError as error:
+    except (FileError, MissingExtra) as error:
         words = str(error).replace(str(file), name).replace(str(file.resolve()), name)
         raise RequestError(422, words.replace("; raise most_pixels to read it", "; make it smaller")) from None
 
