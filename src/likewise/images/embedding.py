@@ -27,6 +27,7 @@ from likewise.store import checkpoint
 from likewise.store import job as jobs
 from likewise.store import run as runs
 from likewise.store.job import Job
+from likewise.types import Image
 
 if TYPE_CHECKING:
     from jaxtyping import Float32, Int8
@@ -146,6 +147,21 @@ def embed_pictures(model: Embeds, pictures: Sequence[Picture]) -> Float32[np.nda
     ours = hasattr(model, "skipped")
     rows = model.embed(pictures if ours else [data.picture(p, where=f"image {i}") for i, p in enumerate(pictures)])
     return unit_rows(rows, len(pictures))
+
+
+def embed_once(model: Embedder, images: Sequence[Image]) -> list[tuple[Any, Any]]:
+    """The embedding of each image with its parts (None where the model has no map); an Image remembers its own."""
+    made: list[tuple[Any, Any]] = []
+
+    def make(i: int) -> tuple[Any, Any]:
+        if not made:  # all in one pass: the last bits of a network's output depend on what shares its batch
+            if model.part_shape is None:
+                made.extend((row, None) for row in model.embed(list(images)))
+            else:
+                made.extend(zip(*model.embed_with_parts(list(images)), strict=True))
+        return made[i]
+
+    return [one.remember(("embedding", model.digest), lambda i=i: make(i)) for i, one in enumerate(images)]  # type: ignore[misc]
 
 
 def unit_rows(rows: Any, count: int, where: str = "model: its embed gave") -> Float32[np.ndarray, "n d"]:

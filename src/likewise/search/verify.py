@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from likewise import inputs, plot
 from likewise.errors import InputError, LikewiseError
+from likewise.images.embedding import embed_once
 from likewise.images.model import default, in_threads
 from likewise.pixels import matching
 from likewise.pixels.aligner import Aligner, Manner
@@ -57,7 +57,7 @@ class Evidence:
     cycle_consistency : float
         The share of a's pixels that the flow takes to b and back to their place.
     sizes : ((h, w), (h, w))
-        Of the images as they were compared, their longest side at 640 px.
+        Of the images as they were compared: in a search, their longest side at 640 px.
     reason : str
         Why there is no geometry, where there is none.
     images : (array, array)
@@ -162,14 +162,13 @@ class Verifier:
     def __call__(self, candidate: Any) -> Evidence:
         """The evidence for a candidate."""
         images = self.image, comparable(candidate)
-        sizes = _size(images[0]), _size(images[1])
         if min(int(np.ptp(image)) for image in images) <= BLANK:
-            return _no_geometry("one of the images is blank", sizes, images)
+            return _no_geometry("one of the images is blank", images)
         flows = self.aligner.both(*images)
         features = self.features, detect(images[1], most=MOST)
         pass_side = getattr(self.aligner, "work", None)
         matches = matching.match(*images, features=features, flows=flows, flow_size=pass_side, most=MOST)
-        return weigh(matches, Aligned(*flows).home(), sizes, images)
+        return _weigh(matches, Aligned(*flows).home(), images)
 
 
 def verify(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False) -> Evidence:
@@ -208,7 +207,7 @@ def pair(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False, evidenc
     Parameters
     ----------
     a, b : image
-        Paths, arrays, Pillow images or tensors.
+        Paths, arrays, Pillow images or tensors. A `likewise.types.Image` remembers its embedding.
     aligner, thorough
         As for `Verifier`.
     evidence : Evidence, optional
@@ -217,7 +216,7 @@ def pair(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False, evidenc
     Returns
     -------
     Hit
-        b as a hit of the query a.
+        b as a hit of the query a, verified.
 
     Examples
     --------
@@ -227,13 +226,14 @@ def pair(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False, evidenc
     >>> lw.search.pair(cat, (cat * 0.7).astype("uint8")).verdict
     'same'
     """
-    rows, views = default().embed_with_parts([a, b])
-    distance = float(np.linalg.norm(rows[0].astype(np.float64) - rows[1]))
-    local = float(local_distances(views[0], views[1:])[0])
-    name = os.fspath(b) if isinstance(b, str | os.PathLike) else "b"
-    parts = {"local_distance": local, "parts": (views[0], views[1])} if np.isfinite(local) else {}
-    seen = verify(a, b, aligner=aligner, thorough=thorough) if evidence is None else evidence
-    return Hit(name, 1, distance, **parts).judged(judge(), seen)  # type: ignore[arg-type]
+    one, two = inputs.image(a, where="a"), inputs.image(b, where="b")
+    (x, p), (y, q) = embed_once(default(), [one, two])
+    distance, local = float(np.linalg.norm(x.astype(np.float64) - y)), float(local_distances(p, q[None])[0])
+    hit = Hit(two.name or "b", 1, distance)
+    if np.isfinite(local):
+        hit = replace(hit, local_distance=local, parts=(p, q))
+    seen = verify(one, two, aligner=aligner, thorough=thorough) if evidence is None else evidence
+    return hit.judged(judge(), seen)
 
 
 def verify_hits(
@@ -284,13 +284,13 @@ def comparable(given: Any, side: int = SIDE) -> Photo:
     return np.asarray(cv2.resize(array, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
 
 
-def weigh(matches: Any, cycle_consistency: float, sizes: Any, images: tuple[Photo, Photo]) -> Evidence:
+def _weigh(matches: Any, cycle_consistency: float, images: tuple[Photo, Photo]) -> Evidence:
     """The geometry of the matches, at the tolerances that the verdict was fitted with."""
     model = matches.geometry(plane=4.0, line=1.5)
     if model.matrix is None:
-        return _no_geometry(model.reason or matches.reason, sizes, images, matches, cycle_consistency)
+        return _no_geometry(model.reason or matches.reason, images, matches, cycle_consistency)
     matrix = np.asarray(model.matrix)
-    return Evidence(matches, model.kind, matrix, model.inliers, cycle_consistency, sizes, "", images)
+    return Evidence(matches, model.kind, matrix, model.inliers, cycle_consistency, _sizes(images), "", images)
 
 
 def evidence_from(matches: Any, cycle_consistency: float, a: Photo, b: Photo) -> Evidence:
@@ -299,21 +299,22 @@ def evidence_from(matches: Any, cycle_consistency: float, a: Photo, b: Photo) ->
     The verdict was fitted on images of that size: a tolerance of 4 px means something else on a photo of 6000.
     """
     images = comparable(a), comparable(b)
-    sizes = _size(images[0]), _size(images[1])
     if min(int(np.ptp(image)) for image in images) <= BLANK:
-        return _no_geometry("one of the images is blank", sizes, images)
+        return _no_geometry("one of the images is blank", images)
+    sizes = _sizes(images)
     points = (
         (side + 0.5) * np.array([new[1] / old[1], new[0] / old[0]]) - 0.5  # pixel centres are at integers
-        for side, old, new in ((matches.a, _size(a), sizes[0]), (matches.b, _size(b), sizes[1]))
+        for side, old, new in zip((matches.a, matches.b), _sizes((a, b)), sizes, strict=True)
     )
     small = matching.Matches(*points, matches.stage, matches.score, sizes=sizes, reason=matches.reason)
-    return weigh(small, cycle_consistency, sizes, images)
+    return _weigh(small, cycle_consistency, images)
 
 
-def _no_geometry(reason: str, sizes: Any, images: Any, matches: Any = None, cycle_consistency: float = 0.0) -> Evidence:
+def _no_geometry(reason: str, images: Any, matches: Any = None, cycle_consistency: float = 0.0) -> Evidence:
     some = Matches(np.empty((0, 2)), np.empty((0, 2))) if matches is None else matches
-    return Evidence(some, None, None, np.zeros(len(some), bool), cycle_consistency, sizes, reason, images)
+    return Evidence(some, None, None, np.zeros(len(some), bool), cycle_consistency, _sizes(images), reason, images)
 
 
-def _size(photo: Photo) -> tuple[int, int]:
-    return int(photo.shape[0]), int(photo.shape[1])
+def _sizes(images: tuple[Photo, Photo]) -> tuple[tuple[int, int], tuple[int, int]]:
+    (h, w), (h2, w2) = (image.shape[:2] for image in images)
+    return (h, w), (h2, w2)
