@@ -230,7 +230,7 @@ class RunsTab:
             raise InputError(f"{SAMPLES_AT_ONCE} sample runs are under way already; cancel one of them first")
         images, folder = self.store.folder / "lessons", self.store.folder / "runs"
         if not images.exists():
-            samples.scenes(images)
+            samples.queries(images)  # a class for each photograph: its places in other light, turned, cropped
         folder.mkdir(exist_ok=True)
         out = folder / f"sample {len(self._children) + 1}"
         with out.with_suffix(".err").open("wb") as errors:
@@ -262,7 +262,7 @@ class RunsTab:
 
 
 SAMPLE = (
-    *("--steps", "150", "--evaluate-every", "15", "--classes", "6", "--per-class", "4", "--size", "96"),
+    *("--steps", "150", "--evaluate-every", "15", "--classes", "12", "--per-class", "3", "--size", "96"),
     *("--shortest", "112", "--frozen", "12", "--workers", "1", "--dim", "128", "--save-every", "10"),
     *("--views", "2", "--lr", "5e-4", "--head-lr", "2e-3"),
 )

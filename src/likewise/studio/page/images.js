@@ -250,7 +250,7 @@ export function mount(panel) {
       onclick: () => why.open({ source: state.source, query: asked, hit: picture }),
     }, "Why?");
     const verified = typeof hit.inliers === "number";
-    const inliers = verified ? h("span.quiet", {}, `${whole(hit.inliers)} of ${whole(hit.matches)} inliers`) : null;
+    const inliers = verified ? h("span.quiet", {}, `${whole(hit.inliers)} inliers of ${whole(hit.matches)} matches`) : null;
     return h(
       `li.hit${hit.verdict && verified ? `.is-${hit.verdict}` : ""}`,
       { data: { rank: hit.rank } },
