@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -43,13 +42,6 @@ def test_rows_stand_in_natural_order_beside_their_names(photos: Path, tmp_path: 
         assert tuple(stored["names"]) == found.names
         assert len(stored["skipped"]) == len(stored["reasons"]) == 0
     assert not (tmp_path / "rows.npz.parts").exists()
-
-
-def test_an_npy_has_its_names_in_a_json_beside_it(photos: Path, tmp_path: Path) -> None:
-    found = embed_folder(photos, tmp_path / "rows.npy", Patches())
-    np.testing.assert_array_equal(np.load(tmp_path / "rows.npy", allow_pickle=False), found.rows)
-    beside = json.loads((tmp_path / "rows.json").read_text())
-    assert beside == {"model": "patches", "names": list(found.names), "skipped": []}
 
 
 def test_unreadable_files_are_named_counted_and_never_fatal(photos: Path, tmp_path: Path) -> None:
@@ -195,14 +187,14 @@ def test_a_file_that_vanishes_while_it_is_listed(photos: Path, tmp_path: Path, m
 
 
 def test_wrong_arguments_are_named_before_anything_is_done(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"out: expected a name that ends in \.npz or \.npy"):
+    with pytest.raises(InputError, match=r"out: expected a name that ends in \.npz"):
         embed_folder(photos, tmp_path / "rows.txt", Patches())
     with pytest.raises(InputError, match="executor"):
         embed_folder(photos, tmp_path / "rows.npz", Patches(), executor=3)
     with pytest.raises(FileError, match="no such folder"):
         embed_folder(tmp_path / "none", tmp_path / "rows.npz", Patches())
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileError, match="no picture in this folder"):
+    with pytest.raises(FileError, match="no image in this folder"):
         embed_folder(tmp_path / "empty", tmp_path / "rows.npz", Patches())
     with Job.begin(tmp_path / "taken.npz.parts", {"what": "something else"}):
         pass
@@ -212,7 +204,7 @@ def test_wrong_arguments_are_named_before_anything_is_done(photos: Path, tmp_pat
 
 
 def test_rows_that_have_no_direction_are_refused() -> None:
-    with pytest.raises(ShapeError, match=r"gave shape \(2, 3\) for 3 pictures"):
+    with pytest.raises(ShapeError, match=r"gave shape \(2, 3\) for 3 images"):
         embedding.unit_rows(np.ones((2, 3)), 3)
     for bad in (np.zeros((1, 3)), np.full((1, 3), np.nan)):
         with pytest.raises(InputError, match="zero or not finite"):

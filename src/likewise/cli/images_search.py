@@ -48,7 +48,7 @@ def _left_out(skipped: Sequence[Skipped]) -> list[dict[str, str]]:
 
 @click.command()
 @click.argument("folder", type=click.Path())
-@click.option("--out", required=True, type=click.Path(), help="rows.npz (rows and names), or rows.npy with rows.json")
+@click.option("--out", required=True, type=click.Path(), help="rows.npz: rows and names")
 @with_model
 @click.option("--n-jobs", default=1, show_default=True, help="processes; one already uses all cores")
 @click.option("--executor", help="dask (a cluster on this machine), or the address of a Dask scheduler (tcp://…)")

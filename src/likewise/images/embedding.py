@@ -1,9 +1,8 @@
-"""A folder of pictures to rows on disk: resumable, on one machine or a cluster; what cannot be read is named.
+"""A folder of images to embeddings on disk: resumable, on one machine or a cluster; what cannot be read is named.
 
-While it runs, finished parts lie in the folder `<out>.parts`; killed, it goes on from there. What comes out:
+While it runs, finished parts lie in the folder `<out>.parts`; killed, it resumes there. What comes out is an .npz:
 
-    rows.npz     rows (n, d) float32, names (n,), skipped (m,), reasons (m,)          np.load(…, allow_pickle=False)
-    rows.npy     the rows alone, and beside them rows.json with names, skipped, model
+    rows (n, d) float32, names (n,), skipped (m,), reasons (m,)          np.load(…, allow_pickle=False)
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from likewise import media
+from likewise import inputs, media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import data
 from likewise.images.model import Embedder, Skipped, default
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
 WHAT = "embedding of a folder"
 MODEL = "model.safetensors"
 CHUNK = 512
-"""Pictures between two moments at which work is safe on disk."""
+"""Images between two moments at which work is safe on disk."""
 
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Rows (n, d) of unit length with the names of their pictures below the folder, and what could not be read."""
+    """Rows (n, d) of unit length with the names of their images below the folder, and what could not be read."""
 
     rows: Float32[np.ndarray, "n d"] = field(repr=False)
     names: tuple[str, ...] = field(repr=False)
@@ -65,24 +64,26 @@ def embed_folder(
     progress: bool = False,
     chunk: int = CHUNK,
 ) -> Embedded:
-    """Embed every picture below a folder and write the rows to `out`, an .npz or .npy file.
+    """Embed every image below a folder, in natural order, and write the rows to `out`, an .npz file.
 
-    Pictures are taken in natural order. `executor` and `n_jobs` are those of `likewise.store.job.Job.run`: with them
-    the model goes to the workers as a file, and `out` must lie where they can write. One process uses all cores.
+    `executor` and `n_jobs` are those of `likewise.store.job.Job.run`. With them the model goes to the workers as a
+    file: they must see the images and the folder of `out`. One process uses all cores.
     """
-    target, embedder = _target(out), default() if model is None else model
+    target, embedder = Path(out), default() if model is None else model
+    if target.suffix != ".npz":
+        raise InputError(f"out: expected a name that ends in .npz, got {os.fspath(out)!r}")
     jobs.check_executor(executor, n_jobs)
-    found, odd = listing(folder)
-    if not found:
-        raise FileError(f"{folder}: no picture in this folder" + (f"; {len(odd)} only have the name" if odd else ""))
-    items = [[str(p.relative_to(folder)) for p in found[i : i + chunk]] for i in range(0, len(found), chunk)]
+    paths, odd = listing(folder)
+    if not paths:
+        raise FileError(f"{folder}: no image in this folder" + (f"; {len(odd)} only have the name" if odd else ""))
+    items = [[str(p.relative_to(folder)) for p in paths[i : i + chunk]] for i in range(0, len(paths), chunk)]
     name, digest = model_name(embedder), digest_of(embedder)
-    identity = {"what": WHAT, "model": name, "digest": digest, "files": _stamp(found), "chunk": chunk}
+    identity = {"what": WHAT, "model": name, "digest": digest, "files": _stamp(paths), "chunk": chunk}
     parts = target.with_name(target.name + ".parts")
     alone = executor is None and n_jobs == 1
     with (
         Job.begin(parts, identity, resume=resume, on_change="restart") as job,
-        runs.progress(len(found), "embedding", show=progress and alone) as advance,
+        runs.progress(len(paths), "embedding", show=progress and alone) as advance,
     ):
         work = _Work(str(Path(folder).absolute()), embedder, digest, advance)
         if not alone:  # the model goes to the workers as a file, not with every part
@@ -90,32 +91,22 @@ def embed_folder(
             work = _Work(work.folder, str((parts / MODEL).absolute()), digest)
         job.run(work, items, executor=executor, n_jobs=n_jobs, progress=progress and not alone)
         whole = _join(job, items, odd, name)
-        write_rows(whole, target)
+        _write(whole, target)
         (parts / MODEL).unlink(missing_ok=True)
         jobs.remove(parts)
     return whole
 
 
 def listing(folder: str | os.PathLike[str]) -> tuple[list[Path], list[Skipped]]:
-    """The pictures below a folder in natural order, and the files that only have a picture's name."""
-    root = Path(folder)
-    found = media.images(root)
-    known = set(found)
-    odd = []
-    for where, inner, names in os.walk(root):
-        inner[:] = [d for d in inner if not d.startswith(".")]
-        odd += [
-            path
-            for path in (Path(where, n) for n in sorted(names) if not n.startswith("."))
-            if path.suffix.lower() in media.PICTURE_NAMES and path not in known and path.is_file()
-        ]
-    return found, [Skipped(-1, str(p), "empty, or not a picture") for p in odd]
+    """The images below a folder in natural order, and the files that only have an image's name."""
+    odd = [Skipped(-1, str(path), "empty, or not an image") for path in inputs.misnamed(folder)]
+    return media.images(Path(folder)), odd
 
 
 def embed_files(
     model: Embeds, paths: Sequence[Path], advance: Callable[[], None] = lambda: None
 ) -> tuple[Float32[np.ndarray, "n d"], list[int], list[Skipped]]:
-    """Unit rows of the pictures that can be read, the places of those in `paths`, and the others with the reason."""
+    """Unit rows of the images that can be read, the places of those in `paths`, and the others with the reason."""
     if hasattr(model, "skipped"):
         embed: Any = model.embed
         rows = embed(_counted(paths, advance), on_error="skip")
@@ -130,20 +121,20 @@ def embed_files(
 def embed_files_with_parts(
     model: Embedder, paths: Sequence[Path], advance: Callable[[], None] = lambda: None
 ) -> tuple[Float32[np.ndarray, "n d"], Int8[np.ndarray, "n cells w"], list[int], list[Skipped]]:
-    """The same with the parts of each picture after its row."""
+    """The same with the parts of each image after its row."""
     rows, parts = model.embed_with_parts(_counted(paths, advance), on_error="skip")
     kept = readable(len(paths), model.skipped)
     return unit_rows(rows, len(kept)), parts, kept, list(model.skipped)
 
 
 def readable(count: int, skipped: Sequence[Skipped]) -> list[int]:
-    """The places of `count` pictures that were not skipped."""
+    """The places of `count` images that were not skipped."""
     bad = {s.index for s in skipped}
     return [i for i in range(count) if i not in bad]
 
 
 def embed_pictures(model: Embeds, pictures: Sequence[Picture]) -> Float32[np.ndarray, "n d"]:
-    """Unit rows of pictures that must all be readable; a model that is not an embedder of ours is given arrays."""
+    """Unit rows of images that must all be readable; a model that is not an embedder of ours is given arrays."""
     ours = hasattr(model, "skipped")
     rows = model.embed(pictures if ours else [data.picture(p, where=f"image {i}") for i, p in enumerate(pictures)])
     return unit_rows(rows, len(pictures))
@@ -168,7 +159,7 @@ def unit_rows(rows: Any, count: int, where: str = "model: its embed gave") -> Fl
     """What a model gave, as float32 rows of length 1; anything else is refused."""
     array = floats(rows, where)
     if array.ndim != 2 or len(array) != count:
-        raise ShapeError(f"{where} shape {array.shape} for {count} pictures; expected ({count}, d)")
+        raise ShapeError(f"{where} shape {array.shape} for {count} images; expected ({count}, d)")
     norms = np.linalg.norm(array.astype(np.float64), axis=1)
     if not (np.isfinite(norms).all() and (norms > 0).all()):
         raise InputError(f"{where} rows that are zero or not finite; they have no direction")
@@ -187,9 +178,9 @@ def floats(rows: Any, where: str) -> Float32[np.ndarray, "..."]:
 
 def digest_of(model: Embeds) -> str:
     """What tells a model from another: its own digest, or else its name and dimension."""
-    found = getattr(model, "digest", None)
-    if isinstance(found, str):
-        return found
+    own = getattr(model, "digest", None)
+    if isinstance(own, str):
+        return own
     return hashlib.sha256(f"{model_name(model)} {getattr(model, 'dim', '')}".encode()).hexdigest()
 
 
@@ -226,7 +217,7 @@ def _counted(paths: Sequence[Path], advance: Callable[[], None]) -> Iterator[Pat
 
 
 def decoded(pictures: Iterable[Picture]) -> tuple[list[np.ndarray[Any, Any]], list[Skipped]]:
-    """The pictures of a model that takes arrays only, and those that cannot be read."""
+    """The images of a model that takes arrays only, and those that cannot be read."""
     arrays, skipped = [], []
     for i, picture in enumerate(pictures):
         try:
@@ -246,11 +237,8 @@ def model_name(model: Embeds) -> str:
 
 def _stamp(paths: Sequence[Path]) -> str:
     """A digest of which files there are, how long and how old."""
-    found = hashlib.sha256()
-    for path in paths:
-        size, time = media.size_and_time(path)
-        found.update(f"{os.fsencode(path)!r} {size} {time}\n".encode())
-    return found.hexdigest()
+    lines = [f"{os.fsencode(path)!r} {' '.join(map(str, media.size_and_time(path)))}\n" for path in paths]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _join(job: Job, items: Sequence[Sequence[str]], odd: Sequence[Skipped], model: str) -> Embedded:
@@ -260,28 +248,10 @@ def _join(job: Job, items: Sequence[Sequence[str]], odd: Sequence[Skipped], mode
         names += [item[i] for i in arrays["kept"]]
         skipped += [Skipped(start + i, item[i], why) for i, why in json.loads(arrays["skipped"].tobytes())]
         start += len(item)
-    skipped += [Skipped(s.index, s.name, s.reason) for s in odd]
-    return Embedded(np.concatenate([r for r in rows if len(r)] or rows[:1]), tuple(names), tuple(skipped), model)
+    return Embedded(np.concatenate([r for r in rows if len(r)] or rows[:1]), tuple(names), (*skipped, *odd), model)
 
 
-def write_rows(found: Embedded, path: Path) -> None:
-    """Rows and names to an .npz, or to an .npy with a .json beside it."""
-    skipped = [[s.name, s.reason] for s in found.skipped]
+def _write(made: Embedded, path: Path) -> None:
+    words = np.asarray([[s.name, s.reason] for s in made.skipped], dtype=str).reshape(-1, 2)
     with media.atomic(path) as sibling:
-        if path.suffix == ".npz":
-            words = np.asarray(skipped, dtype=str).reshape(-1, 2)
-            np.savez(
-                sibling, rows=found.rows, names=np.asarray(found.names, str), skipped=words[:, 0], reasons=words[:, 1]
-            )
-        else:
-            np.save(sibling, found.rows, allow_pickle=False)
-    if path.suffix == ".npy":
-        beside = {"model": found.model, "names": found.names, "skipped": skipped}
-        media.write_text(path.with_suffix(".json"), json.dumps(beside, indent=1) + "\n")
-
-
-def _target(out: str | os.PathLike[str]) -> Path:
-    path = Path(out)
-    if path.suffix not in (".npz", ".npy"):
-        raise InputError(f"out: expected a name that ends in .npz or .npy, got {os.fspath(out)!r}")
-    return path
+        np.savez(sibling, rows=made.rows, names=np.asarray(made.names, str), skipped=words[:, 0], reasons=words[:, 1])

@@ -33,6 +33,8 @@ class ProcessGroup:
         if not dist.is_initialized():
             if int(os.environ.get("WORLD_SIZE", "1")) == 1:
                 return cls()
+            if torch.cuda.is_available():  # "cuda" is then the card of this process, as NCCL needs it
+                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
         return cls(dist.get_rank(), dist.get_world_size())
 
