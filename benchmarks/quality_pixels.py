@@ -38,9 +38,9 @@ SIZE = 480
 def methods() -> dict[str, Any]:
     """What is measured, by name."""
     from likewise.papers.life import rivals as baselines
-    from likewise.pixels.aligner import Aligner, Manner, default
+    from likewise.pixels.aligner import Aligner, AlignerOptions, default
 
-    network, plain = default().network, Manner(search="never", passes=1, polish=False, snap=2.0)
+    network, plain = default().network, AlignerOptions(search="never", passes=1, polish=False, snap=2.0)
     return {
         "zero flow": baselines.Zero(),
         "DIS": baselines.DIS(),
@@ -230,7 +230,7 @@ def _arm(photos: Any, start: Any, data: Path | None, cell: Path, options: dict[s
     import torch
 
     from likewise.nn.backbone import seeded
-    from likewise.pixels.aligner import Aligner, Manner
+    from likewise.pixels.aligner import Aligner, AlignerOptions
     from likewise.pixels.life.network import Refine
     from likewise.pixels.training import train
 
@@ -243,7 +243,7 @@ def _arm(photos: Any, start: Any, data: Path | None, cell: Path, options: dict[s
     began = time.process_time()
     model = train(photos, dataclasses.replace(BASE, **options), start=Aligner(network))
     seconds = time.process_time() - began
-    plain = Aligner(model.network, Manner(search="never", passes=1, polish=False, snap=2.0))  # type: ignore[union-attr]
+    plain = Aligner(model.network, AlignerOptions(search="never", passes=1, polish=False, snap=2.0))  # type: ignore[union-attr]
     found = {"training CPU-s": seconds}
     for name, (pairs, size) in sets(data, 24).items():
         if name in ("rendered", "graf + wall"):

@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py aligner
 
-A photo of scikit-image, enlarged to each size, and the same through a homography in another light; each size in a
+A photo of scikit-image, resize_flows to each size, and the same through a homography in another light; each size in a
 process of its own, one thread. "detail" is the longest side up to which the flow is corrected tile by tile.
 """
 
@@ -24,15 +24,15 @@ import json, sys, time
 import numpy as np, torch
 from skimage import data
 from likewise.pixels.geometry import grid, homography_flow, sample, transform
-from likewise.pixels.life.inference import resized
-from likewise.pixels.aligner import Aligner, Manner, default
+from likewise.pixels.life.inference import resize
+from likewise.pixels.aligner import Aligner, AlignerOptions, default
 h, w, detail = map(int, sys.argv[1:])
 torch.set_num_threads(1)
-photo = resized(torch.from_numpy(data.astronaut()).permute(2, 0, 1).float() / 255, (h, w))
+photo = resize(torch.from_numpy(data.astronaut()).permute(2, 0, 1).float() / 255, (h, w))
 H = torch.tensor([[0.95, -0.08, 0.04 * w], [0.06, 1.01, -0.03 * h], [4e-2 / w, 2e-2 / h, 1.0]])
 b = sample(photo[None], transform(torch.linalg.inv(H), grid(h, w))[None], padding="border")[0] ** 1.4
 truth = homography_flow(H, h, w)
-model = Aligner(default().network, Manner(detail=detail, snap=2.0 if detail else 0.85))
+model = Aligner(default().network, AlignerOptions(detail=detail, snap=2.0 if detail else 0.85))
 began = time.process_time()
 flow = model.flow(photo, b)
 seconds = time.process_time() - began

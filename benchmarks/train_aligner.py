@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 import likewise as lw
-from likewise.pixels.aligner import WEIGHTS, Aligner, Manner, enlarged, worked
-from likewise.pixels.life.inference import look
+from likewise.pixels.aligner import WEIGHTS, Aligner, AlignerOptions, resize_flows, working_image
+from likewise.pixels.life.inference import align_once
 from likewise.pixels.life.pairs import Photos
 from likewise.pixels.rendering import Renderer
 from likewise.pixels.training import Config, train
@@ -42,7 +42,7 @@ CHECKED, FIRST = 16, 7_000_000
 
 def places(photos: Photos) -> Callable[[Any], Mapping[str, float]]:
     """End-point errors on rendered places: after three steps of the recurrence, at its start, after six."""
-    renderer, manner = Renderer(photos.pictures, (96, 128)), Manner()
+    renderer, options = Renderer(photos.pictures, (96, 128)), AlignerOptions()
     pairs = [renderer.pair(FIRST + i) for i in range(CHECKED)]
 
     def check(network: Any) -> Mapping[str, float]:
@@ -50,8 +50,8 @@ def places(photos: Photos) -> Callable[[Any], Mapping[str, float]]:
         for name, iters in (("scenes", 3), ("scenes_start", 0), ("scenes_6", 6)):
             errors = []
             for p in pairs:
-                seen = look(network, worked(p.a, manner), worked(p.b, manner), iters)
-                flow = enlarged(seen, (96, 128), (96, 128)).ab
+                seen = align_once(network, working_image(p.a, options), working_image(p.b, options), iters)
+                flow = resize_flows(seen, (96, 128), (96, 128)).ab
                 errors.append(float(torch.linalg.vector_norm(flow - p.flow, dim=-1)[p.visible].mean()))
             found[name] = float(np.mean(errors))
         return found

@@ -202,7 +202,7 @@ def _pixels(a: Input, b: Input, why: str, options: dict[str, Any]) -> AutoCompar
     own = pixels.compare(one, two, model=model)
     flows = (own.flow, own.back)
     matches = pixels.match(one, two, flows=flows, flow_size=getattr(model, "work", None), **given)
-    pair = search.pair(one, two, evidence=evidence_from(matches, own.home, one.pixels, two.pixels))
+    pair = search.pair(one, two, evidence=evidence_from(matches, own.cycle_consistency, one.pixels, two.pixels))
     return AutoComparison(own.distance, "pixels", why, own, images.compare(one, two), matches, pair)
 
 

@@ -62,7 +62,7 @@ def test_two_photos(run) -> None:
     assert record["probability"] >= 0.9
     assert ran.out == (
         f"pixels, because both are single photos: same ({record['probability']:.0%}); "
-        f"cycle error 0.00 px, {home:.0%} of a.png comes home from b.png, "
+        f"round-trip error 0.00 px, {home:.0%} of a.png returns from b.png, "
         f"{count} of {record['matches']['matches']} matches agree on one geometry; "
         f"image distance {record['images']['distance']:.3f}\n"
     )

@@ -171,13 +171,13 @@ def test_a_missing_extra_has_its_pip_line(run, here: Path, clip: Shifted, monkey
 
 def test_frames_are_not_searched_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     from likewise.cli.pixels_video import unsearched
-    from likewise.pixels.aligner import Aligner, Manner
+    from likewise.pixels.aligner import Aligner, AlignerOptions
     from likewise.pixels.life.network import Network
 
-    given = Aligner(Network(dim=8, hidden=8), Manner(search="always", iters=2), name="n")
+    given = Aligner(Network(dim=8, hidden=8), AlignerOptions(search="always", iters=2), name="n")
     made = unsearched(given)
-    assert (made.manner.search, made.manner.iters, made.name) == ("never", 2, "n")
-    assert given.manner.search == "always"
+    assert (made.options.search, made.options.iters, made.name) == ("never", 2, "n")
+    assert given.options.search == "always"
     other = Shifted()
     assert unsearched(other) is other
 

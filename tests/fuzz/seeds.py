@@ -236,10 +236,12 @@ def raft(folder: Path) -> None:
 
 def aligner(folder: Path) -> None:
     import likewise as lw
-    from likewise.pixels.aligner import Aligner, Manner
+    from likewise.pixels.aligner import Aligner, AlignerOptions
     from likewise.pixels.life.network import Network
 
-    lw.save(Aligner(Network(dim=8, hidden=8), Manner(search="always", iters=2), name="n"), folder / "a.safetensors")
+    lw.save(
+        Aligner(Network(dim=8, hidden=8), AlignerOptions(search="always", iters=2), name="n"), folder / "a.safetensors"
+    )
 
 
 def embedder(folder: Path) -> None:

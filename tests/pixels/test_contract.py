@@ -11,7 +11,7 @@ import torch
 
 import likewise as lw
 from likewise import media
-from likewise.pixels.aligner import WEIGHTS, Aligner, Manner
+from likewise.pixels.aligner import WEIGHTS, Aligner, AlignerOptions
 from likewise.pixels.compare import compare
 from likewise.pixels.life.network import Network
 from likewise.pixels.life.pairs import Photos
@@ -29,7 +29,7 @@ def small() -> Aligner:
     network.encoder.principal(
         Photos([texture(s, 160, 200) for s in range(4)]).pieces(8, (96, 128), np.random.default_rng(0))
     )
-    return Aligner(network, Manner(least=64, iters=2, search="never", passes=1), name="small")
+    return Aligner(network, AlignerOptions(least=64, iters=2, search="never", passes=1), name="small")
 
 
 class TestPixels(ContractOfALevel):
@@ -41,7 +41,7 @@ class TestPixels(ContractOfALevel):
 
     def careful(self):
         """The same network, given more pixels and steps."""
-        return Aligner(small().network, Manner(search="never", passes=1))
+        return Aligner(small().network, AlignerOptions(search="never", passes=1))
 
     def compare(self, x, y):
         return compare(x, y, model=self.model())
@@ -52,7 +52,7 @@ class TestPixels(ContractOfALevel):
         torn[0, 0, 0] = float("nan")
         return [
             (lambda: compare(x[:40], y), "a: 96 × 40 pixels are too few"),
-            (lambda: compare(x, np.zeros((72, 96, 3), np.uint8)), "b: the picture is blank"),
+            (lambda: compare(x, np.zeros((72, 96, 3), np.uint8)), "b: the image is blank"),
             (lambda: compare(x, 3), "b"),
             (lambda: compare(torch.rand(5, 96, 128), y), "a"),
             (lambda: compare(torch.rand(3, 96, 128) * 255, y), "a: expected floats in"),
@@ -64,7 +64,7 @@ class TestPixels(ContractOfALevel):
         x, _ = self.pair()
         found = self.compare(x, x)
         assert np.abs(np.asarray(found.flow)).max() < 0.05
-        assert found.home > 0.95  # a pixel of the rim may lie 1e-6 px outside
+        assert found.cycle_consistency > 0.95  # a pixel of the rim may lie 1e-6 px outside
 
     def test_a_moved_picture_is_laid_back(self):
         """A picture moved by (6, −4) px: the flow says so, and what is laid onto a is a again."""
@@ -98,7 +98,7 @@ class TestPixels(ContractOfALevel):
         grey = x[..., 0]
         same = [self.compare(form, y).distance for form in (tmp_path / "x.png", tensor)]
         assert same == [found.distance] * 2
-        assert self.compare(grey, np.repeat(grey[..., None], 3, 2)).home > 0.95
+        assert self.compare(grey, np.repeat(grey[..., None], 3, 2)).cycle_consistency > 0.95
 
 
 def test_the_cycle_error_and_what_comes_home_by_hand():
@@ -111,9 +111,9 @@ def test_the_cycle_error_and_what_comes_home_by_hand():
 
     x = texture(0, 96, 128)
     right, off = (compare(x, x, model=m) for m in (Shifted(0, 0), Off(0, 0)))
-    assert (right.distance, right.home) == (0.0, 1.0)
+    assert (right.distance, right.cycle_consistency) == (0.0, 1.0)
     assert off.distance == pytest.approx(4.0)
-    assert off.home == 0.0
+    assert off.cycle_consistency == 0.0
     assert off.confidence.max() == pytest.approx(np.exp(-((4 / 3) ** 2)), rel=1e-5)
 
 

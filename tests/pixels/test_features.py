@@ -13,7 +13,6 @@ from scipy.spatial import cKDTree
 from likewise.errors import InputError, LikewiseError, MissingExtra, ShapeError
 from likewise.pixels import features
 from likewise.pixels.features import Features, detect, root
-from likewise.pixels.pictures import grey, picture
 
 
 def blob(x: float, y: float, sigma: float, size: tuple[int, int] = (128, 128)) -> np.ndarray:
@@ -146,29 +145,6 @@ def test_the_same_picture_in_any_form_gives_the_same_features() -> None:
     expected = detect(shown)
     for form in forms:
         assert np.array_equal(detect(form).points, expected.points)
-
-
-def test_grey_is_luma_and_transparency_lies_over_white() -> None:
-    assert grey(picture(np.array([[[255, 0, 0]]], np.uint8)))[0, 0] == 76
-    assert float(picture(np.array([[[0, 0, 0, 51]]], np.uint8))[0, 0, 0]) == pytest.approx(0.8)
-
-
-@pytest.mark.parametrize(
-    ("image", "error"),
-    [
-        (np.zeros((2, 3, 5)), ShapeError),
-        (np.zeros((0, 3)), ShapeError),
-        (np.full((9, 9), 2.0), InputError),
-        (np.full((9, 9), np.nan), InputError),
-        (np.zeros((9, 9), np.int64), InputError),
-        (torch.zeros(1, 3, 9, 9), ShapeError),
-        ("nowhere.jpg", LikewiseError),
-        (7, InputError),
-    ],
-)
-def test_what_is_no_picture_is_refused(image: object, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        picture(image)
 
 
 def test_names_and_numbers_that_are_wrong_are_named() -> None:

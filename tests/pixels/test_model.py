@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from likewise.errors import InputError, ShapeError
-from likewise.pixels.aligner import Aligner, Manner, default, enlarged
+from likewise.pixels.aligner import Aligner, AlignerOptions, default, resize_flows
 from likewise.pixels.geometry import grid, homography_flow, sample, transform
 from likewise.pixels.life import inference
 from likewise.pixels.life import inference as tiling
-from likewise.pixels.life.inference import Aligned, about_centres, agreed, polished, snapped, turned
+from likewise.pixels.life.inference import Aligned, about_centres, fit_homography, polish, snap_to_homography, turned
 from likewise.pixels.life.network import Network
 
 
@@ -47,9 +47,9 @@ def test_a_homography_under_another_light_is_found(photo, tilted):
 
 @pytest.mark.slow
 def test_the_way_back_returns(photo, tilted):
-    found = default().aligned(photo, tilted[0])
-    assert found.home() > 0.75
-    assert found.swapped().home() > 0.75
+    found = default().align(photo, tilted[0])
+    assert found.cycle_consistency() > 0.75
+    assert found.swapped().cycle_consistency() > 0.75
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_pictures_of_other_sizes(photo, tilted):
     """b at two thirds of its size: the flow ends in b's own pixels."""
     b, truth = tilted
     h, w = 200, 254
-    small = inference.resized(b, (h, w))
+    small = inference.resize(b, (h, w))
     flow = default().flow(photo, small)
     base = grid(*photo.shape[-2:])
     scale = torch.tensor([w / photo.shape[-1], h / photo.shape[-2]])
@@ -80,7 +80,7 @@ def test_turned_by_a_right_angle(photo):
 def test_every_form_of_a_picture(photo):
     pillow = pytest.importorskip("PIL.Image")
     array = (photo * 255).round().byte().permute(1, 2, 0).numpy()
-    model = Aligner(default().network, Manner(search="never", passes=1, polish=False, snap=2.0, work=160))
+    model = Aligner(default().network, AlignerOptions(search="never", passes=1, polish=False, snap=2.0, work=160))
     wanted = model.flow(photo, array)
     assert torch.allclose(model.flow(array, pillow.fromarray(array)), wanted, atol=1e-3)
     grey = array.mean(2).astype(np.uint8)
@@ -128,7 +128,7 @@ def test_agreement_finds_the_homography_among_outliers():
     ab = found.ab + 0.2 * torch.randn(60, 80, 2, generator=g)
     lost = torch.rand(60, 80, generator=g) < 0.4
     ab[lost] += 30 * torch.randn(int(lost.sum()), 2, generator=g)
-    got, _ = agreed(Aligned(ab, found.ba))
+    got, _ = fit_homography(Aligned(ab, found.ba))
     assert torch.allclose(got / got[2, 2], H, atol=5e-3, rtol=5e-2)
 
 
@@ -137,14 +137,14 @@ def test_one_plane_is_snapped_and_two_are_not():
     found = flat(H)
     noisy = Aligned(found.ab + 0.3 * torch.randn(60, 80, 2, generator=torch.Generator().manual_seed(0)), found.ba)
     blank = torch.zeros(3, 60, 80)  # nothing to sharpen it by
-    better = snapped(noisy, blank, blank)
-    assert "one plane" in better.notes
+    better = snap_to_homography(noisy, blank, blank)
+    assert "one plane" in better.steps
     assert (better.ab - found.ab).abs().max() < 0.15
     two = found.ab.clone()
     two[:, 40:, 0] += 6.0
     ba = found.ba.clone()
     ba[:, 46:, 0] -= 6.0
-    assert snapped(Aligned(two, ba), blank, blank).notes == ()
+    assert snap_to_homography(Aligned(two, ba), blank, blank).steps == ()
 
 
 def test_a_plane_is_judged_by_the_flow_it_was_fitted_to():
@@ -153,47 +153,47 @@ def test_a_plane_is_judged_by_the_flow_it_was_fitted_to():
     ab, blank = found.ab.clone(), torch.zeros(3, 60, 80)
     ab[:10, :10] += torch.tensor([9.0, 12.0])  # a corner that goes elsewhere, and does not come back
     free = Aligned(ab, found.ba)
-    better = snapped(free, blank, blank)
-    assert better.notes == ("one plane",)
-    for judged in (better, better.swapped().swapped(), enlarged(better, (60, 80), (60, 80))):
+    better = snap_to_homography(free, blank, blank)
+    assert better.steps == ("one plane",)
+    for judged in (better, better.swapped().swapped(), resize_flows(better, (60, 80), (60, 80))):
         d, kept = judged.errors()
         assert torch.allclose(d[:10, :10], torch.tensor(15.0), atol=0.1)
         assert float(d[12:, 12:].max()) < 0.1
         assert kept[30, 30]
     lost = 100 / (60 * 80)
-    assert better.home() == pytest.approx(float(kept.float().mean()) - lost, abs=0.01)
-    large = enlarged(better, (120, 160), (120, 160))
+    assert better.cycle_consistency() == pytest.approx(float(kept.float().mean()) - lost, abs=0.01)
+    large = resize_flows(better, (120, 160), (120, 160))
     assert float(large.errors()[0][4:12, 4:12].mean()) == pytest.approx(30.0, abs=0.5)
 
 
 def test_small_motion_in_depth_is_no_plane(photo):
     """A disc that moves by a pixel against its ground agrees with a plane to 1.5 px, but does not look like one."""
-    a = inference.shrunk(photo, 200)
+    a = inference.shrink(photo, 200)
     h, w = a.shape[-2:]
     base = grid(h, w)
     disc = (torch.linalg.vector_norm(base - torch.tensor([w / 2, h / 2]), dim=-1) < h / 3)[..., None]
     flow = torch.where(disc, torch.tensor([1.2, 0.0]), torch.tensor([0.0, 0.0]))
     b = sample(a[None], (base - flow)[None], padding="border")[0]
     found = Aligned(flow, -flow)
-    assert snapped(found, a, b).notes == ()
-    assert snapped(Aligned(0 * flow + 0.1, 0 * flow - 0.1), a, a).notes == ("one plane",)
+    assert snap_to_homography(found, a, b).steps == ()
+    assert snap_to_homography(Aligned(0 * flow + 0.1, 0 * flow - 0.1), a, a).steps == ("one plane",)
 
 
 def test_a_homography_is_sharpened_by_grey_values(photo, tilted):
     H = torch.tensor([[0.93, -0.16, 38.0], [0.12, 1.02, -14.0], [2e-4, 1e-4, 1.0]])
     rough = H + torch.tensor([[0.002, 0.0, 0.4], [0.0, -0.002, 0.3], [0.0, 0.0, 0.0]])
-    better = inference.sharpened(rough, photo, tilted[0])
+    better = inference.refine_ecc(rough, photo, tilted[0])
     corners = torch.tensor([[40.0, 40.0], [300.0, 60.0], [280.0, 250.0]])
     before, after = ((transform(M, corners) - transform(H, corners)).abs().max() for M in (rough, better))
     assert after < 0.15 < 0.5 * before
     far = H + torch.tensor([[0.0, 0.0, 30.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
     blank = torch.zeros(3, 80, 80)
-    assert torch.equal(inference.sharpened(far, blank, blank), far)
+    assert torch.equal(inference.refine_ecc(far, blank, blank), far)
 
 
 def test_no_agreement_without_pixels_that_come_home():
     torch.manual_seed(0)
-    assert agreed(Aligned(30 * torch.randn(60, 80, 2), 30 * torch.randn(60, 80, 2)))[0] is None
+    assert fit_homography(Aligned(30 * torch.randn(60, 80, 2), 30 * torch.randn(60, 80, 2)))[0] is None
 
 
 def test_candidates_turn_scale_and_slant_about_the_centres():
@@ -205,16 +205,16 @@ def test_candidates_turn_scale_and_slant_about_the_centres():
 
 
 def test_polish_takes_half_a_pixel_back(photo):
-    a = inference.shrunk(photo, 160)
+    a = inference.shrink(photo, 160)
     h, w = a.shape[-2:]
     wrong = Aligned(torch.full((h, w, 2), 0.5), torch.full((h, w, 2), -0.5))
-    better = polished(wrong, a, a)
+    better = polish(wrong, a, a)
     assert torch.linalg.vector_norm(better.ab[8:-8, 8:-8], dim=-1).mean() < 0.2
 
 
 def test_enlarging_is_exact_for_a_shift():
     found = Aligned(torch.full((40, 50, 2), 2.0), torch.full((40, 50, 2), -2.0))
-    large = enlarged(found, (80, 100), (120, 150))
+    large = resize_flows(found, (80, 100), (120, 150))
     base = grid(80, 100)
     wanted = ((base + 0.5) / 2 + 2.0) * 3 - 0.5 - base
     assert torch.allclose(large.ab[2:-2, 2:-2], wanted[2:-2, 2:-2], atol=1e-3)

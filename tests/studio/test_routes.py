@@ -51,7 +51,7 @@ def aligned(client: httpx.Client, send: Send) -> Any:
 def test_two_images_are_aligned(client: httpx.Client, aligned: dict[str, Any]) -> None:
     assert aligned["size_a"] == aligned["size_b"] == [96, 96]
     assert aligned["distance"] < 1
-    assert aligned["home"] > 0.7
+    assert aligned["cycle_consistency"] > 0.7
     assert aligned["verdict"] in ("same", "unsure")  # a hundred pixels of noise have few features
     assert 0.1 < aligned["probability"] <= 1
     assert aligned["largest"] == pytest.approx(math.hypot(6, 4), abs=1)

@@ -72,12 +72,12 @@ def words(found: AutoComparison, labels: tuple[str, str]) -> str:
 
 
 def _pixels(found: AutoComparison, own: Any, one: str, two: str) -> str:
-    home = f"{own.home:.0%} of {one} comes home from {two}"
+    home = f"{own.cycle_consistency:.0%} of {one} returns from {two}"
     matches = found.matches or ()
     counts = f"{len(_agreed(matches))} of {len(matches)} matches agree on one geometry" if matches else "no matches"
     near = "" if found.beside is None else f"; image distance {found.beside.distance:.3f}"
     verdict = "" if found.pair is None else f"{found.pair.verdict} ({found.pair.probability:.0%}); "
-    return f"{verdict}cycle error {own.distance:.2f} px, {home}, {counts}{near}"
+    return f"{verdict}round-trip error {own.distance:.2f} px, {home}, {counts}{near}"
 
 
 def _agreed(matches: Any) -> Any:
@@ -128,6 +128,6 @@ def _photos(found: AutoComparison, folder: Path, target: Path) -> list[Path]:
     if found.matches is not None and len(found.matches):
         agreed = _agreed(found.matches)
         title = f"{len(agreed)} of {len(found.matches)} features found again agree on one geometry"
-        drawn = plot.matches(own.pictures[0], own.pictures[1], agreed, title=title)
+        drawn = plot.matches(own.images[0], own.images[1], agreed, title=title)
         files.append(plot.save(drawn, folder / "matches.png"))
     return files

@@ -48,7 +48,7 @@ def scores(truth: Views, found: PixelComparison) -> dict[str, Any]:
     flows: dict[str, Any] = {"likewise": found.flow}
     flows |= {model.name: model.flow(a, b).numpy() for model in (DIS(), DIS(equalized=True), SiftHomography())}
     measured = {name: _errors(truth, flow) for name, flow in flows.items()}
-    return {**measured, "cycle_error": found.distance, "home": found.home}
+    return {**measured, "cycle_error": found.distance, "cycle_consistency": found.cycle_consistency}
 
 
 def _draw(found: PixelComparison, figures: dict[str, Any], path: Path) -> None:
@@ -56,7 +56,7 @@ def _draw(found: PixelComparison, figures: dict[str, Any], path: Path) -> None:
     from likewise import plot
 
     words = f"by day, by night, turned: {figures['likewise']['right']:.0%} of the pixels found to {WITHIN:g} px"
-    plot.save(plot.alignment(*found.pictures, found.flow, found.confidence, title=words), path)
+    plot.save(plot.alignment(*found.images, found.flow, found.confidence, title=words), path)
 
 
 def _errors(truth: Views, flow: Any) -> dict[str, float]:
@@ -75,8 +75,8 @@ def _section(picture: Path, found: PixelComparison, figures: dict[str, Any]) -> 
         f"{samples.TURN:.0f}°. Where did every pixel go? The two cameras are real, and what lies between them was "
         "measured by those who made the pictures; night and turn are ours. So each pixel's error is known.",
         f"The network that comes with likewise finds {ours['right']:.0%} of the pixels to {WITHIN:g} px, with a median "
-        f"error of {ours['median']:.1f} px. It also says by itself where to trust it: {figures['home']:.0%} of the "
-        "pixels that go there and back come home.",
+        f"error of {ours['median']:.1f} px. It also says by itself where to trust it: "
+        f"{figures['cycle_consistency']:.0%} of the pixels return to their place when they go there and back.",
     )
     rows = [
         (name, f"{row['median']:.1f} px", f"{row['mean']:.1f} px", f"{row['right']:.0%}")

@@ -48,8 +48,8 @@ def compare(
 ) -> None:
     """Align two photos of one place, by day and by night, from other spots: where did every pixel of A go in B?
 
-    Says the cycle error (how far pixels miss their place after going to B and back, in the median), the share of pixels
-    that come home, and what was done. Draws A, B, B laid onto A, a checkerboard of both, the flow and its confidence.
+    Says the round-trip error (how far pixels miss their place after going to B and back, in the median), the share of
+    pixels that return, and what was done. Draws A, B, B warped to A, a checkerboard, the flow and its confidence.
     """
     from likewise.pixels.compare import compare as compared
 
@@ -78,16 +78,15 @@ def detailed(network: Any, detail: int | None) -> Any:
 
     if not isinstance(network, Aligner):
         raise InputError(f"detail: only for likewise's own aligners, got a {type(network).__name__}")
-    return Aligner(network.network, replace(network.manner, detail=detail), name=network.name)
+    return Aligner(network.network, replace(network.options, detail=detail), name=network.name)
 
 
 def words(found: PixelComparison) -> str:
     """The one line."""
     one, two = labels_of(*found.names)
-    done = ", ".join(dict.fromkeys(found.notes)) or "one look"
-    return (
-        f"cycle error {found.distance:.2f} px; {found.home:.0%} of {one} comes home from {two} ({done}; {found.model})"
-    )
+    done = ", ".join(dict.fromkeys(found.steps)) or "one pass"
+    share = f"{found.cycle_consistency:.0%} of {one} returns from {two}"
+    return f"round-trip error {found.distance:.2f} px; {share} ({done}; {found.model})"
 
 
 def write(found: PixelComparison, files: Mapping[str, Path | None]) -> None:

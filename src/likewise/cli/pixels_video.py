@@ -93,7 +93,7 @@ def unsearched(network: Any) -> Any:
 
     if not isinstance(network, Aligner):
         return network
-    return Aligner(network.network, replace(network.manner, search="never"), name=network.name)
+    return Aligner(network.network, replace(network.options, search="never"), name=network.name)
 
 
 # ── flows ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 from likewise.pixels import life as life
 from likewise.pixels import metrics as metrics
 from likewise.pixels.aligner import Aligner as Aligner
-from likewise.pixels.aligner import Manner as Manner
+from likewise.pixels.aligner import AlignerOptions as AlignerOptions
 from likewise.pixels.aligner import default as default
 from likewise.pixels.compare import PixelComparison as PixelComparison
 from likewise.pixels.compare import compare as compare

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from likewise import media
+from likewise import inputs, media
 from likewise.errors import InputError, ShapeError
 from likewise.pixels.geometry import (
     grid,
@@ -29,7 +29,6 @@ from likewise.pixels.geometry import (
     transform,
 )
 from likewise.pixels.metrics import project
-from likewise.pixels.pictures import Picture, picture
 from likewise.types import Flow, read_flow
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -210,8 +209,8 @@ class FlowPair:
     the pair's homography, which it needs, becomes G H.
     """
 
-    a: Picture
-    b: Picture
+    a: Any
+    b: Any
     name: str = ""
     group: str = ""
     flow: Any = None
@@ -241,7 +240,7 @@ class FlowPair:
         Each is made smaller by its own factor, and never enlarged; None leaves them as they are.
         """
         _check(size, side)
-        first, second = picture(self.a, where="a"), picture(self.b, where="b")
+        first, second = inputs.image(self.a, where="a").tensor, inputs.image(self.b, where="b").tensor
         G = None if self.seen_through is None else self._drawing(_size_of(second))
         drawn = second if G is None else _through(second, G)
         a, b = _sized(first, size, side), _sized(drawn, size, side)

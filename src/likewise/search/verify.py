@@ -18,7 +18,7 @@ from likewise.errors import InputError, LikewiseError
 from likewise.images.embedding import embed_once
 from likewise.images.model import default, in_threads
 from likewise.pixels import matching
-from likewise.pixels.aligner import Aligner, Manner
+from likewise.pixels.aligner import Aligner, AlignerOptions
 from likewise.pixels.aligner import default as default_aligner
 from likewise.pixels.features import detect
 from likewise.pixels.life.inference import Aligned
@@ -168,7 +168,7 @@ class Verifier:
         features = self.features, detect(images[1], most=MOST)
         pass_side = getattr(self.aligner, "work", None)
         matches = matching.match(*images, features=features, flows=flows, flow_size=pass_side, most=MOST)
-        return _weigh(matches, Aligned(*flows).home(), images)
+        return _weigh(matches, Aligned(*flows).cycle_consistency(), images)
 
 
 def verify(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False) -> Evidence:
@@ -267,7 +267,7 @@ def verify_hits(
 def one_pass(thorough: bool = False) -> Any:
     """The aligner that verifies: one pass at 240 px; thorough: the whole search of the level's default."""
     whole = default_aligner()
-    once = Manner(work=LOOK, passes=1, search="never", polish=False, snap=2.0)
+    once = AlignerOptions(work=LOOK, passes=1, search="never", polish=False, snap=2.0)
     return whole if thorough else Aligner(whole.network, once, name="one pass")
 
 

@@ -76,7 +76,10 @@ class PixelsTab:
         said = comparison.to_dict()
         result = {
             "key": self._kept.put((comparison, features)),
-            **{name: said[name] for name in ("distance", "home", "model", "steps", "size_a", "size_b", "motion")},
+            **{
+                name: said[name]
+                for name in ("distance", "cycle_consistency", "model", "steps", "size_a", "size_b", "motion")
+            },
             "largest": longest(comparison.flow),
             "images": self._images(comparison),
         }
@@ -87,7 +90,7 @@ class PixelsTab:
 
     def _images(self, comparison: Any) -> dict[str, str]:
         """a, b, the flow, b warped to a and the confidence as files; all but b in a's frame."""
-        a, b = comparison.pictures
+        a, b = comparison.images
         grey = np.rint(np.clip(comparison.confidence, 0, 1) * 255).astype(np.uint8)
         photos = {"a": a, "b": b, "warp": comparison.warp()}
         drawings = {
@@ -105,7 +108,7 @@ class PixelsTab:
         """
         pair, features = self._kept.get(text(fields, "key"))
         radius, flows = number(fields, "radius", *RADII, default=5.0), (pair.flow, pair.back)
-        matches = match(*pair.pictures, features=features, flows=flows, radius=radius, flow_size=default().work)
+        matches = match(*pair.images, features=features, flows=flows, radius=radius, flow_size=default().work)
         model = matches.geometry()
         inliers: NDArray[np.bool_] = np.asarray(model.inliers, dtype=bool)
         rows = np.column_stack([matches.a, matches.b]).round(2)
@@ -121,7 +124,7 @@ class PixelsTab:
     def point(self, fields: Fields) -> dict[str, Any]:
         """Where a point of a is in b, with the confidence and the round-trip error."""
         comparison = self._kept.get(text(fields, "key"))[0]
-        sizes = [np.array(image.shape[1::-1]) for image in comparison.pictures]
+        sizes = [np.array(image.shape[1::-1]) for image in comparison.images]
         start = np.clip([[number(fields, name, -FAR, FAR) for name in ("x", "y")]], 0, sizes[0] - 1)
         end = start + at(np.asarray(comparison.flow, dtype=np.float64), start)
         column, row = (int(n) for n in np.rint(start[0]))
@@ -130,5 +133,5 @@ class PixelsTab:
             "y": float(end[0, 1]),
             "inside": bool((end >= -0.5).all() and (end <= sizes[1] - 0.5).all()),
             "confidence": float(comparison.confidence[row, column]),
-            "error": float(comparison.missed[row, column]),
+            "error": float(comparison.cycle_error[row, column]),
         }

@@ -1,7 +1,9 @@
-"""Large photos, tile by tile: the flow of the whole at a small size is carried to ever larger ones and corrected there.
+"""From a network that knows small motions to photos as people take them.
 
-At each size, b is bent onto a by the flow so far, and the recurrence looks for what is left, in tiles that overlap. The
-memory is that of the pictures and their flows, and of one tile.
+A pass gives both flows. Where few pixels return to their place, views of b are tried; then b is warped to a by the
+homography fitted to the flow, and aligned once more. What a step gains is measured by cycle consistency; a step that
+gains nothing is undone. Flows of large photos are carried to ever larger sizes and corrected there tile by tile: b is
+warped to a by the flow so far, and the recurrence finds what is left, in the memory of one tile.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from likewise.pixels.life.network import Network, Start, at_pixels, starts
 RIM = 0.5
 """Pixels beyond the centres of b's outermost pixels that still belong to it."""
 
-HOME = 3.0
-"""Pixels, at the resolution worked at, within which a pixel that went there and back has come home."""
+RETURNED = 3.0
+"""Pixels, at the working resolution, within which a pixel that went there and back has returned."""
 
 SEARCHED = 192
 """Longest side at which candidates are tried."""
@@ -44,15 +46,15 @@ SEARCHED = 192
 
 @dataclass(frozen=True)
 class Aligned:
-    """Both flows between pictures of sizes (h, w) and (h2, w2), without a batch, and what was done to get them.
+    """Both flows between images of sizes (h, w) and (h2, w2), without a batch, and what was done to get them.
 
-    Where a homography stands for the flow, `free` is the flow it was fitted to: a homography and its inverse bring all
-    pixels home, which says nothing of how well it fits.
+    Where a homography stands for the flow, `free` is the flow it was fitted to: a homography and its inverse return
+    all pixels, which says nothing of how well it fits.
     """
 
     ab: Float[Tensor, "h w 2"]
     ba: Float[Tensor, "h2 w2 2"]
-    notes: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
     free: Aligned | None = None
 
     def errors(self) -> tuple[Float[Tensor, "h w"], Bool[Tensor, "h w"]]:
@@ -67,10 +69,10 @@ class Aligned:
         apart = torch.linalg.vector_norm(self.ab - self.free.ab, dim=-1)
         return torch.maximum(self.free.errors()[0], apart), kept
 
-    def home(self) -> float:
-        """The share of a's pixels that come home within HOME pixels, or 5 % of their way."""
+    def cycle_consistency(self) -> float:
+        """The share of a's pixels that return within RETURNED pixels, or 5 % of their way."""
         d, kept = self.errors()
-        limit = (0.05 * torch.linalg.vector_norm(self.ab, dim=-1)).clamp_min(HOME)
+        limit = (0.05 * torch.linalg.vector_norm(self.ab, dim=-1)).clamp_min(RETURNED)
         return float((kept & (d <= limit)).float().mean())
 
     def swapped(self) -> Aligned:
@@ -79,7 +81,7 @@ class Aligned:
 
 
 @torch.no_grad()
-def look(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int) -> Aligned:
+def align_once(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int) -> Aligned:
     """One pass of the network."""
     there, back = network(*network.features(a[None], b[None]), iters=iters)
     sizes = [(int(x.shape[-2]), int(x.shape[-1])) for x in (a, b)]
@@ -87,14 +89,14 @@ def look(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"
 
 
 @torch.no_grad()
-def look_through(
+def align_under_homography(
     network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], H: Float[Tensor, "3 3"], iters: int
 ) -> Aligned:
-    """One pass on a and on b bent onto a's frame by H, which takes points of a to points of b; flows to b itself."""
+    """One pass on a and on b warped to a's frame by H, which takes points of a to points of b; flows to b itself."""
     h, w = int(a.shape[-2]), int(a.shape[-1])
     base = grid(h, w)
     bent = sample(b[None], transform(H, base)[None], padding="border")[0]
-    seen = look(network, a, bent, iters)
+    seen = align_once(network, a, bent, iters)
     ab = transform(H, base + seen.ab) - base
     other = grid(int(b.shape[-2]), int(b.shape[-1]))
     before = transform(torch.linalg.inv(H), other)
@@ -102,25 +104,25 @@ def look_through(
     return Aligned(ab, ba)
 
 
-def agreed(found: Aligned, *, most: int = 4000, px: float = 2.0) -> tuple[Tensor | None, float]:
-    """The homography a → b that most of the pixels that come home agree with, and the share that does."""
-    d, kept = found.errors()
-    sure = torch.nonzero(kept & (d <= HOME))
+def fit_homography(aligned: Aligned, *, most: int = 4000, px: float = 2.0) -> tuple[Tensor | None, float]:
+    """The homography a → b fitted to the pixels that return, and the share of inliers."""
+    d, kept = aligned.errors()
+    sure = torch.nonzero(kept & (d <= RETURNED))
     if len(sure) < 40:
         return None, 0.0
     chosen = sure[:: max(1, len(sure) // most)]
     x = chosen.flip(1).float()
-    y = x + found.ab[chosen[:, 0], chosen[:, 1]]
+    y = x + aligned.ab[chosen[:, 0], chosen[:, 1]]
     cv2.setRNGSeed(0)
     H, mask = cv2.findHomography(x.numpy(), y.numpy(), cv2.USAC_MAGSAC, px, maxIters=2000, confidence=0.999)
-    if H is None or not np.isfinite(H).all() or not _plausible(H, found):
+    if H is None or not np.isfinite(H).all() or not _plausible(H, aligned):
         return None, 0.0
     return torch.from_numpy(H).float(), float(mask.mean())
 
 
-def _plausible(H: np.ndarray[Any, Any], found: Aligned) -> bool:
+def _plausible(H: np.ndarray[Any, Any], aligned: Aligned) -> bool:
     """Whether a homography keeps the frame in front of the camera and does not shrink or blow it up beyond reason."""
-    h, w = (int(n) for n in found.ab.shape[:2])
+    h, w = (int(n) for n in aligned.ab.shape[:2])
     corners = np.array([[0, 0, 1], [w - 1, 0, 1], [w - 1, h - 1, 1], [0, h - 1, 1.0]])
     z = corners @ H[2]
     if (z * z[0] <= 0).any() or np.linalg.det(H) * z[0] ** 3 <= 0:
@@ -152,12 +154,12 @@ def about_centres(A: Float[Tensor, "2 2"], a: tuple[int, int], b: tuple[int, int
 
 SIMILAR = [turned(t, z) for t, z in product((0, 45, 90, 135, 180, 225, 270, 315), (0.6, 1.0, 1.67))]
 """Turns and sizes that are tried first."""
-ASLANT = [turned(t, 1.0, tilt, along) for t, tilt, along in product((-45, 0, 45), (2.2,), range(0, 180, 30))]
+SLANTED = [turned(t, 1.0, tilt, along) for t, tilt, along in product((-45, 0, 45), (2.2,), range(0, 180, 30))]
 """Slanted views that are tried where none of those will do."""
 
 
 @torch.no_grad()
-def searched(
+def rank_views(
     network: Network,
     a: Float[Tensor, "3 h w"],
     b: Float[Tensor, "3 h2 w2"],
@@ -165,8 +167,8 @@ def searched(
     *,
     best: int = 2,
 ) -> list[Tensor]:
-    """The maps a → b, of the candidates, under which most cells find their like; tried on small pictures."""
-    small = [shrunk(x, SEARCHED) for x in (a, b)]
+    """The maps a → b, of the candidates, under which most cells find their like; tried on small images."""
+    small = [shrink(x, SEARCHED) for x in (a, b)]
     sizes = [(int(x.shape[-2]), int(x.shape[-1])) for x in small]
     fa = network.encoder(small[0][None])
     base = grid(*sizes[0])
@@ -183,25 +185,27 @@ def searched(
     return [up[1] @ H @ torch.linalg.inv(up[0]) for H in chosen]
 
 
-def shrunk(x: Float[Tensor, "3 h w"], longest: int) -> Float[Tensor, "3 h2 w2"]:
-    """A picture with its longest side at `longest` pixels or fewer, averaged over areas."""
+def shrink(x: Float[Tensor, "3 h w"], longest: int) -> Float[Tensor, "3 h2 w2"]:
+    """A image with its longest side at `longest` pixels or fewer, averaged over areas."""
     h, w = int(x.shape[-2]), int(x.shape[-1])
     share = longest / max(h, w)
-    return x if share >= 1 else resized(x, (max(8, round(share * h)), max(8, round(share * w))))
+    return x if share >= 1 else resize(x, (max(8, round(share * h)), max(8, round(share * w))))
 
 
-def resized(x: Float[Tensor, "3 h w"], size: tuple[int, int]) -> Float[Tensor, "3 h2 w2"]:
-    """A picture at another size; half-pixel rule, averaged over areas where it shrinks."""
+def resize(x: Float[Tensor, "3 h w"], size: tuple[int, int]) -> Float[Tensor, "3 h2 w2"]:
+    """A image at another size; half-pixel rule, averaged over areas where it shrinks."""
     if tuple(x.shape[-2:]) == size:
         return x
     y = torch.nn.functional.interpolate(x[None], size, mode="bilinear", align_corners=False, antialias=True)
     return y[0]
 
 
-def enlarged(found: Aligned, a: tuple[int, int], b: tuple[int, int]) -> Aligned:
-    """Flows between pictures of other sizes than those worked at: goals are scaled by b's change, places by a's."""
-    free = None if found.free is None else enlarged(found.free, a, b)
-    return replace(found, ab=_between(found.ab, a, found.ba, b), ba=_between(found.ba, b, found.ab, a), free=free)
+def resize_flows(aligned: Aligned, a: tuple[int, int], b: tuple[int, int]) -> Aligned:
+    """Flows between images of other sizes than those aligned: goals are scaled by b's change, places by a's."""
+    free = None if aligned.free is None else resize_flows(aligned.free, a, b)
+    return replace(
+        aligned, ab=_between(aligned.ab, a, aligned.ba, b), ba=_between(aligned.ba, b, aligned.ab, a), free=free
+    )
 
 
 def _between(flow: Tensor, size: Size, other: Tensor, goal: Size) -> Tensor:
@@ -214,41 +218,41 @@ def _size(x: Tensor) -> Size:
     return int(x.shape[-2]), int(x.shape[-1])
 
 
-def snapped(
-    found: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, share: float = 0.85, px: float = 1.5
+def snap_to_homography(
+    aligned: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, share: float = 0.85, px: float = 1.5
 ) -> Aligned:
-    """The flow of a homography where nearly all that comes home agrees with it: one plane, or a camera that turned.
+    """The flow of a homography where nearly all that returns agrees with it: one plane, or a camera that turned.
 
-    b brought onto a by it must also look as much like a, to WORSE, as by the flow: small motions in depth agree with a
+    b warped to a by it must also look as much like a, to WORSE, as by the flow: small motions in depth agree with a
     plane to a pixel or so, but they do not look like one.
     """
-    H, _ = agreed(found, px=px)
+    H, _ = fit_homography(aligned, px=px)
     if H is None:
-        return found
-    base = grid(int(found.ab.shape[0]), int(found.ab.shape[1]))
+        return aligned
+    base = grid(int(aligned.ab.shape[0]), int(aligned.ab.shape[1]))
     flat = transform(H, base) - base
-    d, kept = found.errors()
-    sure = kept & (d <= HOME)
-    near = torch.linalg.vector_norm(flat - found.ab, dim=-1) <= px
+    d, kept = aligned.errors()
+    sure = kept & (d <= RETURNED)
+    near = torch.linalg.vector_norm(flat - aligned.ab, dim=-1) <= px
     if float(near[sure].float().mean()) < share:
-        return found
-    H = sharpened(H, a, b)
+        return aligned
+    H = refine_ecc(H, a, b)
     flat = transform(H, base) - base
-    if unlike(a, b, flat, sure) > WORSE * unlike(a, b, found.ab, sure):
-        return found
-    other = grid(int(found.ba.shape[0]), int(found.ba.shape[1]))
+    if photometric_error(a, b, flat, sure) > WORSE * photometric_error(a, b, aligned.ab, sure):
+        return aligned
+    other = grid(int(aligned.ba.shape[0]), int(aligned.ba.shape[1]))
     back = transform(torch.linalg.inv(H), other) - other
-    return replace(found, ab=flat, ba=back, notes=(*found.notes, "one plane"), free=found)
+    return replace(aligned, ab=flat, ba=back, steps=(*aligned.steps, "one plane"), free=aligned)
 
 
 WORSE = 2.0
 """How much less alike a and b may look under one homography than under the flow, which was fitted to their looks."""
 
 
-def unlike(
+def photometric_error(
     a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], flow: Float[Tensor, "h w 2"], where: Bool[Tensor, "h w"]
 ) -> float:
-    """Mean difference of a and b brought onto it, in grey of which local mean and contrast were taken away."""
+    """Mean difference of a and b warped to it, in grey of which local mean and contrast were taken away."""
     bent = sample(b[None], (grid(int(a.shape[-2]), int(a.shape[-1])) + flow)[None], padding="border")[0]
     difference = np.abs(_contrast(a) - _contrast(bent))
     return float(difference[where.numpy()].mean()) if bool(where.any()) else 0.0
@@ -262,7 +266,7 @@ def _contrast(x: Float[Tensor, "3 h w"], side: int = 9) -> np.ndarray[Any, Any]:
     return np.asarray((grey - mean) / (spread + 0.02))
 
 
-def sharpened(
+def refine_ecc(
     H: Float[Tensor, "3 3"], a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], *, farthest: float = 2.0
 ) -> Float[Tensor, "3 3"]:
     """A homography brought to fractions of a pixel by the correlation of grey values (Evangelidis and Psarakis).
@@ -287,14 +291,14 @@ POLISHED = 3.0
 """Corrections of more pixels than this are not believed."""
 
 
-def polished(found: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Aligned:
+def polish(aligned: Aligned, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Aligned:
     """Both flows, corrected."""
-    ab, ba = _corrected(found.ab, a, b), _corrected(found.ba, b, a)
-    return replace(found, ab=ab, ba=ba)
+    ab, ba = _corrected(aligned.ab, a, b), _corrected(aligned.ba, b, a)
+    return replace(aligned, ab=ab, ba=ba)
 
 
 def _corrected(flow: Float[Tensor, "h w 2"], a: Tensor, b: Tensor) -> Float[Tensor, "h w 2"]:
-    """f(x) → f(x + c(x)) + c(x), with c the residual flow from a to b bent onto a, where c is small and comes home."""
+    """f(x) → f(x + c(x)) + c(x), with c the residual flow from a to b warped to a, where c is small and returns."""
     made: Any = cv2
     size = (int(a.shape[-2]), int(a.shape[-1]))
     bent = sample(b[None], (grid(*size) + flow)[None], padding="border")[0]
@@ -303,8 +307,8 @@ def _corrected(flow: Float[Tensor, "h w 2"], a: Tensor, b: Tensor) -> Float[Tens
     one, two = _grey(a), _grey(bent)
     there = torch.from_numpy(search.calc(one, two, None))
     back = torch.from_numpy(search.calc(two, one, None))
-    home = torch.linalg.vector_norm(there + carried(back[None], (grid(*size) + there)[None])[0], dim=-1)
-    trusted = (torch.linalg.vector_norm(there, dim=-1) <= POLISHED) & (home <= 0.5)
+    missed = torch.linalg.vector_norm(there + carried(back[None], (grid(*size) + there)[None])[0], dim=-1)
+    trusted = (torch.linalg.vector_norm(there, dim=-1) <= POLISHED) & (missed <= 0.5)
     share = _softened(trusted.float())
     return compose((share[..., None] * there)[None], flow[None])[0]
 
@@ -335,31 +339,31 @@ def sizes(small: tuple[int, int], whole: tuple[int, int], detail: int) -> Iterat
 
 
 @torch.no_grad()
-def detailed(
+def refine_tiles(
     network: Network,
     a: Float[Tensor, "3 h w"],
     b: Float[Tensor, "3 h2 w2"],
-    found: Aligned,
+    aligned: Aligned,
     detail: int,
     iters: int = 3,
 ) -> Aligned:
-    """Both flows at `detail` pixels on the longest side, or the pictures' own size where that is smaller."""
+    """Both flows at `detail` pixels on the longest side, or the images' own size where that is smaller."""
     whole = [(int(x.shape[-2]), int(x.shape[-1])) for x in (a, b)]
-    start = [(int(f.shape[0]), int(f.shape[1])) for f in (found.ab, found.ba)]
+    start = [(int(f.shape[0]), int(f.shape[1])) for f in (aligned.ab, aligned.ba)]
     steps = [list(sizes(s, w, detail)) for s, w in zip(start, whole, strict=True)]
     for k in range(max(len(s) for s in steps)):
         size_a, size_b = (s[min(k, len(s) - 1)] if s else t for s, t in zip(steps, start, strict=True))
-        found = enlarged(found, size_a, size_b)
-        one, two = resized(a, size_a), resized(b, size_b)
-        ab = corrected(network, one, two, found.ab, iters)
-        found = Aligned(ab, corrected(network, two, one, found.ba, iters), found.notes)
-    return found
+        aligned = resize_flows(aligned, size_a, size_b)
+        one, two = resize(a, size_a), resize(b, size_b)
+        ab = corrected(network, one, two, aligned.ab, iters)
+        aligned = Aligned(ab, corrected(network, two, one, aligned.ba, iters), aligned.steps)
+    return aligned
 
 
 def corrected(
     network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], flow: Float[Tensor, "h w 2"], iters: int
 ) -> Float[Tensor, "h w 2"]:
-    """x + f(x) → f(x + c(x)) + c(x), with c what the recurrence finds between a and b bent onto it."""
+    """x + f(x) → f(x + c(x)) + c(x), with c what the recurrence finds between a and b warped to it."""
     h, w = int(a.shape[-2]), int(a.shape[-1])
     total, weight = torch.zeros(h, w, 2), torch.zeros(h, w, 1)
     for top in _places(h):

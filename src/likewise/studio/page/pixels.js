@@ -272,7 +272,7 @@ function measured(result) {
       result.verdict ? verdict(result.verdict, result.probability) : "…",
       "from the distance of the embeddings, the local similarity and the inliers; as in a search",
     ],
-    ["round-trip consistency", share(result.home), "the share of a's pixels that are inside b and return to their place"],
+    ["round-trip consistency", share(result.cycle_consistency), "the share of a's pixels that are inside b and return to their place"],
     ["size of a", `${result.size_a[1]} × ${result.size_a[0]}`],
     ["size of b", `${result.size_b[1]} × ${result.size_b[0]}`],
     ["model", result.model],
