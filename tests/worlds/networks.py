@@ -12,7 +12,7 @@ from likewise.distributions.formats import Network
 from likewise.distributions.formats.biggan import Attention, BigGANDeep
 from likewise.distributions.formats.biggan import Block as BigBlock
 from likewise.distributions.formats.decoders import DCGAN, VAE, ProGAN, UpsamplingDCGAN
-from likewise.distributions.formats.stylegan import StyleGAN2, StyleGAN3, StyleMapping, designed, stages
+from likewise.distributions.formats.stylegan import StyleGAN2, StyleGAN3, StyleMapping, grids
 
 
 def filled(net: Network, seed: int = 0) -> Network:
@@ -38,9 +38,21 @@ def stylegan2(classes: int | None = None) -> Network:
 
 def stylegan3(*, radial: bool = False) -> Network:
     torch.manual_seed(2)
-    rows = stages(32, 5, base=64, most=6)
-    filters = designed(rows, radial=radial)
-    return filled(StyleGAN3(StyleMapping(8, 12, 2), rows, entry=6, kernel=1 if radial else 3, filters=filters))
+    rows = grids([(36, 6), (36, 6), (52, 4), (52, 2), (32, 2), (32, 3)])
+    filters: list[list[Tensor | None]] = []
+    for before, after in zip((rows[0], *rows[:-2]), rows[:-1], strict=True):
+        fine = 2 * max(before.rate, after.rate)
+        filters.append([_smooth(6 * fine // before.rate), _smooth(6 * fine // after.rate, radial=radial)])
+    kernel = 1 if radial else 3
+    return filled(StyleGAN3(StyleMapping(8, 12, 2), rows, entry=6, kernel=kernel, filters=[*filters, [None, None]]))
+
+
+def _smooth(taps: int, *, radial: bool = False) -> Tensor:
+    """A symmetric low-pass filter that sums to 1; as a square it is no outer product."""
+    f = torch.hann_window(taps + 2, periodic=False)[1:-1]
+    x = torch.linspace(-1, 1, taps)
+    f = torch.outer(f, f) * (1 + 0.3 * torch.hypot(x[:, None], x[None])) if radial else f
+    return f / f.sum()
 
 
 def biggan(steps: int = 5) -> Network:

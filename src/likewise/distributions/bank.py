@@ -30,8 +30,6 @@ from likewise.distributions.polarity import LEAST_ESS, Scheme, Target, in_turn, 
 from likewise.errors import DegeneracyWarning, InputError, ShapeError
 from likewise.store.job import check_executor
 
-Box = tuple[ArrayLike, ArrayLike]
-"""(low, high): numbers, or one a coordinate."""
 Latents = NDArray[Any]
 
 
@@ -51,9 +49,46 @@ def harvest(
 ) -> Bank:
     """Draw n latents and take the top k singular values of the generator's Jacobian at each [Polarity Algorithm 1].
 
-    k: by default min(30, latent size). out: a folder of shards, which is resumed after any interruption and
-    extended where n is larger than it was; None keeps the bank in memory. `executor` and `n_jobs` are those of
-    `likewise.store.job.Job.run`; the bytes are the same with any of them. `method` is that of `spectrum`.
+    Parameters
+    ----------
+    generator : Generator
+        The network, its latents and the space in which volumes are measured.
+    n : int
+        How many latents.
+    k : int, optional
+        Singular values of each; by default min(30, latent size).
+    out : path, optional
+        A folder that keeps the bank: an interrupted harvest resumes there, and a larger n extends it. Without one the
+        bank stays in memory.
+    seed : int, default 0
+        Of the latents.
+    executor, n_jobs
+        Where shards are made, as for `likewise.store.job`; the bytes are the same with any of them.
+    resume : bool, default True
+        Whether a bank that stands in `out` is continued or made again.
+    method : str, default "auto"
+        That of `spectrum`.
+    shard_size : int, optional
+        Latents a shard; by default about 256.
+    progress : bool, default True
+        Show a bar.
+
+    Returns
+    -------
+    Bank
+        n latents with their singular values.
+
+    Raises
+    ------
+    InputError
+        Where an argument is out of range, `out` holds another generator's bank, or the generator gives NaN.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> generator = lw.distributions.Generator(lambda z: z + z**3, lw.distributions.Normal(2))
+    >>> lw.distributions.harvest(generator, 50, progress=False)
+    Bank(50 latents of <lambda>, k = 2, space pixel, dead 0.00%)
     """
     folder = None if out is None else Path(out)
     check_executor(executor, n_jobs)
@@ -71,10 +106,23 @@ def harvest(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Draw:
-    """Latents drawn from a bank, with what says how far to trust them.
+    """Latents drawn from a bank, with what says how far to trust them: what `Bank.draw` gives.
 
-    `ess` is the effective share of the latents that were drawn from, `largest` the largest weight among them, `dead`
-    the share that ρ ≠ 0 leaves out.
+    Attributes
+    ----------
+    latents : ndarray (n, dim)
+    labels : ndarray (n,) or None
+        Their classes.
+    indices : ndarray (n,)
+        Where they stand in the bank.
+    rho, k
+        The setting.
+    ess : float
+        The effective share of the latents that were drawn from.
+    largest : float
+        The largest weight among them.
+    dead : float
+        The share that ρ ≠ 0 leaves out.
     """
 
     latents: Latents
@@ -92,7 +140,41 @@ class Draw:
 
 
 class Bank:
-    """N latents (N, dim), their log-singular values (N, k) descending, ranks, classes and log p_z."""
+    """Latents and the singular values of a generator at each, from which any ρ and any k can be drawn.
+
+    `harvest` makes one, `Bank.open` reads one, `Bank.merge` joins several.
+
+    Parameters
+    ----------
+    latents : array (N, dim)
+    log_sigma : array (N, k)
+        Log-singular values, descending; −∞ beyond the numerical rank.
+    rank : array (N,), optional
+        Numerical ranks; by default the number of finite values.
+    labels : array (N,), optional
+        Classes.
+    log_density : array (N,), optional
+        log p_z of each latent, for target="uniform".
+    about : About, optional
+        Which generator, space, latent and method it comes from.
+    path : Path, optional
+        The folder that it stands in.
+
+    Raises
+    ------
+    ShapeError
+        Where the arrays do not fit each other.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import numpy as np
+    >>> bank = lw.distributions.Bank(np.zeros((4, 1)), np.log([[1.0], [1.0], [2.0], [4.0]]))
+    >>> np.exp(bank.log_weights(1.0)).round(3).tolist()
+    [0.125, 0.125, 0.25, 0.5]
+    >>> bank.ess(0.0), bank.sample(2, -1.0).shape
+    (1.0, (2, 1))
+    """
 
     def __init__(
         self,
@@ -157,21 +239,15 @@ class Bank:
         return np.where(self.dead(k), -np.inf, polarity.log_volume(self.log_sigma, k))
 
     def log_weights(
-        self,
-        rho: float,
-        k: int | None = None,
-        target: Target = "latent",
-        *,
-        label: int | None = None,
-        box: Box | None = None,
+        self, rho: float, k: int | None = None, target: Target = "latent", *, label: int | None = None
     ) -> Float64[np.ndarray, " N"]:
         """log w ∝ ρ v_k, normalised [Polarity Eq. 7]; k: by default all that are held.
 
         target="latent" keeps the density p_z of the latents; "uniform" divides by it, on a bounded domain only: that
-        of a Uniform or TruncatedNormal latent, or a `box` (low, high), outside of which nothing has weight. With
-        classes, weights are normalised within each, and a class keeps its share; `label` leaves the others out.
+        of a Uniform or TruncatedNormal latent. With classes, weights are normalised within each, and a class keeps its
+        share; `label` leaves the others out.
         """
-        rows, density = self._of(label), self._density(target, box)
+        rows, density = self._of(label), self._density(target)
         classes = np.zeros(len(self), dtype=np.int64) if self.labels is None else self.labels
         out = np.full(len(self), -np.inf)
         out[rows] = polarity.grouped(
@@ -184,29 +260,13 @@ class Bank:
         )
         return out
 
-    def ess(
-        self,
-        rho: float,
-        k: int | None = None,
-        target: Target = "latent",
-        *,
-        label: int | None = None,
-        box: Box | None = None,
-    ) -> float:
+    def ess(self, rho: float, k: int | None = None, target: Target = "latent", *, label: int | None = None) -> float:
         """The effective sample size as a fraction of N (of the class, where `label` is given)."""
-        return polarity.ess(self.log_weights(rho, k, target, label=label, box=box)[self._of(label)])
+        return polarity.ess(self.log_weights(rho, k, target, label=label)[self._of(label)])
 
-    def largest(
-        self,
-        rho: float,
-        k: int | None = None,
-        target: Target = "latent",
-        *,
-        label: int | None = None,
-        box: Box | None = None,
-    ) -> float:
+    def largest(self, rho: float, k: int | None = None, *, label: int | None = None) -> float:
         """The largest weight."""
-        return polarity.largest(self.log_weights(rho, k, target, label=label, box=box))
+        return polarity.largest(self.log_weights(rho, k, label=label))
 
     def rho_for_ess(self, fraction: float, k: int | None = None, sign: int = -1, *, label: int | None = None) -> float:
         """The ρ furthest from 0, of the given sign, that keeps an effective share of `fraction`."""
@@ -226,49 +286,27 @@ class Bank:
             raise InputError(f"label: expected a class from {have[0]} to {have[-1]}, got {label!r}")
         return rows
 
-    def _density(self, target: Target, box: Box | None) -> Float64[np.ndarray, " N"] | None:
-        """log p_z for the uniform target, −∞ outside the box; None for the latent target."""
+    def _density(self, target: Target) -> Float64[np.ndarray, " N"] | None:
+        """log p_z for the uniform target; None for the latent target."""
         if target == "latent":
-            if box is not None:
-                raise InputError('box: it bounds the domain of target="uniform"; leave it away for "latent"')
             return None
         if target != "uniform":
             raise InputError(f"target: expected latent or uniform, got {target!r}")
         if self.log_density is None:
             raise InputError('target: "uniform" needs the density of the latents, which this bank does not know')
-        if box is None and not self.about.bounded:
+        if not self.about.bounded:
             kind = (self.about.latent or {}).get("kind", "these latents")
             raise InputError(
-                f'target: "uniform" needs a bounded domain, and {kind} has none; give box=(low, high), or harvest from '
-                "a TruncatedNormal or Uniform latent"
+                f'target: "uniform" needs a bounded domain, and {kind} has none; harvest from a TruncatedNormal or '
+                "Uniform latent"
             )
-        return self.log_density if box is None else np.where(self._inside(box), self.log_density, -np.inf)
-
-    def _inside(self, box: Box) -> Bool[np.ndarray, " N"]:
-        try:
-            low, high = (np.broadcast_to(np.asarray(side, dtype=np.float64), (self.dim,)) for side in box)
-        except (TypeError, ValueError):
-            raise InputError(f"box: expected (low, high), numbers or {self.dim} of them each, got {box!r}") from None
-        if not (low < high).all():
-            raise InputError(f"box: expected low < high, got {box!r}")
-        return np.asarray(((self.latents >= low) & (self.latents <= high)).all(1))
+        return self.log_density
 
     # ── samples ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def sample(
-        self,
-        n: int,
-        rho: float,
-        k: int | None = None,
-        *,
-        label: int | None = None,
-        scheme: Scheme = "multinomial",
-        target: Target = "latent",
-        box: Box | None = None,
-        seed: int = 0,
-    ) -> Latents:
-        """n latents (n, dim) of polarity ρ [Polarity Algorithm 1]: `draw` without its figures."""
-        return self.draw(n, rho, k, label=label, scheme=scheme, target=target, box=box, seed=seed).latents
+    def sample(self, n: int, rho: float, k: int | None = None, **options: Any) -> Latents:
+        """n latents (n, dim) of polarity ρ [Polarity Algorithm 1]: `draw` without its figures, the same options."""
+        return self.draw(n, rho, k, **options).latents
 
     def draw(
         self,
@@ -279,7 +317,6 @@ class Bank:
         label: int | None = None,
         scheme: Scheme = "multinomial",
         target: Target = "latent",
-        box: Box | None = None,
         seed: int = 0,
     ) -> Draw:
         """n latents of polarity ρ with their classes, where they stand in the bank, and ESS, largest weight, dead.
@@ -287,7 +324,7 @@ class Bank:
         ρ = 0 is the model, and nothing is resampled: seed s gives the s-th run of n latents in the order in which
         they were harvested, from the start again after the last. Below an ESS of 1 % a DegeneracyWarning, once.
         """
-        log_w = self.log_weights(rho, k, target, label=label, box=box)
+        log_w = self.log_weights(rho, k, target, label=label)
         rows = self._of(label)
         if rho == 0 and target == "latent":
             picked = rows[in_turn(len(rows), n, scheme, seed)]
@@ -303,7 +340,7 @@ class Bank:
             polarity.largest(log_w),
             float(self.dead(k)[rows].mean()),
         )
-        self._warn(drawn, (float(rho), k, target, label, str(box)))
+        self._warn(drawn, (float(rho), k, target, label))
         return drawn
 
     def _warn(self, drawn: Draw, setting: tuple[Any, ...]) -> None:

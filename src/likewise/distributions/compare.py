@@ -27,7 +27,7 @@ class DistributionComparison(Comparison):
 
     `distance` is Fréchet's; the correspondence is which sample lies in whose k-NN ball (`support`).
 
-    Parameters
+    Attributes
     ----------
     distance, kid, precision, recall, density, coverage : Figure
         Numbers that carry their net, their sample sizes and k, and are compared only with others of the same.

@@ -118,6 +118,10 @@ def save(generator: Generator, path: str | Path) -> None:
     path : str or Path
         The file, `.safetensors`.
 
+    Returns
+    -------
+    None
+
     Raises
     ------
     InputError

@@ -30,18 +30,47 @@ V = Float64[np.ndarray, " n"]
 
 
 class OnlineSampler:
-    """Draws latents of polarity ρ without end [Polarity Algorithm 2, corrected].
+    """Draws fresh latents of polarity ρ, as many as wanted [Polarity Algorithm 2, corrected].
 
-    "mh": chains that start at latents of the bank drawn at ρ and make `steps` Metropolis–Hastings moves: fresh latents
-    from p_z and small ones around (autoregressive for normal latents, reflected for uniform ones).
-    "rejection": latents from p_z, accepted with probability exp(ρ v − bound); the bound is the largest ρ v seen in
-    the bank or since, and what was accepted under a lower one is judged again. Independent, exact once the bound is.
-    "smc": the bank's latents carried from ρ = 0 to ρ in steps that keep half of them effective, `steps` moves in each.
-    "paper": Algorithm 2 as printed, but for its exponent: accepts with probability σ^ρ / (σ^ρ + Σ σ_i^ρ), the sum over
-    the N latents of the bank: about one in N + 1 (errata 1 and 2).
+    Parameters
+    ----------
+    generator : Generator
+        The one that the bank was harvested from.
+    bank : Bank
+        Where to start, and what is known of volumes.
+    rho : float
+        The polarity; below 0 modes, above 0 anti-modes.
+    k : int, optional
+        Singular values in a volume; by default all that the bank holds.
+    algorithm : {"mh", "rejection", "smc", "paper"}
+        "mh": chains that start at latents of the bank drawn at ρ and make `steps` Metropolis–Hastings moves: fresh
+        latents from p_z and small ones around (autoregressive for normal latents, reflected for uniform ones).
+        "rejection": latents from p_z, accepted with probability exp(ρ v − bound); the bound is the largest ρ v seen in
+        the bank or since, and what was accepted under a lower one is judged again. Independent; exact once the bound
+        is.
+        "smc": the bank's latents carried from ρ = 0 to ρ in steps that keep half of them effective, `steps` moves in
+        each. "paper": Algorithm 2 as printed, but for its exponent: accepts with probability σ^ρ / (σ^ρ + Σ σ_i^ρ), the
+        sum over the N latents of the bank: about one in N + 1 (errata 1 and 2).
+    label : int, optional
+        The class; without one, classes of a conditional generator take turns.
+    steps : int, default 12
+        Moves of a chain or of a particle.
+    budget : int, default 20,000
+        Bounds the spectra that a sample may cost.
 
-    `label` is the class; without one, classes of a conditional generator take turns. `budget` bounds the spectra
-    that a sample may cost.
+    Raises
+    ------
+    InputError
+        Where an argument is out of range, or the bank is another generator's.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> generator = lw.distributions.Generator(lambda z: z + z**3, lw.distributions.Normal(1))
+    >>> bank = lw.distributions.harvest(generator, 200, progress=False)
+    >>> z, info = lw.distributions.OnlineSampler(generator, bank, -0.5).draw(8, seed=0)
+    >>> z.shape, 0 < info["acceptance"] <= 1
+    ((8, 1), True)
     """
 
     def __init__(

@@ -36,7 +36,7 @@ BLOCK = 2**14
 class Spectrum:
     """The top singular values σ_1 ≥ … ≥ σ_k of the Jacobian at n latents: what `spectrum` gives.
 
-    Parameters
+    Attributes
     ----------
     values : ndarray (n, k) float64
         Singular values, descending, 0 beyond the numerical rank.

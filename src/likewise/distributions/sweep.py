@@ -46,7 +46,7 @@ class Cell:
 class Sweep(Comparison):
     """A table of cells, one a setting of ρ and ψ: what `sweep` gives.
 
-    Parameters
+    Attributes
     ----------
     cells : tuple of Cell
         ρ, ψ, the five measures, effective share and largest weight of each setting.

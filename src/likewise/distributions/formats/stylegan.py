@@ -11,10 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy import signal, special
 from torch import Tensor, nn
 
 from likewise.distributions.formats import Network, count, one_hot, pixel_norm
@@ -202,29 +200,6 @@ def binomial() -> Float[Tensor, "4 4"]:
     return torch.outer(f, f)
 
 
-def lowpass(taps: int, cutoff: float, width: float, rate: float, *, radial: bool = False) -> Tensor | None:
-    """A Kaiser-windowed low-pass filter that sums to 1: (taps,), or (taps, taps) where radial; None for a single tap.
-
-    The ideal response is a sinc, radial a jinc; the window's β follows from the width of the transition band.
-    """
-    if taps == 1:
-        return None
-    if not radial:
-        return torch.as_tensor(signal.firwin(taps, cutoff, width=width, fs=rate), dtype=torch.float32)
-    x = (np.arange(taps) - (taps - 1) / 2) / rate
-    r = np.hypot(*np.meshgrid(x, x))
-    jinc = np.where(r > 0, special.j1(2 * cutoff * np.pi * r) / (np.pi * np.maximum(r, 1e-30)), cutoff)
-    beta = signal.kaiser_beta(signal.kaiser_atten(taps, width / (rate / 2)))
-    window = np.kaiser(taps, beta)
-    f = jinc * np.outer(window, window)
-    return torch.as_tensor(f / f.sum(), dtype=torch.float32)
-
-
-def power_of_two(value: float) -> float:
-    """The smallest power of two that is no less."""
-    return float(2.0 ** math.ceil(math.log2(value) - 1e-9))
-
-
 # ----------------------------------------------------------------------------------------------------------- StyleGAN2
 
 
@@ -380,37 +355,14 @@ CUTOFF = 2.0
 """The bandwidth of the Fourier features, in cycles a canvas."""
 SCALE = 0.25
 """What the last layer's output is multiplied with."""
-TAPS = 6
-"""Taps of a filter for each factor of its resampling."""
 
 
 class Stage(NamedTuple):
-    """The grid after a layer: samples a side and a canvas, the band it carries and the width of its transition."""
+    """The grid after a layer: samples a side, samples a canvas, channels."""
 
     size: int
     rate: int
-    cutoff: float
-    width: float
     channels: int
-
-
-def stages(
-    side: int, layers: int = 14, *, base: int = 32768, most: int = 512, colours: int = 3, critical: int = 2
-) -> list[Stage]:
-    """The geometric progression of cut-offs and stop bands from 2 and 2^2.1 to side/2 and side/2 · 2^0.3 cycles.
-
-    The last `critical` layers are sampled critically; a grid's rate is the next power of two above twice its stop band.
-    """
-    rows = []
-    for i in range(layers + 1):
-        t = min(i / (layers - critical), 1.0)
-        cutoff = CUTOFF * (side / 2 / CUTOFF) ** t
-        stop = 2**2.1 * (side / 2 * 2**0.3 / 2**2.1) ** t
-        rate = power_of_two(min(2 * stop, side))
-        size = side if i >= layers - 1 else int(rate) + 2 * MARGIN
-        channels = colours if i == layers else round(min(base / 2 / cutoff, most))
-        rows.append(Stage(size, int(rate), cutoff, 2 * (max(stop, rate / 2) - cutoff), channels))
-    return rows
 
 
 class Fourier(nn.Module):
@@ -513,9 +465,7 @@ class AliasFreeLayer(nn.Module):
 class AliasFreeSynthesis(nn.Module):
     """w to an image: Fourier features and a chain of layers named by their number, size and channels."""
 
-    def __init__(
-        self, w: int, rows: Sequence[Stage], *, entry: int, kernel: int, filters: Sequence[Sequence[Tensor | None]]
-    ) -> None:
+    def __init__(self, w: int, rows: Sequence[Stage], *, entry: int, kernel: int, filters: Filters) -> None:
         super().__init__()
         start = rows[0]._replace(channels=entry)
         self.input = Fourier(w, entry, start.size, start.rate)
@@ -535,18 +485,7 @@ class AliasFreeSynthesis(nn.Module):
         return SCALE * x
 
 
-Filters = list[tuple[Tensor | None, Tensor | None]]
-
-
-def designed(rows: Sequence[Stage], *, radial: bool = False, critical: int = 2) -> Filters:
-    """The low-pass filters of each layer, up and down, as the progression of `stages` asks for; none for the last."""
-    pairs: Filters = []
-    for i, (before, after) in enumerate(zip((rows[0], *rows[:-2]), rows[:-1], strict=True)):
-        fine = 2 * max(before.rate, after.rate)
-        up = lowpass(TAPS * fine // before.rate, before.cutoff, before.width, fine)
-        around = radial and i < len(rows) - 1 - critical
-        pairs.append((up, lowpass(TAPS * fine // after.rate, after.cutoff, after.width, fine, radial=around)))
-    return [*pairs, (None, None)]
+Filters = Sequence[Sequence[Tensor | None]]
 
 
 class StyleGAN3(StyleNetwork):
@@ -567,13 +506,12 @@ class StyleGAN3(StyleNetwork):
     @classmethod
     def _shaped(cls, state: Mapping[str, Tensor]) -> Self:
         names = _names(state)
-        rows = _rows([(int(size), int(channels)) for _, size, channels in (n.split("_") for n in names)])
-        filters: Filters = [
-            (state.get(f"synthesis.{name}.up_filter"), state.get(f"synthesis.{name}.down_filter")) for name in names
-        ]
+        rows = grids([(int(size), int(channels)) for _, size, channels in (n.split("_") for n in names)])
+        stored = [[state.get(f"synthesis.{name}.{way}_filter") for way in ("up", "down")] for name in names]
+        filters = [[None if f is None else f.clone() for f in pair] for pair in stored]
         kernel = int(state[f"synthesis.{names[0]}.weight"].shape[2])
         entry = len(state["synthesis.input.weight"])
-        return cls(StyleMapping.shaped(state), rows, entry=entry, kernel=kernel, filters=_copies(filters))
+        return cls(StyleMapping.shaped(state), rows, entry=entry, kernel=kernel, filters=filters)
 
 
 def _names(state: Mapping[str, Tensor]) -> list[str]:
@@ -585,7 +523,7 @@ def _names(state: Mapping[str, Tensor]) -> list[str]:
     return names
 
 
-def _rows(shapes: Sequence[tuple[int, int]]) -> list[Stage]:
+def grids(shapes: Sequence[tuple[int, int]]) -> list[Stage]:
     """The grids from the sizes in the layers' names: the size without margins; the last two have none."""
     side = shapes[-1][0]
     rows = []
@@ -593,12 +531,8 @@ def _rows(shapes: Sequence[tuple[int, int]]) -> list[Stage]:
         rate = side if i >= len(shapes) - 2 else size - 2 * MARGIN
         if rate < 1 or rate & (rate - 1):
             raise InputError(f"state: layer {i} has {size} samples a side; expected a power of two and {2 * MARGIN}")
-        rows.append(Stage(size, rate, 0.0, 0.0, channels))
+        rows.append(Stage(size, rate, channels))
     return rows
-
-
-def _copies(filters: Filters) -> Filters:
-    return [(None if a is None else a.clone(), None if b is None else b.clone()) for a, b in filters]
 
 
 # ------------------------------------------------------------------------------------------------------------ a module
