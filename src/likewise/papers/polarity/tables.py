@@ -177,12 +177,15 @@ def spectra(options: Options) -> Record:
 def known_answers(options: Options) -> Record:
     """How far draws at ρ are from the exact density of toys: total variation over 8 × 8 cells [Polarity Fig. 11]."""
 
+    @functools.cache
+    def bank(toy: str, seed: int) -> Bank:
+        return harvest(toys.mosaic(toy, cells=32).generator(), options.n, seed=seed, progress=False)
+
     def measure(seed: int, toy: str, rho: float) -> Numbers:
         mosaic = toys.mosaic(toy, cells=32)
-        generator = mosaic.generator()
-        draw = harvest(generator, options.n, seed=seed, progress=False).draw(options.n, rho, seed=seed)
-        x = generator(draw.latents).numpy()
-        share = np.histogram2d(*x.T, bins=8, range=[(0, 1)] * 2)[0] / len(x)
+        draw = bank(toy, seed).draw(options.n, rho, seed=seed)
+        x = mosaic(torch.from_numpy(draw.latents)).numpy()
+        share = np.histogram2d(x[:, 0], x[:, 1], bins=8, range=[(0, 1)] * 2)[0] / len(x)
         exact = mosaic.polarised(rho).reshape(8, 4, 8, 4).mean((1, 3)) / 64
         return {"ess": draw.ess, "total variation": float(np.abs(share - exact).sum() / 2)}
 
