@@ -52,6 +52,20 @@ def record(
     return write_text(folder / f"{name}.json", json.dumps(result, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
 
 
+def remember(name: str, figures: Mapping[str, Any], command: str, *, folder: Path = RESULTS) -> None:
+    """Append one line to history.jsonl: a run's figures, with the commit, the machine, the command and the date."""
+    line = {
+        "name": name,
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine(),
+        "command": command,
+        **{key: plain(value) for key, value in figures.items()},
+    }
+    with open(folder / "history.jsonl", "a", encoding="utf-8") as stream:
+        stream.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+
+
 def plain(value: Any) -> Any:
     """A value that JSON holds: NumPy scalars as Python's own; a number that is not finite is refused."""
     if hasattr(value, "item") and not isinstance(value, str):

@@ -389,29 +389,41 @@ class Index:
     def nearest(self, queries: Vectors, k: int, which: Filter = EVERYTHING) -> list[Nearest]:
         """The k nearest to each query, by distance and name; exact, save where the cache answers (no filter)."""
         with self._lock:
-            if not self._read:
-                self.refresh(load=True)
             return ranked(queries, k, lambda some, many: self._candidates(some, many, k, which))
 
     def _candidates(self, queries: Vectors, many: int, k: int, which: Filter) -> list[Candidates]:
-        rows, whole = self._rows[: self._read], which == EVERYTHING
-        inner = self._approximate() if whole and len(rows) and many <= MOST_SOUGHT else None
+        whole = which == EVERYTHING
+        inner = self._approximate() if whole and len(self) and many <= MOST_SOUGHT else None
         if inner is not None and self._facts is not None:
             kept = [self._kept(ids) for ids in search_cache(inner, queries, many, self._facts.effort)]
-            return [self._seen(i, np.inf if len(i) >= min(k, len(self)) else -1.0) for i in kept]
+            return [self._seen(*one, np.inf if len(one[0]) >= min(k, len(self)) else -1.0) for one in kept]
+        if not self._read:
+            self.refresh(load=True)
         at = None if whole else self._places(which)
-        total = len(rows) if at is None else len(at)
-        D, I = exact(rows, queries, min(many, total), at)
-        return [self._seen(i, np.inf if many >= total else float(d[-1])) for d, i in zip(D, I, strict=True)]
+        total = len(self) if at is None else len(at)
+        D, I = exact(self._rows[: self._read], queries, min(many, total), at)
+        last = np.full(len(D), np.inf) if many >= total else D[:, -1]
+        return [self._seen(i, self._rows[i], float(d)) for i, d in zip(I, last, strict=True)]
 
-    def _seen(self, places: Places, last: float) -> Candidates:
-        return Candidates([self._names[i] for i in places], self._rows[places], last)
+    def _seen(self, places: Places, rows: Vectors, last: float) -> Candidates:
+        return Candidates([self._names[i] for i in places], rows, last)
 
-    def _kept(self, ids: Places) -> Places:
-        """The places of those ids that are kept."""
+    def _kept(self, ids: Places) -> tuple[Places, Vectors]:
+        """The places of those ids that are kept, and their vectors: from memory, or where they are not there, from disk.
+
+        What another process has removed since has none.
+        """
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-        kept: Places = places[self._ids[places] == ids]
-        return kept
+        places = places[self._ids[places] == ids]
+        if self._read:
+            return places, self._rows[places]
+        blobs: dict[int, bytes] = {}
+        with self._transaction("DEFERRED") as db:
+            for some in batches(self._ids[places].tolist(), 500):
+                marks = ", ".join("?" * len(some))
+                blobs.update(db.execute(f"SELECT id, data FROM vectors WHERE id IN ({marks})", some))
+        places = np.array([p for p in places if int(self._ids[p]) in blobs], np.int64)
+        return places, self._decoded([blobs[int(i)] for i in self._ids[places]], np.float32, (self.about.dim,))
 
     # ── the approximate index ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -432,14 +444,15 @@ class Index:
                 (self.path / CACHE).unlink(missing_ok=True)
                 self.refresh()
             return
-        self.refresh(load=True)
         if self._approximate() is not None and not self._stale():
             return
+        self.refresh(load=True)
         facts, inner = build(self._rows[: self._read], self._ids, self.about.recall)
         with media.atomic(self.path / CACHE) as sibling:
             faiss.write_index(inner, str(sibling))
             facts = replace(facts, sha256=_sha256(sibling))
         self._set_meta("cache", asdict(facts))
+        self._inner = facts, inner, facts.covered
         self.refresh()
 
     def _stale(self) -> bool:
@@ -461,10 +474,10 @@ class Index:
                 log.warning("%s; searching every vector instead: the next update makes it again", error)
                 self._facts = None
                 return None
-        late = np.flatnonzero(self._ids > last)
-        if len(late):
-            inner.add_with_ids(self._rows[late], self._ids[late])
-        self._inner = self._facts, inner, int(self._ids[-1])
+        places, rows = self._kept(self._ids[self._ids > last])
+        if len(places):
+            inner.add_with_ids(rows, self._ids[places])
+        self._inner = self._facts, inner, max(last, int(self._ids[-1]) if len(self) else 0)
         return inner
 
     # ── health ────────────────────────────────────────────────────────────────────────────────────────────────────
