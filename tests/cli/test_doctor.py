@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from likewise.cli import doctor as doc
@@ -48,28 +48,9 @@ def test_a_wrong_solver_is_found(capsys, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "exact transport costs" in found["smoothed transport against exact"]["detail"]
 
 
-def test_a_plan_without_its_marginals_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport.Solutions, "plan", lambda self, k: np.full(tuple(self.sizes[k]), 1.0))
-    assert "marginals" in (doc._smoothed_tends_to_exact() or "")
-
-
-def test_a_missing_dependency_is_broken_and_a_missing_extra_is_not() -> None:
-    assert doc._version("no-such-package", "no-such-package>=1").state == "broken"
-    assert "pip install 'no-such-package>=1'" in doc._version("no-such-package", "no-such-package>=1").detail
-    assert doc._extra("video", ["no-such-package"]).state == "note"
-
-
 def test_requirements_are_read_to_their_name() -> None:
     words = ["torch<2.14,>=2.8", "av>=12; extra == 'video'", "a_b-c[d]~=1", "x (>=2)", "plain"]
     assert [doc._package(w) for w in words] == ["torch", "av", "a_b-c", "x", "plain"]
-
-
-def test_a_data_folder_that_is_none_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("LIKEWISE_DATA", str(tmp_path / "nothing"))
-    assert doc._data_folder().state == "broken"
-    (tmp_path / "eth80").mkdir()
-    monkeypatch.setenv("LIKEWISE_DATA", str(tmp_path))
-    assert "eth80" in doc._data_folder().detail
 
 
 def test_a_test_that_raises_is_broken() -> None:
@@ -77,3 +58,32 @@ def test_a_test_that_raises_is_broken() -> None:
         raise ZeroDivisionError("x")
 
     assert doc._try("x", explode).detail == "ZeroDivisionError: x"
+
+
+def test_a_missing_dependency_is_broken_and_a_missing_extra_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = ["no-such-package>=1", "no-such-extra>=2; extra == 'video'"]
+    monkeypatch.setattr(doc.metadata, "requires", lambda _: wanted)
+    broken, note = [*doc._versions()][-1], next(iter(doc._extras()))
+    assert (broken.state, broken.detail) == ("broken", "not installed; pip install 'no-such-package>=1'")
+    assert (note.state, note.detail) == ("note", "without no-such-extra; pip install 'likewise[video]'")
+
+
+def test_a_data_folder_that_is_none_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LIKEWISE_DATA", str(tmp_path / "nothing"))
+    assert next(doc._folders()).state == "broken"
+    (tmp_path / "eth80").mkdir()
+    monkeypatch.setenv("LIKEWISE_DATA", str(tmp_path))
+    assert "eth80" in next(doc._folders()).detail
+
+
+def test_weights_are_listed_and_checked(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert main(["weights", "list"]) == 0
+    assert "flow between photos under any light" in capsys.readouterr().out
+    assert main(["weights", "check", "--json"]) == 0
+    cards = json.loads(capsys.readouterr().out)["weights"]
+    assert all(card["sha256"] == card["expected"] and "Apache-2.0" in card["licence"] for card in cards)
+    shutil.copytree(Path(cards[0]["file"]).parent, tmp_path / "weights")
+    (tmp_path / "weights" / "fashion.safetensors").write_bytes(b"other")
+    monkeypatch.setattr(doc.resources, "files", lambda _: tmp_path)
+    assert main(["weights", "check"]) == 2
+    assert "fashion.safetensors: SHA-256" in capsys.readouterr().err

@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 
 import click
 import pytest
 
+import likewise.cli.__main__ as line
 from likewise import cli
 from likewise.errors import ConvergenceWarning, FileError, InputError
 
@@ -40,17 +42,7 @@ def failing(monkeypatch: pytest.MonkeyPatch):
     return install
 
 
-HELPS = [
-    [],
-    ["sets"],
-    ["sets", "compare"],
-    ["sets", "distances"],
-    ["sets", "fit"],
-    ["sets", "evaluate"],
-    ["demo"],
-    ["doctor"],
-    ["completion"],
-]
+HELPS = [[], ["sets"], ["compare"], ["pixels", "match"], ["sets", "distances"], ["demo"], ["weights", "list"]]
 
 PROBE = """
 import json, resource, sys
@@ -83,12 +75,37 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert run.stdout.strip() == "[]"
 
 
-def test_every_command_of_the_help_can_be_loaded() -> None:
-    context = click.Context(cli.command)
-    for name in cli.command.list_commands(context):
-        found = cli.command.get_command(context, name)
-        assert isinstance(found, click.Command), name
+def commands(group: click.Group, context: click.Context, path: str) -> Iterator[tuple[str, click.Command]]:
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None, name
         assert found.name == name
+        if isinstance(found, click.Group):
+            yield from commands(found, context, f"{path} {name}")
+        else:
+            yield f"{path} {name}", found
+
+
+def test_every_command_loads_and_has_an_example_in_its_help() -> None:
+    context = click.Context(cli.command)
+    every = dict(commands(cli.command, context, "likewise"))
+    assert len(every) == 27
+    for path, command in every.items():
+        assert path in str(command.help), path
+
+
+def test_there_are_at_most_250_options() -> None:
+    context = click.Context(cli.command)
+    every = [*commands(cli.command, context, "likewise"), ("likewise", cli.command)]
+    options = [
+        p for _, c in every for p in c.get_params(context) if isinstance(p, click.Option) and "--help" not in p.opts
+    ]
+    assert len(options) <= 250
+
+
+def test_options_of_a_training_stand_under_headings() -> None:
+    text = likewise("pixels", "train", "--help").stdout
+    assert text.index("Options:") < text.index("Length:") < text.index("--warm") < text.index("Data:")
 
 
 def test_version_is_the_package_s() -> None:
@@ -98,23 +115,24 @@ def test_version_is_the_package_s() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "line", "code"),
+    ("error", "said", "code"),
     [
         (InputError("weights of signature 3 sum to 0"), "likewise: weights of signature 3 sum to 0", 2),
         (FileError("a.png: truncated\nafter 12 bytes"), "likewise: a.png: truncated after 12 bytes", 2),
         (FileNotFoundError(2, "No such file or directory", "a.npz"), "likewise: a.npz: No such file or directory", 2),
         (PermissionError(13, "Permission denied", b"b.npz"), "likewise: b.npz: Permission denied", 2),
+        (FileError("\x1b[31m\udcff.png: empty"), r"likewise: \x1b[31m\udcff.png: empty", 2),
         (click.ClickException("odd"), "likewise: odd", 2),
         (KeyboardInterrupt(), "likewise: interrupted", 130),
         (click.Abort(), "likewise: interrupted", 130),
         (ZeroDivisionError("x"), "likewise: ZeroDivisionError: x (not foreseen: --debug shows the trace)", 2),
     ],
 )
-def test_an_error_is_one_line_and_an_exit_code(failing, capsys, error: BaseException, line: str, code: int) -> None:
+def test_an_error_is_one_line_and_an_exit_code(failing, capsys, error: BaseException, said: str, code: int) -> None:
     failing(error)
     assert cli.main(["doctor"]) == code
     out, err = capsys.readouterr()
-    assert err == line + "\n"
+    assert err == said + "\n"
     assert out == ""
 
 
@@ -126,8 +144,8 @@ def test_debug_lets_the_trace_through(failing, words: list[str]) -> None:
 
 
 def test_debug_after_two_dashes_is_an_argument() -> None:
-    assert cli._take_debug(["a", "--debug", "b"]) == (["a", "b"], True)
-    assert cli._take_debug(["a", "--", "--debug"]) == (["a", "--", "--debug"], False)
+    assert line._take_debug(["a", "--debug", "b"]) == (["a", "b"], True)
+    assert line._take_debug(["a", "--", "--debug"]) == (["a", "--", "--debug"], False)
 
 
 def test_usage_errors_name_the_help() -> None:
@@ -165,7 +183,9 @@ def test_a_broken_pipe_is_quiet(tmp_path) -> None:
 
 
 def test_a_warning_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(cli, "_run", lambda line: warnings.warn("not converged", ConvergenceWarning, stacklevel=1) or 0)
+    monkeypatch.setattr(
+        line, "_invoke", lambda words: warnings.warn("not converged", ConvergenceWarning, stacklevel=1) or 0
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert cli.main([]) == 0
@@ -194,10 +214,10 @@ def test_completion_needs_a_shell_it_knows() -> None:
 
 def test_ctrl_c_is_one_line_and_130() -> None:
     code = (
-        "import signal, sys, time; from likewise import cli\n"
+        "import signal, sys, time; from likewise import cli; import likewise.cli.__main__ as line\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job inherits it ignored
-        "def wait(line): print('ready', flush=True); time.sleep(60)\n"
-        "cli._run = wait; sys.exit(cli.main([]))"
+        "def wait(words): print('ready', flush=True); time.sleep(60)\n"
+        "line._invoke = wait; sys.exit(cli.main([]))"
     )
     run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.stdout is not None

@@ -1,137 +1,49 @@
-"""`likewise pixels compare | match`: what comes in, what goes out, what is refused."""
+"""`likewise pixels`: what each verb leaves on the disk, what it keeps, what it refuses."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
-import subprocess
-import sys
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import likewise as lw
-from likewise import cli, media
-from likewise.cli.pixels_model import model_at
+from likewise import media
+from likewise.cli import pixels as module
+from likewise.cli.terminal import finite
 from likewise.pixels.matching import Matches
+from likewise.pixels.training import Config
 from worlds.aligners import Shifted
-from worlds.command import Ran
+from worlds.command import Runner, formats
 from worlds.scenes import moved, texture
 
+PREFIX = ("pixels",)
 DX, DY = 3, -2
 
 
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("likewise.pixels.default", Shifted)
+
+
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two pictures, the second moved, in a folder in which no network runs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("likewise.pixels.aligner.default", Shifted)
+def pair(here: Path) -> None:
+    """Two images, the second moved."""
     first = texture(0, 96, 128)
     media.write_image("a.png", first)
     media.write_image("b.png", moved(first, DX, DY))
-    return tmp_path
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], here: Path):
-    def go(*words: str) -> Ran:
-        capsys.readouterr()
-        code = cli.main(["pixels", *words])
-        return Ran(code, *capsys.readouterr())
-
-    return go
-
-
-# ── compare ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_compare_says_one_line_and_draws(run, here: Path) -> None:
-    ran = run("compare", "a.png", "b.png")
-    assert (ran.code, ran.err) == (0, "")
-    home = (96 - 2) * (128 - 3) / (96 * 128)
-    assert ran.out == f"round-trip error 0.00 px; {home:.0%} of a.png returns from b.png (one pass; shifted)\n"
-    with Image.open("alignment.png") as im:
-        assert im.format == "PNG"
-    assert {p.name for p in here.iterdir()} == {"a.png", "b.png", "alignment.png"}
-
-
-def test_compare_writes_flow_warp_wheel_and_confidence(run, here: Path) -> None:
-    files = {"--flow": "f.flo", "--warp": "w.png", "--wheel": "c.png", "--confidence": "k.png", "--out": "sub/x.png"}
-    ran = run("compare", "a.png", "b.png", "--json", *(word for pair in files.items() for word in pair))
-    assert ran.code == 0, ran.err
-    assert set(ran.json["files"].values()) == set(files.values())
-    assert ran.json["level"] == "pixels"
-    np.testing.assert_array_equal(np.asarray(lw.pixels.read_flow("f.flo")), np.tile([3.0, -2.0], (96, 128, 1)))
-    a, warped = media.read_array("a.png").astype(int), media.read_array("w.png").astype(int)
-    assert np.abs(a - warped)[2:, :-3].max() == 0  # what the flow knows of b is a again
-    assert warped[:2].max() == 0  # and what it does not know is black
-    sure = media.read_array("k.png")[..., 0]
-    assert sure[2:, :-3].min() == 255
-    assert sure[0].max() == 0
-    assert len(np.unique(media.read_array("c.png").reshape(-1, 3), axis=0)) == 1  # one motion, one colour
-
-
-def test_a_kitti_flow_is_written_by_its_suffix(run, here: Path) -> None:
-    assert run("compare", "a.png", "b.png", "--flow", "f.png").code == 0
-    assert np.asarray(lw.pixels.read_flow("f.png"))[0, 0].tolist() == [3.0, -2.0]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("none.png", "b.png"), "none.png: no such file"),
-        (("a.png", "b.png", "--flow", "f.exr"), "flow: expected a name that ends in .flo or .png, got 'f.exr'"),
-        (("a.png", "b.png", "--warp", "w.bmp"), "warp: expected a name"),
-        (("a.png", "b.png", "--out", "x.doc"), "out: expected a name"),
-        (("a.png", "tiny.png"), "b: 60 × 40 pixels are too few; at least 64 are needed"),
-        (("blank.png", "b.png"), "a: the image is blank"),
-        (("a.png", "b.png", "--model", "a.png"), "a.png is truncated, or not a safetensors file"),
-        (("a.png", "b.png", "--model", "none.safetensors"), "none.safetensors does not exist"),
-        (("a.png", "b.png", "--model", "none.pth"), "none.pth"),
-        (("a.png",), "Missing argument 'B'"),
-        (("a.png", "b.png", "--colour"), "No such option"),
-    ],
-)
-def test_what_compare_refuses_is_one_line(run, here: Path, words: tuple[str, ...], said: str) -> None:
-    media.write_image("tiny.png", texture(1, 40, 60))
-    media.write_image("blank.png", np.full((80, 80, 3), 128, np.uint8))
-    ran = run("compare", *words)
-    assert ran.code == 2
-    assert ran.out == ""
-    assert ran.err.count("\n") == 1
-    assert ran.err.startswith("likewise: ")
-    assert said in ran.err
-    assert not Path("alignment.png").exists()
-
-
-def test_models_come_from_files_and_runs(run, here: Path) -> None:
-    """Saved by likewise, in a run directory, or in RAFT's published layout."""
-    raft = lw.pixels.RAFT("tiny", seed=3)
-    lw.save(raft, "raft.safetensors")
-    lw.save(raft, "run/model.safetensors")
-    torch.save({f"module.{k}": v for k, v in lw.pixels.RAFT("small", seed=3).state_dict().items()}, "small.pth")
-    for name, size in (("raft.safetensors", "tiny"), ("run", "tiny"), ("small.pth", "small")):
-        own, found = lw.pixels.RAFT(size, seed=3).state_dict(), model_at(name).state_dict()
-        assert own.keys() == found.keys()
-        assert all(torch.equal(own[k], found[k]) for k in own)
-    ran = run("compare", "a.png", "b.png", "--json", "--model", "run")
-    assert (ran.code, ran.json["model"]) == (0, "RAFT")
-
-
-def test_a_model_that_does_not_align_is_refused(run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("other.safetensors").write_bytes(b"")
-    monkeypatch.setattr("likewise.store.checkpoint.load", lambda _: object())
-    ran = run("compare", "a.png", "b.png", "--model", "other.safetensors")
-    assert ran.code == 2
-    assert "holds a object, which does not align pictures" in ran.err
 
 
 # ── match ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_match_counts_stages_and_finds_the_homography(run, here: Path) -> None:
+def test_match_counts_stages_and_finds_the_homography(run: Runner, pair: None) -> None:
     ran = run("match", "a.png", "b.png", "--json")
     assert ran.code == 0, ran.err
     assert ran.json["matches"] == ran.json["stage 1"] + ran.json["stage 2"]
@@ -141,45 +53,42 @@ def test_match_counts_stages_and_finds_the_homography(run, here: Path) -> None:
     np.testing.assert_allclose(H, [[1, 0, DX], [0, 1, DY], [0, 0, 1]], atol=0.05)
     lines = run("match", "a.png", "b.png").out.splitlines()
     assert lines[0].startswith(f"{ran.json['matches']} matches: {ran.json['stage 1']} near the flow")
-    assert lines[1] == f"{ran.json['model']['inliers']} of {ran.json['matches']} matches agree on a homography"
+    assert lines[1] == f"{ran.json['model']['inliers']} of {ran.json['matches']} matches are inliers of a homography"
     assert np.allclose(np.array([line.split() for line in lines[2:]], dtype=float), H, atol=1e-4)
     assert Path("matches.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_match_saves_arrays_and_a_database_for_colmap(run, here: Path) -> None:
-    count = run("match", "a.png", "b.png", "--save", "m.npz", "--model-kind", "none", "--json")
-    assert count.json["model"] is None
+def test_match_saves_arrays_and_a_database_for_colmap(run: Runner, pair: None) -> None:
+    count = run("match", "a.png", "b.png", "--save", "m.npz", "--json")
     assert len(Matches.open("m.npz")) == count.json["matches"]
-    ran = run("match", "a.png", "a.png", "--save", "same.db")
-    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    pytest.importorskip("pycolmap", reason="pip install 'likewise[sfm]'")
+    run.good("match", "a.png", "b.png", "--save", "m.db")
+    assert Path("m.db").read_bytes().startswith(b"SQLite format 3")
+    run("match", "a.png", "a.png", "--save", "same.db").refused("twice")
 
 
-def test_raw_matches_ask_no_network(run, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raw_matches_ask_no_network(run: Runner, pair: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise AssertionError("asked")
 
-    monkeypatch.setattr("likewise.pixels.aligner.default", fail)
-    ran = run("match", "a.png", "b.png", "--raw", "--model-kind", "fundamental", "--json")
+    monkeypatch.setattr("likewise.pixels.default", fail)
+    ran = run("match", "a.png", "b.png", "--raw", "--json")
     assert ran.code == 0, ran.err
     assert ran.json["stage 1"] == 0
-    assert ran.json["model"]["kind"] == "fundamental"
 
 
 def test_options_of_match_are_the_functions_own() -> None:
     """The choices and defaults of the command are those of Python."""
-    import inspect
-
-    from likewise.cli.pixels_match import FEATURES, match
     from likewise.pixels import features, matching
 
-    assert set(FEATURES) == {*features.CLASSIC, *features.LEARNED}
+    assert set(module.FEATURES) == {*features.CLASSIC, *features.LEARNED}
     own = inspect.signature(matching.match).parameters
-    for option in match.params:
-        if option.name in ("features", "radius", "search", "most"):
+    for option in module.match.params:
+        if option.name in ("features", "radius", "most"):
             assert option.default == own[option.name].default
 
 
-def test_no_features_is_a_result_that_says_why(run, here: Path) -> None:
+def test_no_features_is_a_result_that_says_why(run: Runner, pair: None) -> None:
     smooth = np.linspace(0, 255, 96).astype(np.uint8)[:, None, None].repeat(128, 1).repeat(3, 2)
     media.write_image("smooth.png", smooth)
     ran = run("match", "a.png", "smooth.png", "--features", "orb")
@@ -190,40 +99,348 @@ def test_no_features_is_a_result_that_says_why(run, here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--radius", "0"), "radius: expected a number of pixels > 0"),
-        (("--ratio", "2"), "ratio"),
-        (("--features", "surf"), "'surf' is not one of"),
-        (("--save", "m.csv"), "save: expected a name that ends in .npz or .db"),
+        (("match", "a.png", "b.png", "--radius", "0"), "radius: expected a number of pixels > 0"),
+        (("match", "a.png", "b.png", "--features", "surf"), "'surf' is not one of"),
+        (("match", "a.png", "b.png", "--save", "m.csv"), "save: expected a name that ends in .npz or .db"),
+        (("match", "a.png", "b.png", "--model", "other.safetensors"), "which does not align images"),
+        (("video", "none.mp4"), "none.mp4: no such file"),
+        (("video", "none.mp4", "--film", "x.avi"), "film: expected a name that ends in .mp4 or .gif"),
+        (("video", "none.mp4", "--largest", "0"), "largest: expected a length in pixels > 0"),
+        (("render", "--size", "96"), "size: expected height x width in pixels, such as 240x320, got '96'"),
+        (("render", "--size", "4x4"), "size: expected (h, w)"),
+        (("render", "--motion", "9"), "motion"),
+        (("render", "--textures", "none"), "none"),
+        (("evaluate", "nowhere"), "nowhere: no such folder"),
+        (("evaluate", "empty"), "empty: no pair in it"),
+        (("localize", "m"), "query: expected a photo at least"),
+        (("train", "nowhere"), "nowhere"),
+        (("train", "empty"), "holds no photo"),
+        (("train", "photos", "--warm", "-1"), "warm: expected integer ≥ 0, got -1"),
+        (("train", "photos", "--network", "huge"), "network: expected"),
     ],
 )
-def test_what_match_refuses_is_one_line(run, here: Path, words: tuple[str, ...], said: str) -> None:
-    ran = run("match", "a.png", "b.png", *words)
-    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
-    assert said in ran.err
+def test_refusals_are_one_line(
+    run: Runner, pair: None, words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("empty").mkdir()
+    monkeypatch.setattr("likewise.store.checkpoint.load", lambda _: object())
+    run(*words).refused(said)
 
 
-# ── the group ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── video ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_verb_is_listed_and_has_help(run) -> None:
-    from likewise.cli.pixels import pixels
-
-    assert list(pixels.lazy) == ["compare", "match", "train", "evaluate", "sfm", "localize", "render", "video"]
-    for verb in pixels.lazy:
-        ran = run(verb, "--help")
-        assert ran.code == 0
-        assert f"likewise pixels {verb}" in ran.out
-
-
-def test_help_needs_no_torch() -> None:
-    words = "import sys; from likewise.cli import main; code = main(['pixels', '{}', '--help']); " \
-            "sys.exit(code or ('torch' in sys.modules))"  # fmt: skip
-    for verb in ("compare", "match"):
-        done = subprocess.run([sys.executable, "-c", words.format(verb)], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr + done.stdout
+@pytest.fixture
+def clip(here: Path, monkeypatch: pytest.MonkeyPatch) -> Shifted:
+    """clip.mp4 of four frames, and a model that counts how often it is asked."""
+    av = pytest.importorskip("av", reason="pip install 'likewise[video]'")
+    first, model = texture(0, 64, 96), Shifted(3, 0)
+    with av.open("clip.mp4", "w") as container:
+        stream: Any = container.add_stream("mpeg4", rate=Fraction(10))
+        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = 96, 64, "yuv420p", 2_000_000
+        for k in range(4):
+            frame = av.VideoFrame.from_ndarray(moved(first, 3 * k, 0), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    monkeypatch.setattr("likewise.pixels.default", lambda: model)
+    return model
 
 
-def test_json_of_compare_is_json_alone(run, here: Path) -> None:
-    ran = run("compare", "a.png", "b.png", "--json")
-    assert json.loads(ran.out)["a"] == "a.png"
-    assert ran.err == ""
+def test_video_writes_a_flow_a_frame_and_resumes(run: Runner, here: Path, clip: Shifted) -> None:
+    ran = run("video", "clip.mp4", "--most", "3", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    assert (ran.json["flows"], ran.json["computed"], ran.json["largest"]) == (2, 2, 3.0)
+    assert clip.calls == 2
+    again = run("video", "clip.mp4")
+    assert clip.calls == 3  # the two that were there are kept, the third frame is new
+    assert again.out == "3 flows of clip.mp4, 2 as they were; full colour is 3 px; flow\n"
+    for k in range(3):
+        assert np.asarray(lw.pixels.read_flow(f"flow/flow/{k:06d}.flo"))[5, 5].tolist() == [3.0, 0.0]
+        assert media.read_array(f"flow/wheel/{k:06d}.png").shape == (64, 96, 3)
+
+
+def test_video_in_kittis_format_made_small_and_every_second(run: Runner, here: Path, clip: Shifted) -> None:
+    ran = run("video", "clip.mp4", "--every", "2", "--format", "png", "--size", "72", "--out", "k", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.json["flows"] == 1
+    assert np.asarray(lw.pixels.read_flow("k/flow/000000.png")).shape == (48, 72, 2)
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.gif"])
+def test_films_show_frames_beside_colours(run: Runner, here: Path, clip: Shifted, name: str) -> None:
+    assert run("video", "clip.mp4", "--film", name).code == 0
+    if name.endswith(".gif"):
+        with Image.open(name) as im:
+            assert (im.n_frames, im.size) == (3, (192, 64))
+        return
+    frames = list(media.frames(name))
+    assert [f.shape for f in frames] == [(64, 192, 3)] * 3
+    source = next(iter(media.frames("clip.mp4"))).astype(int)
+    assert np.abs(frames[0][:, :96].astype(int) - source).mean() < 12
+
+
+def test_another_model_is_refused_in_the_same_folder(run: Runner, here: Path, clip: Shifted) -> None:
+    assert run("video", "clip.mp4").code == 0
+    ran = run("video", "clip.mp4", "--every", "2")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "every 1 ≠ 2" in ran.err
+
+
+def test_a_missing_extra_has_its_pip_line(
+    run: Runner, here: Path, clip: Shifted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "av", None)
+    ran = run("video", "clip.mp4")
+    assert ran.code == 2
+    assert ran.err == "likewise: av is not installed; pip install 'likewise[video]'\n"
+
+
+def test_frames_are_not_searched_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from likewise.pixels.aligner import Aligner, AlignerOptions
+    from likewise.pixels.life.network import Network
+
+    given = Aligner(Network(dim=8, hidden=8), AlignerOptions(search="always", iters=2), name="n")
+    made = module.without_search(given)
+    assert (made.options.search, made.options.iters, made.name) == ("never", 2, "n")
+    assert given.options.search == "always"
+    other = Shifted()
+    assert module.without_search(other) is other
+
+
+# ── train and evaluate ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def asked(here: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What train is called with, on a folder of two photos; nothing is trained."""
+    from likewise.store.run import Run
+
+    for s in range(2):
+        media.write_image(f"photos/{s}.png", texture(s, 240, 300))
+    given: dict[str, Any] = {}
+
+    def train(photos: Any, config: Config, **words: Any) -> Any:
+        given.update(words, photos=photos, config=config)
+        made = Run.create(words["out"], {}, resume=True)
+        made.log(1, bent=4.0, bent_start=5.0)
+        made.finish(steps=1, bent=4.0, bent_start=5.0)
+        return type("Trained", (), {"name": "trained aligner"})()
+
+    monkeypatch.setattr(importlib.import_module("likewise.pixels.training"), "train", train)
+    return given
+
+
+def test_train_without_flags_is_the_default_recipe(run: Runner, asked: dict[str, Any]) -> None:
+    ran = run.good("train", "photos")
+    assert asked["config"] == Config()
+    assert len(asked["photos"]) == 2
+    assert (asked["scenes"], asked["resume"], asked["start"], asked["device"]) == ("rendered", True, None, "cpu")
+    told = "trained aligner: error on bent photos, px: 4 after the last step, 5 at the start; "
+    assert ran.out == told + "run/model.safetensors\n"
+    assert formats("run") == {"curves.png": "PNG"}
+    run("train", "photos").refused("holds a finished run already")
+
+
+def test_train_hands_flags_scenes_and_a_start_over(run: Runner, asked: dict[str, Any]) -> None:
+    run.good("train", "photos", "--out", "a", "--warm", 3, "--network", "tiny", "--seed", 5, "--scenes", "none")
+    assert asked["config"] == Config(warm=3, network="tiny", scenes=0, seed=5)
+    assert asked["scenes"] is None
+    lw.save(lw.pixels.RAFT("tiny"), "start.safetensors")
+    run.good("train", "photos", "--start", "start.safetensors", "--scenes", "place", "--no-resume")
+    assert isinstance(asked["start"], lw.pixels.RAFT)
+    assert (asked["scenes"], asked["resume"]) == ("place", False)
+
+
+@pytest.mark.slow
+def test_a_real_run_leaves_a_model_that_match_takes(run: Runner, pair: None) -> None:
+    for s in range(4):
+        media.write_image(f"photos/{s}.png", texture(s, 240, 300))
+    words = ("--network", "tiny", "--warm", 0, "--refine", 2, "--joint", 0, "--scenes", "none", "--height", 64)
+    ran = run.good("train", "photos", *words, "--width", 64, "--pairs", 1, "--iters", 1, "--json")
+    assert {"model.safetensors", "metrics.jsonl", "config.json", "result.json"} <= {
+        p.name for p in Path("run").iterdir()
+    }
+    assert ran.json["figures"]["bent"] > 0
+    assert run("match", "a.png", "b.png", "--model", "run").code == 0
+
+
+def test_evaluate_measures_the_pairs_that_render_wrote(run: Runner, here: Path) -> None:
+    run.good("render", "--out", "pairs", "--pairs", 3, "--size", "64x80")
+    ran = run.good("evaluate", "pairs", "--worst", 2)
+    lines = ran.out.splitlines()
+    assert lines[0] == "pairs: 3 pairs at own size, shifted"
+    assert lines[1].split() == ["n", "aepe", "acc@1", "acc@3", "acc@5", "fl", "seconds"]
+    record = json.loads(Path("evaluate/evaluate.json").read_text())
+    errors = []
+    for i in range(3):
+        flow, hidden = lw.pixels.read_flow(f"pairs/{i:05d}/flow.flo"), media.read_array(f"pairs/{i:05d}/occluded.png")
+        y, x = np.mgrid[:64, :80]
+        ends = np.asarray(flow) + np.stack([x, y], axis=2)
+        inside = (ends >= 0).all(axis=2) & (ends <= [79, 63]).all(axis=2) & (hidden[..., 0] == 0)
+        errors.append(np.linalg.norm(np.asarray(flow) - [3.0, -2.0], axis=2)[inside].mean())
+    assert [row["aepe"] for row in record["pairs"]] == pytest.approx(errors, rel=0.2)
+    assert [Path(p).name for p in record["figures"]] == ["worst-1.png", "worst-2.png"]
+    assert formats("evaluate") == {"worst-1.png": "PNG", "worst-2.png": "PNG"}
+    assert run.good("evaluate", "pairs", "--worst", 0, "--size", 32, "--json").json["size"] == 32
+
+
+def test_evaluate_knows_the_held_out_set(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendering = importlib.import_module("likewise.pixels.rendering")
+    made = [rendering.Renderer(None, (64, 64)).pair(s) for s in range(2)]
+    monkeypatch.setattr(rendering, "held_out_pairs", lambda n: made[:n])
+    assert run.good("evaluate", "rendered", "--pairs", 2, "--worst", 0, "--matching", "--json").json["n"] == 2
+
+
+def test_numbers_that_json_lacks_are_null() -> None:
+    given = {"a": float("inf"), 5.0: [float("nan"), 1], "s": "x"}
+    assert finite(given) == {"a": None, "5.0": [None, 1], "s": "x"}
+
+
+# ── render ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_render_writes_what_the_renderer_gives(run: Runner, here: Path) -> None:
+    ran = run("render", "--out", "r", "--pairs", "2", "--size", "48x64", "--seed", "5")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == "2 pairs of 48 × 64 px in r\n"
+    pair = lw.pixels.Renderer(None, (48, 64)).pair(6)
+    place = here / "r" / "00001"
+    assert sorted(p.name for p in place.iterdir()) == ["F.json", "a.png", "b.png", "flow.flo", "occluded.png"]
+    flow = lw.pixels.read_flow(place / "flow.flo")
+    np.testing.assert_array_equal(np.asarray(flow), pair.flow.numpy().astype(np.float32))
+    assert np.abs(media.read_array(place / "b.png") / 255 - pair.b.permute(1, 2, 0).numpy()).max() <= 0.5 / 255 + 1e-6
+    np.testing.assert_array_equal(media.read_array(place / "occluded.png")[..., 0] > 0, pair.occluded.numpy())
+    cameras = json.loads((place / "F.json").read_text())
+    np.testing.assert_array_equal(cameras["F"], pair.F.numpy())
+    assert cameras["seed"] == 6
+    assert formats("r") == {"sheet.png": "PNG"}
+
+
+def test_render_keeps_what_is_there_and_refuses_other_settings(run: Runner, here: Path) -> None:
+    assert run("render", "--out", "r", "--pairs", "1", "--size", "48x64").code == 0
+    before = (here / "r" / "00000" / "a.png").stat().st_mtime_ns
+    assert run("render", "--out", "r", "--pairs", "2", "--size", "48x64").code == 0
+    assert (here / "r" / "00000" / "a.png").stat().st_mtime_ns == before
+    assert (here / "r" / "00001" / "F.json").exists()
+    ran = run("render", "--out", "r", "--pairs", "2", "--size", "48x64", "--motion", "2")
+    assert (ran.code, ran.err.count("\n")) == (2, 1)
+    assert "motion 1.0 ≠ 2.0" in ran.err
+
+
+def test_render_paints_with_a_folder(run: Runner, here: Path) -> None:
+    media.write_image("photos/p.png", texture(0, 96, 96))
+    ran = run("render", "--out", "r", "--pairs", "1", "--size", "48x64", "--textures", "photos", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads((here / "r" / "config.json").read_text())["textures"] == ["p.png"]
+
+
+# ── sfm and localize ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_sfm_hands_every_option_over_and_tells_the_summary(
+    run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    summary = {
+        "registered": 4, "photos": 6, "points": 1234, "reprojection error": 0.714, "epipolar error": 0.226,
+        "left out": ["photos/x.jpg", "photos/y.jpg"], "metres a unit": {"scale": 2.5, "error": 3.25, "photos": 5},
+    }  # fmt: skip
+
+    def reconstruct(photos: str, out: Path, **options: Any) -> list[int]:
+        asked.update(options, photos=photos)
+        options["report"]("a step")
+        media.write_text(out / "summary.json", json.dumps(summary))
+        return [1, 2, 3]
+
+    monkeypatch.setattr("likewise.pixels.sfm.reconstruct", reconstruct)
+    ran = run("sfm", "photos", "--out", "o", "--size", "640", "--camera", "each", "--matcher", "sequential",
+              "--features", "512", "--overlap", "20", "--seed", "7")  # fmt: skip
+    assert (ran.code, ran.err) == (0, "")
+    assert asked.pop("report") is not None
+    assert asked == {
+        "photos": "photos", "size": 640, "camera": "each", "matcher": "sequential", "features": 512, "overlap": 20,
+        "seed": 7,
+    }  # fmt: skip
+    assert ran.out.splitlines() == [
+        "4 of 6 photos placed, 1,234 points, reprojection error 0.71 px",
+        "3 pairs, epipolar error 0.23 px in the median; o",
+        "not placed: x.jpg, y.jpg",
+        "by GPS, a unit is 2.50 m; the two disagree by 3.2 m",
+    ]
+    assert run("sfm", "photos", "--out", "o", "--json").json == summary | {"out": "o"}
+
+
+def test_defaults_of_sfm_are_the_functions_own() -> None:
+    from likewise.pixels.sfm import reconstruct
+
+    own = inspect.signature(reconstruct).parameters
+    shared = [o for o in module.sfm.params if o.name in own and own[o.name].default is not inspect.Parameter.empty]
+    assert len(shared) == 6
+    assert {o.name: o.default for o in shared} == {o.name: own[o.name].default for o in shared}
+
+
+class Atlas:
+    """A map that places one photo and not the other, and notes how it is asked."""
+
+    folder, metres = Path("m"), 2.0
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.survey = type("S", (), {"points": np.zeros((9, 3))})()
+
+    def __len__(self) -> int:
+        return 3
+
+    def __repr__(self) -> str:
+        return "Map(3 photos, 9 points)"
+
+    def localize(self, query: str, **options: Any) -> Any:
+        from likewise.pixels.localize import Located
+
+        self.asked.append(options)
+        some = np.zeros((4, 2)), np.zeros((4, 3))
+        if "dark" in query:
+            return Located(None, None, *some, np.zeros(4, bool), (), np.eye(3), "4 features match points")
+        t = -np.array([1.0, 2.0, 3.0])
+        return Located(np.eye(3), t, *some, np.array([1, 1, 1, 0], bool), ("p.jpg",), np.eye(3))
+
+
+@pytest.fixture
+def atlas(monkeypatch: pytest.MonkeyPatch) -> Atlas:
+    made = Atlas()
+    monkeypatch.setattr("likewise.pixels.localize.Map.open", lambda _: made)
+    return made
+
+
+def test_localize_says_where_or_why_not(run: Runner, atlas: Atlas) -> None:
+    ran = run("localize", "m", "q.jpg", "dark.jpg", "--retrieve", "2")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.splitlines() == [
+        "q.jpg: at (1.000, 2.000, 3.000) (2 m a unit); 3 of 4 matches are inliers",
+        "dark.jpg: not placed: 4 features match points",
+    ]
+    assert isinstance(atlas.asked[0]["model"], Shifted)
+    assert {k: atlas.asked[0][k] for k in ("retrieve", "guided", "features", "seed")} == {
+        "retrieve": 2, "guided": True, "features": "sift", "seed": 0,
+    }  # fmt: skip
+    record = run("localize", "m", "q.jpg", "dark.jpg", "--json").json
+    assert record["queries"][0]["centre"] == [1.0, 2.0, 3.0]
+    assert record["queries"][1]["R"] is None
+    assert (record["photos"], record["points"], record["metres a unit"]) == (3, 9, 2.0)
+
+
+def test_localize_without_the_flow_asks_no_network(run: Runner, atlas: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("likewise.pixels.default", None)
+    assert run("localize", "m", "q.jpg", "--raw").code == 0
+    assert atlas.asked[0]["model"] is None
+
+
+def test_localize_builds_a_map(run: Runner, atlas: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    monkeypatch.setattr(
+        "likewise.pixels.localize.Map.build", lambda photos, out, **_: built.append((photos, out)) or atlas
+    )
+    ran = run("localize", "m", "--build", "photos")
+    assert ran.code == 0, ran.err
+    assert built == [("photos", "m")]
+    assert ran.out == "Map(3 photos, 9 points) in m\n"

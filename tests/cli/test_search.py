@@ -47,7 +47,7 @@ def test_index_then_search_with_nothing_else_said(
     monkeypatch.chdir(home)
     assert main(["search", str(photos / samples.names()[2] / "1.jpg"), "-k", "2", "--verify", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[:3] == ["verdict", "distance", "transport"]
+    assert lines[1].split() == ["rank", "verdict", "distance", "local", "inliers", "photo"]
     assert lines[2].split()[:2] == ["1", "same"]
     assert lines[2].endswith(f"{samples.names()[2]}/1.jpg")
     assert len(lines) == 4
@@ -101,8 +101,7 @@ def test_duplicates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["search", "q.jpg", "--duplicates"], "query: --duplicates takes none"),
         (["search", "q.jpg", "--out", "p.gif"], "out: expected a name that ends in .html"),
         (["search", "--duplicates", "--out", "p.html"], "out: --duplicates draws nothing"),
-        (["search", "q.jpg", "r.jpg", "--each", "--out", "p.png"], "out: a picture shows one query"),
-        (["images", "compare", "q.jpg", "r.jpg", "--out", "p.txt"], "out: expected a name that ends in .png"),
+        (["search", "q.jpg", "r.jpg", "--each", "--out", "p.png"], "out: a figure shows one query"),
         (["index", "nowhere"], "not a folder"),
     ],
 )

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import click
 import pytest
-from click.testing import CliRunner
 
 import likewise as lw
-from likewise.cli.images_train import configured
 from likewise.errors import ConfigError
 from likewise.images.presets import PRESETS
-from likewise.train.options import add_options
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -36,16 +32,3 @@ def test_rates_drop_where_the_paper_says() -> None:
 def test_unknown() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'cub200-resnet50'\?"):
         lw.images.preset("cub-resnet50")
-
-
-def test_flags_win_over_a_preset() -> None:
-    found = []
-
-    @click.command()
-    @add_options(lw.images.Config)
-    def command(**given: object) -> None:
-        found.append(configured("sop-resnet50", given))
-
-    assert CliRunner().invoke(command, ["--lr", "0.5"]).exit_code == 0
-    assert found[0].lr == 0.5
-    assert found[0].epochs == 150

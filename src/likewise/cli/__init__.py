@@ -1,25 +1,42 @@
-"""The command line: `likewise <level> <verb>`, and what belongs to no level.
+"""The command line: `likewise <verb>` for what picks its level by itself, `likewise <level> <verb>` for the rest.
 
-A LazyGroup knows the names and one-line helps of its commands without importing them, so that --help stays quick.
-Whatever goes wrong is one line on stderr: exit 2 for an error (--debug shows the trace), 130 for Ctrl-C.
+The groups know the names and one-line helps of their commands without importing them, so that --help stays quick;
+heavy imports stand inside the functions of the commands.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import importlib
-import os
-import sys
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from likewise.errors import LikewiseError
 
-ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+
+class Command(click.Command):
+    """A command whose --help lists options under the headings that they were declared with.
+
+    Options of a training come from its configuration, whose module is heavy: they are read when they are needed.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        read = vars(self.callback).pop("read_options", None)
+        if read is not None:
+            self.params += read()
+        return super().get_params(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if isinstance(param, click.Option) and record is not None:
+                groups.setdefault(getattr(param, "group", None) or "Options", []).append(record)
+        for name in sorted(groups, key="Options".__ne__):  # those without a heading come first
+            with formatter.section(name):
+                formatter.write_dl(groups[name])
 
 
 class LazyGroup(click.Group):
@@ -28,19 +45,21 @@ class LazyGroup(click.Group):
     `lazy` maps a command's name to (its home "module:attribute", its one-line help).
     """
 
+    command_class = Command
+
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.lazy, *(name for name in super().list_commands(ctx) if name not in self.lazy)]
+        return [*self.lazy, *self.commands]  # in the order of their declaration
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        return found if isinstance(found, click.Command) else None
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -51,10 +70,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, self._one_line(ctx, name)) for name in self.list_commands(ctx)]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._one_line(ctx, name)) for name in self.list_commands(ctx)])
 
     def _one_line(self, ctx: click.Context, name: str) -> str:
         if name in self.lazy:
@@ -67,28 +84,93 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     lazy={
-        "pixels": (
-            "likewise.cli.pixels:pixels",
-            "Where did this point go? Align two photos, match, train, reconstruct.",
-        ),
-        "images": ("likewise.cli.images:images", "Which images are like this one? Train, evaluate, index, search."),
-        "sets": ("likewise.cli.sets:sets", "How alike are two bags of features? Albums, videos, tracklets."),
-        "distributions": (
-            "likewise.cli.distributions:distributions",
-            "What does this model or collection cover? Polarity sampling, coverage.",
-        ),
         "compare": ("likewise.cli.compare:compare", "Compare two photos, albums, videos, collections or generators."),
-        "index": ("likewise.cli.search:index", "Make a folder of photos searchable, or bring its index up to date."),
+        "index": ("likewise.cli.search:index", "Make a folder of photos searchable; run again to update."),
         "search": ("likewise.cli.search:search", "Find the same thing again: ranked, verified, with the reasons."),
-        "studio": ("likewise.cli.studio:studio", "A local page: compare, search, transport, sample, watch runs."),
-        "demo": ("likewise.cli.demo:demo", "See what likewise does, on pictures that come with it."),
+        "studio": ("likewise.cli.search:studio", "A local page: compare, search, transport, sample, watch runs."),
+        "demo": ("likewise.cli.demo:demo", "See what likewise does, on photographs that come with it."),
         "doctor": ("likewise.cli.doctor:doctor", "Check this installation: versions, extras, caches, a self-test."),
+        "papers": ("likewise.cli.papers:papers", "Make the tables and figures of the four papers."),
     },
 )
 @click.version_option(None, "-V", "--version", package_name="likewise", message="likewise %(version)s")
 @click.option("--debug", is_flag=True, help="Show the whole trace of an error (works anywhere on the line).")
 def command(debug: bool) -> None:
-    """Compare visual data, and see the reasons."""
+    """Compare visual data, and see the reasons.
+
+    \b
+    likewise compare day.jpg night.jpg
+    likewise index photos/ && likewise search query.jpg
+    """
+
+
+@command.group(
+    "pixels",
+    cls=LazyGroup,
+    lazy={
+        "match": ("likewise.cli.pixels:match", "Match the features of two photos, guided by their flow."),
+        "video": ("likewise.cli.pixels:video", "The flow of each frame of a video to the next."),
+        "train": ("likewise.cli.pixels:train", "Train a network on a folder of photos (LIFE)."),
+        "evaluate": ("likewise.cli.pixels:evaluate", "How good is the flow where the truth is known?"),
+        "sfm": ("likewise.cli.pixels:sfm", "From a folder of photos to pairs with fundamental matrices."),
+        "localize": ("likewise.cli.pixels:localize", "Where was this photo taken, in a map of photos?"),
+        "render": ("likewise.cli.pixels:render", "Write rendered pairs with exact flow, occlusion and F."),
+    },
+)
+def _pixels() -> None:
+    """Where did this point go? Match, follow, train, reconstruct."""
+
+
+@command.group(
+    "images",
+    cls=LazyGroup,
+    lazy={
+        "train": ("likewise.cli.images:train", "Train an embedder on labelled images (DiVA)."),
+        "embed": ("likewise.cli.images:embed", "Embed a folder of images to a file of rows."),
+        "evaluate": ("likewise.cli.images:evaluate", "How well does a model find images of the same class?"),
+        "export": ("likewise.cli.images:export", "Write an embedder as ONNX, with a model card."),
+    },
+)
+def _images() -> None:
+    """Which images are like this one? Train, embed, evaluate, export."""
+
+
+@command.group(
+    "sets",
+    cls=LazyGroup,
+    lazy={
+        "distances": ("likewise.cli.sets:distances", "All distances between many sets, as a matrix on disk."),
+        "fit": ("likewise.cli.sets:fit", "Learn a metric from labelled sets."),
+    },
+)
+def _sets() -> None:
+    """How alike are two bags of features? A set is a folder of images, a video, or an entry of an .npz file."""
+
+
+@command.group(
+    "distributions",
+    cls=LazyGroup,
+    lazy={
+        "harvest": ("likewise.cli.distributions:harvest", "Measure a generator's volumes, once."),
+        "sample": ("likewise.cli.distributions:sample", "Draw images from a bank with polarity ρ."),
+        "sweep": ("likewise.cli.distributions:sweep", "Quality and diversity over ρ and truncation."),
+        "modes": ("likewise.cli.distributions:modes", "Show the modes and anti-modes of a generator."),
+    },
+)
+def _distributions() -> None:
+    """What does this model or collection cover? A generator is a name, `module:attribute`, or a file of weights."""
+
+
+@command.group(
+    "weights",
+    cls=LazyGroup,
+    lazy={
+        "list": ("likewise.cli.doctor:list_weights", "What ships, what it is for, and its licence."),
+        "check": ("likewise.cli.doctor:check_weights", "Compare the files with the digests on their cards."),
+    },
+)
+def _weights() -> None:
+    """The weights that come with likewise, each with a model card."""
 
 
 @command.command()
@@ -103,90 +185,14 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    if found is None:
+    completer = get_completion_class(shell)
+    if completer is None:
         raise LikewiseError(f"shell: click knows no completion for {shell}")
-    click.echo(found(command, {}, "likewise", "_LIKEWISE_COMPLETE").source())
+    click.echo(completer(command, {}, "likewise", "_LIKEWISE_COMPLETE").source())
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run the command line and return the exit code; nothing but --debug lets a trace through."""
-    line = list(sys.argv[1:] if args is None else args)
-    asked = os.environ.get("_LIKEWISE_COMPLETE")
-    if asked:
-        from click.shell_completion import shell_complete
+    """Run the command line and return the exit code."""
+    from likewise.cli.__main__ import run
 
-        return shell_complete(command, {}, "likewise", "_LIKEWISE_COMPLETE", asked)
-    line, debug = _take_debug(line)
-    try:
-        with _plain_warnings(debug):
-            return _run(line)
-    except (KeyboardInterrupt, click.Abort):
-        return _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        return _hang_up()
-    except Exception as error:
-        if debug:
-            raise
-        return _explain(error)
-
-
-def _run(line: list[str]) -> int:
-    """The command itself, its output flushed while a broken pipe can still be caught."""
-    code = 0
-    try:
-        with command.make_context("likewise", line) as context:
-            command.invoke(context)
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
-    sys.stdout.flush()
-    return code
-
-
-def _take_debug(line: list[str]) -> tuple[list[str], bool]:
-    """The line without its --debug, which may stand anywhere before `--`."""
-    end = line.index("--") if "--" in line else len(line)
-    kept = [word for word in line[:end] if word != "--debug"]
-    return kept + line[end:], len(kept) < end
-
-
-def _explain(error: Exception) -> int:
-    """One line on stderr for an error, and its exit code."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-        return ERROR
-    if isinstance(error, click.UsageError):
-        where = f" ({error.ctx.command_path} --help)" if error.ctx else ""
-        return _say(error.format_message().rstrip(".") + where, ERROR)
-    if isinstance(error, click.ClickException):
-        return _say(error.format_message(), ERROR)
-    if isinstance(error, LikewiseError):
-        return _say(str(error), ERROR)
-    if isinstance(error, OSError) and error.strerror:
-        name = f"{os.fsdecode(error.filename)}: " if error.filename else ""
-        return _say(f"{name}{error.strerror}", ERROR)
-    return _say(f"{type(error).__name__}: {error} (not foreseen: --debug shows the trace)", ERROR)
-
-
-def _say(message: str, code: int) -> int:
-    print(f"likewise: {' '.join(message.split())}", file=sys.stderr)
-    return code
-
-
-def _hang_up() -> int:
-    """The reader has gone (`likewise … | head`): say nothing, and let nothing be written at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE
-
-
-@contextlib.contextmanager
-def _plain_warnings(debug: bool) -> Iterator[None]:
-    """A warning on the command line is one line like an error; --debug shows where it came from."""
-    with warnings.catch_warnings():
-        if not debug:
-            warnings.showwarning = _show_warning
-        yield
-
-
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    _say(f"warning: {message}", 0)
+    return run(args)

@@ -2,132 +2,204 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from likewise.cli.terminal import check_writable, labels_of, remark, result, tell_left_out, write_json
+from likewise.cli import Command, terminal
+from likewise.cli.terminal import count, device_flag, flag, json_flag, model_flag, out_flag
+from likewise.errors import InputError
 
 if TYPE_CHECKING:
     from likewise.compare import AutoComparison
+    from likewise.inputs import Input
 
 LEVELS = ("auto", "pixels", "images", "sets", "distributions")
+PIXELS, SETS, DISTRIBUTIONS = "Two photos (pixels, images)", "Albums and videos (sets)", "Collections (distributions)"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("a")
 @click.argument("b")
-@click.option("--level", default="auto", show_default=True, type=click.Choice(LEVELS), help="compare at this level")
-@click.option("--every", type=click.IntRange(1), help="sets: take each n-th frame of a video; by default every one")
-@click.option("--k", type=click.IntRange(1), help="sets: most points of a set (8); distributions: neighbours (3)")
-@click.option("--n", type=click.IntRange(2), help="distributions: pictures drawn of a generator")
-@click.option("--rho", type=float, help="distributions: polarity with which a bank is drawn; below 0 modes")
-@click.option("--generator", help="distributions: the generator that a bank came from, where it is not a shipped one")
-@click.option("--family", help="distributions: the kind of network in a file of weights, where its keys do not tell")
-@click.option("--seed", type=click.IntRange(0), help="seed of k-means, or of what is drawn of a generator")
-@click.option("--out", default="compare", show_default=True, type=click.Path(), help="folder for pictures and JSON")
-@click.option("--json", "as_json", is_flag=True, help="print compare.json")
-def compare(a: str, b: str, level: str, out: str, as_json: bool, **given: Any) -> None:
+@flag("--level", default="auto", type=click.Choice(LEVELS), help="compare at this level")
+@count("--seed", least=0, help="seed of k-means, or of what is drawn of a generator")
+@device_flag
+@out_flag("compare", "folder for figures and JSON")
+@json_flag
+@model_flag("the network that aligns or embeds: a run or a file; by default the one that ships")
+@flag(
+    "--flow", is_flag=True, show_default=False, group=PIXELS, help="write flow.flo, wheel.png and confidence.png, too"
+)
+@count("--detail", least=0, group=PIXELS, help="correct large photos tile by tile, up to this longest side in pixels")
+@count("--every", group=SETS, help="take each n-th frame of a video; by default every one")
+@flag("--gamma", type=click.FloatRange(0, min_open=True), group=SETS, help="smoothing of the plan")
+@flag("--value", type=click.Choice(["kl", "paper", "divergence", "sharp"]), group=SETS, help="the plan's number")
+@flag("--metric", type=click.Path(), group=SETS, help="a learned metric (a file of `likewise sets fit`)")
+@flag("--metric-level", group=SETS, help="with --metric: under the metric of this level")
+@count("--k", group=DISTRIBUTIONS, help="neighbour that sets a ball's radius (3); of sets: most points (8)")
+@count("--n", least=2, group=DISTRIBUTIONS, help="images drawn of a generator; by default as many as the other has")
+@flag("--rho", type=float, group=DISTRIBUTIONS, help="polarity with which a bank is drawn; below 0 modes")
+@flag("--generator", group=DISTRIBUTIONS, help="the generator that a bank came from, where it is not a shipped one")
+@flag("--family", group=DISTRIBUTIONS, help="the kind of network in a file of weights, where its keys do not tell")
+@flag(
+    "--features",
+    group=DISTRIBUTIONS,
+    help="module:attribute of what embeds images; of sets also pixels, lbp; of photos what is matched",
+)
+def compare(
+    a: str,
+    b: str,
+    level: str,
+    device: str,
+    out: str,
+    as_json: bool,
+    model: str | None,
+    flow: bool,
+    detail: int | None,
+    metric: str | None,
+    metric_level: str | None,
+    features: str | None,
+    **given: Any,
+) -> None:
     """Compare A and B: the level is chosen from what they are, and said with the reason.
 
     \b
-    two photos            pixels: flow, warp, matches; do both show the same?
-    albums, videos        sets: the transport plan (folders of up to 200 pictures)
-    larger, or generator  distributions: Fréchet, precision, recall, what is left out
+    two photos            pixels: flow, warp, inliers; do both show the same?
+    albums, videos        sets: the transport plan (folders of up to 200 images)
+    larger, or generator  distributions: Fréchet, precision, recall, what is uncovered
 
     A generator is a name (fashion), mine.py:generator, a file of weights, or a bank. Writes compare.png and
-    compare.json; for photos also matches.png and warp.png. More options: `likewise LEVEL compare --help`.
+    compare.json; for photos also matches.png and warp.png.
+
+    \b
+    likewise compare day.jpg night.jpg
+    likewise compare monday/ friday/ --json
+    likewise compare photos/ fashion
+    likewise compare day.jpg night.jpg --level images
     """
-    from likewise.cli.pixels_model import working
     from likewise.compare import check, choose, compare_at
+    from likewise.distributions.data import load_object
     from likewise.inputs import classify
 
-    one, two, folder = classify(a, "A"), classify(b, "B"), Path(out)
+    one, two = classify(a, "A"), classify(b, "B")
     chosen, why = choose(one, two) if level == "auto" else (level, "--level says so")
     options = {name: value for name, value in given.items() if value is not None}
+    options |= _models(chosen, model, detail, device)
+    if features is not None:
+        options["features"] = load_object(features) if ":" in features else features
     check(one, two, chosen, options)
-    check_writable(folder)
-    remark(f"{chosen}, because {why}")
-    with working("comparing"):
-        found = compare_at(one, two, chosen, why, {**options, **_quietly(chosen)})
-        files = _written(found, folder, labels_of(a, b))
-    tell_left_out(found.skipped)
-    record = {**found.to_dict(), "a": a, "b": b, "files": [str(f) for f in files]}
-    write_json(folder / "compare.json", record)
-    result(words(found, labels_of(a, b)), record, as_json)
-    remark(f"see {', '.join(str(f) for f in files)}")
+    for name, value, level_of in (("flow", flow, "pixels"), ("detail", detail, "pixels"), ("metric", metric, "sets")):
+        if value and chosen != level_of:
+            raise InputError(f"{name}: not an option of the level {chosen}; it is one of {level_of}")
+    if chosen in ("sets", "distributions"):  # an image that cannot be read is named and left out
+        options["on_error"] = "skip"
+    folder = terminal.check_writable(Path(out))
+    terminal.remark(f"{chosen}, because {why}")
+    with terminal.working("comparing"):
+        if metric is None and metric_level is None:
+            comparison = compare_at(one, two, chosen, why, options)
+        else:
+            comparison = _under_metric(one, two, why, (metric, metric_level), options)
+        files = _write(comparison, folder, terminal.labels_of(a, b), flow)
+    terminal.tell_left_out(comparison.skipped)
+    record = {**comparison.to_dict(), "a": a, "b": b, "files": [str(f) for f in files]}
+    terminal.write_json(folder / "compare.json", record)
+    terminal.result(_words(comparison, *terminal.labels_of(a, b)), record, as_json)
+    terminal.remark(f"see {', '.join(str(f) for f in files)}")
 
 
-def _quietly(level: str) -> dict[str, str]:
-    """On the command line a picture that cannot be read is named and left out."""
-    return {"on_error": "skip"} if level in ("sets", "distributions") else {}
+def _models(level: str, model: str | None, detail: int | None, device: str) -> dict[str, Any]:
+    """The network of the level where one is named, moved, or asked for more detail."""
+    if level == "images" and (model is not None or device != "cpu"):
+        from likewise.cli.images import model_at as embedder_at
+
+        return {"model": embedder_at(model, device)}
+    if level != "pixels":
+        return {} if model is None else {"model": model}
+    if model is None and detail is None and device == "cpu":
+        return {}
+    from likewise.cli.pixels import model_at
+    from likewise.pixels import Aligner
+
+    network = model_at(model, device)
+    if detail is not None and not isinstance(network, Aligner):
+        raise InputError(f"detail: only for likewise's own aligners, got a {type(network).__name__}")
+    if detail is not None:
+        network = Aligner(network.network, replace(network.options, detail=detail), name=network.name)
+    return {"model": network}
 
 
-def words(found: AutoComparison, labels: tuple[str, str]) -> str:
-    """The one line: the level, why, and what it found."""
-    own, (one, two) = found.own, labels
-    said = {"pixels": _pixels, "images": _images, "sets": _sets, "distributions": _distributions}[found.level]
-    return f"{found.level}, because {found.why}: {said(found, own, one, two)}"
+def _under_metric(
+    a: Input, b: Input, why: str, metric: tuple[str | None, str | None], options: dict[str, Any]
+) -> AutoComparison:
+    """Two sets under a learned metric, read as the sets that it was learned from."""
+    from likewise.cli.sets import metric_at, reading
+    from likewise.compare import AutoComparison
+    from likewise.sets.data import describe
+
+    model, level = metric_at(*metric)
+    how = reading({"seed": 0, **options}, model)
+    skipped: list[tuple[str, str]] = []
+    p, q = (describe(x.item, where=x.where, on_error="skip", skipped=skipped, **how) for x in (a, b))
+    own = model.compare(p, q, level=level, gamma=options.get("gamma", "auto"), value=options.get("value"))
+    return AutoComparison(own.distance, "sets", why, own, skipped=tuple(skipped))
 
 
-def _pixels(found: AutoComparison, own: Any, one: str, two: str) -> str:
-    home = f"{own.cycle_consistency:.0%} of {one} returns from {two}"
-    matches = found.matches or ()
-    counts = f"{len(_agreed(matches))} of {len(matches)} matches agree on one geometry" if matches else "no matches"
-    near = "" if found.beside is None else f"; image distance {found.beside.distance:.3f}"
-    verdict = "" if found.pair is None else f"{found.pair.verdict} ({found.pair.probability:.0%}); "
-    return f"{verdict}round-trip error {own.distance:.2f} px, {home}, {counts}{near}"
-
-
-def _agreed(matches: Any) -> Any:
-    """The matches that agree on one geometry."""
-    return matches.take(matches.geometry().inliers)
-
-
-def _images(found: AutoComparison, own: Any, one: str, two: str) -> str:
-    return f"distance {own.distance:.3f} of {one} and {two} (0 the same, 2 the most)"
-
-
-def _sets(found: AutoComparison, own: Any, one: str, two: str) -> str:
-    m, n = own.plan.shape
-    how = "" if own.converged else f", not converged (marginal error {own.residual:.1e})"
-    return f"distance {own.distance:.4g} of {one} and {two}, plan {m}×{n}{how}"
-
-
-def _distributions(found: AutoComparison, own: Any, one: str, two: str) -> str:
-    shares = f"precision {own.precision:.3f}, recall {own.recall:.3f}"
-    left = f"{len(own.uncovered)} of the {len(own.real)} of {one} are uncovered by the {len(own.fake)} of {two}"
-    return f"Fréchet distance {float(own.distance):.4g}, {shares}; {left}"
-
-
-def _written(found: AutoComparison, folder: Path, labels: tuple[str, str]) -> list[Path]:
-    """The pictures: the level's own, and for two photos the matches and the second laid onto the first."""
-    target = folder / "compare.png"
-    if found.level == "pixels":
-        return _photos(found, folder, target)
-    if found.level == "sets":
-        from likewise.sets.data import thumbnails
-
-        own: Any = found.own
-        found.plot(target, labels=labels, thumbnails=(thumbnails(own.p), thumbnails(own.q)))
-    elif found.level == "distributions":
-        found.plot(target, labels=labels)
+def _words(comparison: AutoComparison, one: str, two: str) -> str:
+    """The one line: the level, why, and what came of it."""
+    own: Any = comparison.own
+    if comparison.level == "pixels":
+        words = _photos(comparison, own, one, two)
+    elif comparison.level == "images":
+        words = f"distance {own.distance:.3f} of {one} and {two} (0 the same, 2 the most)"
+    elif comparison.level == "sets":
+        m, n = own.plan.shape
+        how = "" if own.converged else f", not converged (marginal error {own.residual:.1e})"
+        words = f"distance {own.distance:.4g} of {one} and {two}, plan {m}×{n}{how}"
     else:
-        found.plot(target)
-    return [target]
+        shares = f"precision {own.precision:.3f}, recall {own.recall:.3f}"
+        left = f"{len(own.uncovered)} of the {len(own.real)} of {one} are uncovered by the {len(own.fake)} of {two}"
+        words = f"Fréchet distance {float(own.distance):.4g}, {shares}; {left}"
+    return f"{comparison.level}, because {comparison.why}: {words}"
 
 
-def _photos(found: AutoComparison, folder: Path, target: Path) -> list[Path]:
+def _photos(comparison: AutoComparison, own: Any, one: str, two: str) -> str:
+    matches: Any = comparison.matches
+    inliers = f"{matches.geometry().n} of {len(matches)} matches are inliers" if matches else "no matches"
+    near = "" if comparison.beside is None else f"; image distance {comparison.beside.distance:.3f}"
+    verdict = "" if comparison.pair is None else f"{comparison.pair.verdict} ({comparison.pair.probability:.0%}); "
+    consistent = f"{own.cycle_consistency:.0%} of {one} is round-trip consistent with {two}"
+    return f"{verdict}round-trip error {own.distance:.2f} px, {consistent}, {inliers}{near}"
+
+
+def _write(comparison: AutoComparison, folder: Path, labels: tuple[str, str], flow: bool) -> list[Path]:
+    """The level's own figure, and for two photos the inliers, the warp and the flow."""
     from likewise import plot
     from likewise.media import write_image
+    from likewise.sets.data import thumbnails
+    from likewise.types import write_flow
 
-    own: Any = found.own
-    found.plot(target)
-    files = [target, write_image(folder / "warp.png", own.warp())]
-    if found.matches is not None and len(found.matches):
-        agreed = _agreed(found.matches)
-        title = f"{len(agreed)} of {len(found.matches)} features found again agree on one geometry"
-        drawn = plot.matches(own.images[0], own.images[1], agreed, title=title)
-        files.append(plot.save(drawn, folder / "matches.png"))
+    own: Any = comparison.own
+    files = [folder / "compare.png"]
+    options: dict[str, Any] = {"labels": labels} if comparison.level in ("sets", "distributions") else {}
+    if comparison.level == "sets":
+        options["thumbnails"] = (thumbnails(own.p), thumbnails(own.q))
+    comparison.plot(files[0], **options)
+    if comparison.level == "pixels":
+        files.append(write_image(folder / "warp.png", own.warp()))
+        matches: Any = comparison.matches
+        if matches is not None and len(matches):
+            inliers = matches.take(matches.geometry().inliers)
+            title = f"{len(inliers)} of {len(matches)} matches are inliers of one geometry"
+            drawn = plot.matches(own.images[0], own.images[1], inliers, title=title)
+            files.append(plot.save(drawn, folder / "matches.png"))
+    if flow:
+        write_flow(folder / "flow.flo", own.flow)
+        files += [
+            folder / "flow.flo",
+            write_image(folder / "wheel.png", plot.wheel(own.flow)),
+            write_image(folder / "confidence.png", own.confidence),
+        ]
     return files

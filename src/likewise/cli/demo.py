@@ -1,17 +1,17 @@
-"""`likewise demo`: what likewise does, on real pictures that come with its dependencies; every figure is computed here.
+"""`likewise demo`: what likewise does, on photographs that come with its dependencies; every figure is computed here.
 
 demo/
   report.html      the page: everything below in one file
-  demo.png         the panels side by side
-  alignment.png, search.png, plan.png, albums.png, light.png, coverage.png, polarity.png, verified.png, demo.json
-  index/           the places, indexed; search.html, search.json: the first search
-  place/, albums/, places/, queries/ …   the pictures that were compared, to try the commands on
+  demo.png         the panels below each other
+  alignment.png, search.png, plan.png, polarity.png, demo.json
+  search.html      the search, with its reasons; index/ is the index that was searched
+  place/, albums/, places/   the images that were compared, to try the commands on
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,60 +19,54 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from likewise.cli.terminal import check_writable, write_json
+from likewise.cli import Command, terminal
+from likewise.cli.terminal import out_flag, seed_flag
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from likewise.plot.report import Section
 
-
-ROWS = (("alignment", "search"), ("plan", "polarity"), ("verified",))
-"""The pictures that stand in demo.png."""
-WORDS = {
-    "alignment": "pixels: where did this point go?",
-    "search": "images: which are like this one?",
-    "plan": "sets: how alike are these?",
-    "polarity": "distributions: what does it draw, from modes to anti-modes?",
-    "verified": "search: all levels together, with the reasons",
-}
-
-
-@click.command()
-@click.option("--out", default="demo", show_default=True, type=click.Path(), help="the folder to write to")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="seed of crops, light and draws")
-def demo(out: str, seed: int) -> None:
-    """See what likewise does, on pictures that come with it: about a minute, no download.
-
-    Writes report.html, demo.png, the pictures of its panels and their figures as JSON.
-    """
-    folder = Path(out)
-    check_writable(folder)
-    began = time.perf_counter()
-    from likewise.cli.demo_distributions import coverage_panel, polarity_panel
-    from likewise.cli.demo_images import places_panel
-    from likewise.cli.demo_pixels import pixels_panel
-    from likewise.cli.demo_search import search_panel
-    from likewise.cli.demo_sets import albums_panel, light_panel, matrix_panel
-
-    levels = (pixels_panel, places_panel, albums_panel, matrix_panel, light_panel, coverage_panel, polarity_panel)
-    panels = [make(folder, seed) for make in (*levels, search_panel)]
-    seconds = time.perf_counter() - began
-    shown = [[(WORDS[name], folder / f"{name}.png") for name in row] for row in ROWS]
-    beside(shown, folder / "demo.png", few=True)
-    figures = {p.name: p.figures for p in panels}
-    write_json(folder / "demo.json", {"seed": seed, "seconds": round(seconds, 1), **figures})
-    page = _page(panels, folder, seconds, seed)
-    click.echo(f"\n{page.absolute()}")
+WITHIN = 3.0
+"""Pixels within which a pixel counts as found."""
+HITS, VERIFY = 7, 3
+"""Hits of the search, and how many of the best are verified."""
+DAY = "workshop/day.jpg"
+"""The place of the night photo in the collection."""
+RHOS, LATENTS, TOP, ACROSS = (-1.0, -0.5, 0.0, 0.5, 1.0), 240, 3, 12
+"""The generator: polarities, latents of the bank, singular values in a volume, and images in a row."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One thing shown: its picture, its figures, and its part of the page."""
+    """One thing shown: its name, its figures, the fact at the top, and its part of the page."""
 
     name: str
-    picture: str
     figures: dict[str, Any]
     fact: tuple[str, str]
     section: Section
+
+
+@click.command(cls=Command)
+@out_flag("demo", "the folder to write to")
+@seed_flag
+def demo(out: str, seed: int) -> None:
+    """See what likewise does, on photographs that come with it: about a minute, no download.
+
+    Writes report.html, demo.png, the figures of its panels and their numbers as JSON.
+
+    \b
+    likewise demo --out demo
+    """
+    folder, began = terminal.check_writable(Path(out)), time.perf_counter()
+    makers: list[Callable[[Path, int], Panel]] = [pixels_panel, search_panel, albums_panel, polarity_panel]
+    panels = [make(folder, seed) for make in makers]
+    seconds = time.perf_counter() - began
+    stack([panel.section.image for panel in panels if panel.section.image], folder / "demo.png")
+    figures = {panel.name: panel.figures for panel in panels}
+    terminal.write_json(folder / "demo.json", {"seed": seed, "seconds": round(seconds, 1), **figures})
+    click.echo(f"\n{_page(panels, folder, seconds, seed).absolute()}")
 
 
 @contextmanager
@@ -85,68 +79,212 @@ def step(words: str) -> Iterator[list[str]]:
     click.echo(f"{' '.join(said)} ({time.perf_counter() - began:.0f} s)")
 
 
+# ── pixels ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pixels_panel(folder: Path, seed: int) -> Panel:
+    """A place by day; and by night, from a spot beside, the camera turned: where did every pixel go?"""
+    import numpy as np
+
+    from likewise import samples
+    from likewise.media import write_image
+    from likewise.pixels import compare
+    from likewise.plot.report import Section
+
+    with step("a place by day and by night, aligned") as said:
+        truth = samples.views(seed)
+        a, b = folder / "place" / "day.png", folder / "place" / "night.png"
+        write_image(a, truth.day), write_image(b, truth.night)
+        comparison = compare(a, b)
+        comparison.plot(folder / "alignment.png")
+        errors = np.linalg.norm(np.asarray(comparison.flow, dtype=np.float64) - truth.flow, axis=2)[truth.known]
+        right, median = float((errors <= WITHIN).mean()), float(np.median(errors))
+        said.append(f"{right:.0%} of the pixels found to {WITHIN:g} px, median error {median:.1f} px")
+    text = (
+        "A workshop by day; and by the light of one lamp, from a spot beside, the camera turned by "
+        f"{samples.TURN:.0f}°. Where did every pixel go? The two cameras are real, and what lies between them was "
+        "measured by those who made the photographs; night and turn are ours. So each pixel's error is known.",
+        f"The network that comes with likewise finds {right:.0%} of the pixels to {WITHIN:g} px, with a median error "
+        f"of {median:.1f} px. It also says by itself where to trust it, no ground truth needed: "
+        f"{comparison.cycle_consistency:.0%} of the pixels are round-trip consistent.",
+    )
+    section = Section(
+        "Where did this point go?",
+        text,
+        folder / "alignment.png",
+        "A motorcycle in a workshop by day, and the same at night from a turned camera; the night photo warped to the "
+        "day photo; the checkerboard of both; the flow in colours; its confidence.",
+        "In the checkerboard, lines go on from one square to the next where the flow is right. "
+        f"{comparison.model}; photographs: Middlebury 2014, in scikit-image.",
+    )
+    figures = {"right": right, "median": median, "mean": float(errors.mean()), "cycle_error": comparison.distance}
+    fact = ("of pixels found again at night", f"{right:.0%}")
+    return Panel("pixels", {**figures, "consistent": comparison.cycle_consistency}, fact, section)
+
+
+# ── search ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def search_panel(folder: Path, seed: int) -> Panel:
+    """The workshop by night, searched for among places by day; and places in other light, turned, cut elsewhere."""
+    from likewise import samples
+    from likewise.media import write_image
+    from likewise.plot.report import Section
+    from likewise.search import Collection
+
+    with step("a place by night, searched for among places by day") as said:
+        samples.gallery(folder / "places", seed)
+        write_image(folder / "places" / DAY, samples.pair(seed)[0])
+        queries = samples.queries(folder / "queries", seed, in_turn=True)
+        with Collection.build(folder / "places", folder / "index") as collection:
+            night = collection.search(folder / "place" / "night.png", HITS, verify=VERIFY)
+            nearest = [collection.search(q.path, 1, rerank=False, verify=0) for q in queries]
+            count = len(collection)
+        night.plot(folder / "search.png")
+        night.page(folder / "search.html")
+        first = sum(place(hits[0].path) == q.place for q, hits in zip(queries, nearest, strict=True))
+        day = next((hit for hit in night if place(hit.path) == DAY), None)
+        rank, inliers = (None, 0) if day is None else (day.rank, 0 if day.evidence is None else day.evidence.n)
+        said.append(f"found at rank {rank} of {count}, {inliers} inliers; {first} of {len(queries)} others first")
+    took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in night.seconds.items())
+    text = (
+        f"{count} places are indexed once. A query is compared with all of them by embedding, with the best of these "
+        "by local similarity, and the best three are verified: features are matched near the flow, and a geometry is "
+        "looked for of which they are inliers.",
+        f"The workshop by night finds itself by day at rank {rank}, with {inliers} inliers. By embedding alone, "
+        f"{first} of {len(queries)} photos of places in other light, turned or cut elsewhere find their own place "
+        f"first; by chance it would be one in {count}.",
+    )
+    section = Section(
+        "Which photos show the same, and why?",
+        text,
+        folder / "search.png",
+        "A row of small photographs: the workshop by night at the left and what was found beside it, the same workshop "
+        "by day first.",
+        f"Under each hit the probability that it shows the same. This search took: {took}. More of it in search.html.",
+    )
+    figures = {"photos": count, "rank": rank, "inliers": inliers, "queries": len(queries), "first": first}
+    probability = None if day is None else day.probability
+    return Panel(
+        "search",
+        {**figures, "probability": probability},
+        (f"the rank of the place by night, among {count}", str(rank)),
+        section,
+    )
+
+
+def place(path: str) -> str:
+    """The place that a photo of the collection shows, as a query names it."""
+    return "/".join(Path(path).parts[-2:])
+
+
+# ── sets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def albums_panel(folder: Path, seed: int) -> Panel:
+    """Two albums that share three of their scenes, and the plan between them."""
+    from likewise import samples
+    from likewise.images import default
+    from likewise.plot.report import Section
+    from likewise.sets import compare
+    from likewise.types import Signature
+
+    with step("two albums, compared") as said:
+        albums = samples.albums(folder / "albums", seed)
+        p, q = (Signature(default().embed(list(files)), names=[str(f) for f in files]) for files in albums)
+        comparison = compare(p, q)
+        title = f"distance {comparison.distance:.3f}"
+        comparison.plot(folder / "plan.png", labels=("monday", "friday"), title=title)
+        kept, possible = same_scene(comparison.plan, p.names or (), q.names or ())
+        said.append(f"{title}; {kept:.1%} of the mass joins photographs of one scene")
+    text = (
+        "Each album is a bag of photographs: other crops, other light, another number of each. Optimal transport moves "
+        "one album onto the other at the least cost, and the plan says which photograph answers to which.",
+        f"The albums share cat, coffee and flower, so at most {possible:.0%} of the mass can stay within a scene. "
+        f"The plan kept {kept:.1%} there without having seen a label. What is left, the rocket and a cat too many, "
+        "finds no partner but the temple, which has none either.",
+    )
+    section = Section(
+        "Two albums, and the plan between them",
+        text,
+        folder / "plan.png",
+        "Two columns of photographs joined by ribbons: cats with cats, coffee cups with coffee cups, flowers with "
+        "flowers; the rocket and a spare cat are joined with the temple.",
+        f"The width of a line is the mass that goes from one photograph to another. Smoothed Wasserstein distance "
+        f"{comparison.distance:.3f} between {len(p)} and {len(q)} photographs, {p.dim} numbers each, "
+        f"γ = {comparison.gamma:.3g}, solved in {comparison.iterations} iterations.",
+        wide="46rem",
+    )
+    figures = {"distance": comparison.distance, "same_scene_mass": kept, "same_scene_possible": possible}
+    fact = (f"of the mass joins photographs of one scene, of {possible:.0%} that can", f"{kept:.1%}")
+    return Panel("albums", figures, fact, section)
+
+
+def same_scene(F: NDArray[np.float64], a: Sequence[str], b: Sequence[str]) -> tuple[float, float]:
+    """The mass between photographs of one scene, and the most that there could be: Σ_s min(a_s, b_s)."""
+    import numpy as np
+
+    left, right = (np.array([Path(n).stem.rpartition("-")[0] for n in names]) for names in (a, b))
+    names = np.unique(np.concatenate([left, right]))
+    rows, columns = F.sum(axis=1), F.sum(axis=0)
+    possible = sum(min(rows[left == s].sum(), columns[right == s].sum()) for s in names)
+    return float(F[left[:, None] == right[None, :]].sum()), float(possible)
+
+
+# ── distributions ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def polarity_panel(folder: Path, seed: int) -> Panel:
+    """Clothes by a small generator, a row for each ρ."""
+    from likewise import plot
+    from likewise.distributions import fashion_features, harvest, pretrained
+    from likewise.nn.features import to_uint8
+    from likewise.plot.report import Section
+
+    with step("a generator, from its modes to its anti-modes") as said:
+        generator = pretrained("fashion").in_space(fashion_features())
+        bank = harvest(generator, LATENTS, k=TOP, seed=seed, progress=False)
+        draws = {rho: bank.draw(ACROSS, rho, scheme="without", seed=seed) for rho in RHOS}
+        rows = [to_uint8(generator(drawn.latents)) for drawn in draws.values()]
+        plot.save(plot.grid(rows, [f"ρ = {rho:g}" for rho in RHOS], edge=0.62), folder / "polarity.png")
+        shares = {f"{rho:g}": drawn.ess for rho, drawn in draws.items()}
+        said.append(f"{LATENTS} latents; ESS {shares['-1']:.0%} at ρ = −1, {shares['1']:.0%} at ρ = 1")
+    text = (
+        "A small network, trained on images of clothes, draws some things often and others hardly ever. The singular "
+        "values of its Jacobian say which: where it squeezes its latent space samples pile up, where it stretches it "
+        f"they are thin. They were measured once, at {LATENTS} latents.",
+        "Every row is then only a matter of weights: below 0 towards what it draws most, 0 the network as it is, above "
+        "0 towards what it draws least. Nothing was trained again.",
+    )
+    section = Section(
+        "Quality and diversity: from modes to anti-modes",
+        text,
+        folder / "polarity.png",
+        f"{len(RHOS)} rows of {ACROSS} small grey images of clothes, plain ones above, unusual ones below.",
+        f"The weight of a latent is exp(ρ v), v the sum of its {TOP} largest log-singular values in the features of a "
+        f"small classifier. The effective share is {shares['-1']:.0%} at ρ = −1 and {shares['1']:.0%} at ρ = 1.",
+        wide="46rem",
+    )
+    fact = ("of the bank still counts at ρ = −1", f"{shares['-1']:.0%}")
+    return Panel("polarity", {"ess": shares, "latents": LATENTS, "k": TOP}, fact, section)
+
+
 # ── what is written ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def beside(
-    rows: Sequence[Sequence[tuple[str, Path]]], target: Path, *, few: bool = False, width: int = 1600, gap: int = 40
-) -> None:
-    """Pictures under their words, rows of one width below each other; in `few` colours, dithered, for a README."""
-    import io
-
-    from PIL import Image
-
-    from likewise.media import write_bytes
-
-    strips = [_strip_of(row, width, gap) for row in rows]
-    height = sum(strip.height for strip in strips) + gap * (len(strips) - 1)
-    whole, top = Image.new("RGB", (width, height), "white"), 0
-    for strip in strips:
-        whole.paste(strip, (0, top))
-        top += strip.height + gap
-    buffer = io.BytesIO()
-    (_few_colours(whole) if few else whole).save(buffer, "PNG", optimize=True)
-    write_bytes(target, buffer.getvalue())
-
-
-def _few_colours(whole: Any) -> Any:
-    """The picture in 255 colours, dithered, and white; Pillow dithers only towards a palette that it is given."""
+def stack(files: Sequence[Path], target: Path, width: int = 1200, gap: int = 40) -> None:
+    """Images of one width below each other, on white."""
     import numpy as np
-    from PIL import Image
 
-    few = whole.quantize(255)
-    numbers = np.array(whole.quantize(palette=few, dither=Image.Dither.FLOYDSTEINBERG))
-    numbers[(np.asarray(whole) == 255).all(axis=2)] = 255
-    found = Image.fromarray(numbers)
-    found.putpalette([*(few.getpalette() or [])[: 3 * 255], 255, 255, 255])
-    return found
+    from likewise.media import read_array, write_image
+    from likewise.plot.report import fit
 
-
-def _strip_of(row: Sequence[tuple[str, Path]], width: int, gap: int) -> Any:
-    """Pictures of one height beside each other, as wide as is asked for, their words above."""
-    from PIL import Image, ImageDraw
-
-    from likewise import plot
-    from likewise.media import read_array
-
-    panels = [Image.fromarray(read_array(file)) for _, file in row]
-    height = round((width - gap * (len(panels) - 1)) / sum(p.width / p.height for p in panels))
-    head = 44 if any(words for words, _ in row) else 0
-    strip, left = Image.new("RGB", (width, head + height), "white"), 0
-    for (words, _), p in zip(row, panels, strict=True):
-        small = p.resize((round(p.width * height / p.height), height), Image.Resampling.LANCZOS)
-        strip.paste(small, (left, head))
-        ImageDraw.Draw(strip).text((left + 16, 8), words, fill=plot.INK, font=_font(26))
-        left += small.width + gap
-    return strip
-
-
-def _font(size: int) -> Any:
-    """The typeface that comes with matplotlib, in which the panels are set."""
-    from matplotlib import get_data_path
-    from PIL import ImageFont
-
-    return ImageFont.truetype(str(Path(get_data_path(), "fonts", "ttf", "DejaVuSans-Bold.ttf")), size)
+    parts = []
+    for file in files:
+        image = fit(read_array(file), width)
+        side = width - image.shape[1]
+        parts.append(np.pad(image, ((0, gap), (side // 2, side - side // 2), (0, 0)), constant_values=255))
+    write_image(target, np.vstack(parts))
 
 
 def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> Path:
@@ -154,21 +292,18 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
     from likewise.plot.report import Page, Section
     from likewise.store.run import versions
 
-    albums = folder / "albums"
+    day, night, albums = folder / "place" / "day.png", folder / "place" / "night.png", folder / "albums"
     own = Section(
-        "With your own pictures",
+        "With your own photos",
         (
-            "The pictures of this page are on your disk, and so is the index that was searched. `compare` picks the "
+            "The images of this page are on your disk, and so is the index that was searched. `compare` picks the "
             "level from what it is given and says why; `likewise studio` shows all of it in the browser.",
         ),
-        code=f"likewise compare {folder / 'place' / 'day.png'} {folder / 'place' / 'night.png'}\n"
+        code=f"likewise compare {day} {night}\n"
         f"likewise compare {albums / 'monday'} {albums / 'friday'}\n"
-        f"likewise search {folder / 'queries' / 'cat' / '1-other-light.jpg'} --index {folder / 'index'}\n"
+        f"likewise search {night} --index {folder / 'index'}\n"
         f"likewise index {folder / 'places'}\n"
-        f"likewise pixels match {folder / 'place' / 'day.png'} {folder / 'place' / 'night.png'}\n"
-        f"likewise sets distances {albums / 'scenes'} --out distances.npy\n"
-        f"likewise sets fit {albums / 'scenes'} --out model.safetensors\n"
-        f"likewise distributions compare {folder / 'collections' / 'first'} {folder / 'collections' / 'second'}\n"
+        f"likewise pixels match {day} {night}\n"
         "likewise distributions harvest fashion --n 2000",
     )
     used = versions()
@@ -178,12 +313,6 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
         "Methods: LIFE, 2021; DiVA, ECCV 2020; Multi-Level Metric Learning via Smoothed Wasserstein Distance, IJCAI "
         "2018; Polarity Sampling, CVPR 2022."
     )
-    page = Page(
-        "likewise",
-        "A comparison is a number and the correspondence that justifies it. Every figure on this page was computed "
-        "when it was made.",
-        dict(p.fact for p in panels),
-        [*(p.section for p in panels), own],
-        end,
-    )
-    return page.write(folder / "report.html")
+    lead = "A comparison is a number and the correspondence that justifies it. Every figure here was just computed."
+    sections = [*(panel.section for panel in panels), own]
+    return Page("likewise", lead, dict(panel.fact for panel in panels), sections, end).write(folder / "report.html")

@@ -1,19 +1,25 @@
-"""`likewise doctor`: is this installation sound? Versions, threads, extras, folders, caches and a short self-test."""
+"""`likewise doctor` and `likewise weights`: is this installation sound, and are the weights that ship whole?"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import re
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
+
+from likewise.cli import Command, terminal
+from likewise.cli.terminal import json_flag
+from likewise.errors import FileError
 
 State = Literal["ok", "note", "broken"]
 _SIGNS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "broken": ("✗", "red")}
@@ -29,136 +35,96 @@ class Finding:
     detail: str
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.command(cls=Command)
+@json_flag
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check this installation: versions, threads, extras, folders, caches, a self-test of a few seconds.
 
     Exit 1 if something is broken; a missing extra is only noted.
+
+    \b
+    likewise doctor
+    likewise doctor --json
     """
-    findings = examine()
+    findings = [*_versions(), *_threads(), *_extras(), *_folders(), *(_try(*test) for test in SELF_TESTS.items())]
     broken = [f for f in findings if f.state == "broken"]
     if as_json:
         click.echo(json.dumps({"sound": not broken, "findings": [asdict(f) for f in findings]}, indent=2))
-    else:
-        _print(findings)
-        click.echo(f"\n{len(broken)} broken" if broken else "\neverything works")
+        ctx.exit(1 if broken else 0)
+    width = max(len(f.name) for f in findings)
+    for i, f in enumerate(findings):
+        if i == 0 or f.part != findings[i - 1].part:
+            click.secho(f.part, bold=True)
+        sign, colour = _SIGNS[f.state]
+        click.echo(f"  {click.style(sign, fg=colour)} {f.name:<{width}}  {f.detail}")
+    click.echo(f"\n{len(broken)} broken" if broken else "\neverything works")
     ctx.exit(1 if broken else 0)
 
 
-def examine() -> list[Finding]:
-    """Everything the doctor looks at."""
-    findings = [*_versions(), *_threads(), *_extras(), *_folders()]
-    for name, test in SELF_TESTS.items():
-        findings.append(_try(name, test))
-    return findings
-
-
-def _print(findings: list[Finding]) -> None:
-    width = max(len(f.name) for f in findings)
-    part = None
-    for f in findings:
-        if f.part != part:
-            part = f.part
-            click.secho(part, bold=True)
-        sign, colour = _SIGNS[f.state]
-        click.echo(f"  {click.style(sign, fg=colour)} {f.name:<{width}}  {f.detail}")
-
-
-def _versions() -> list[Finding]:
+def _versions() -> Iterator[Finding]:
     """likewise, Python and each dependency, read from the installed metadata (nothing is imported)."""
     system = f"{platform.system()} {platform.machine()}"
-    found = [Finding("versions", "Python", "ok", f"{platform.python_version()} on {system}")]
-    found.append(_version("likewise", ""))
-    for requirement in metadata.requires("likewise") or []:
+    yield Finding("versions", "Python", "ok", f"{platform.python_version()} on {system}")
+    for requirement in ["likewise", *(metadata.requires("likewise") or [])]:
         if "extra ==" not in requirement:
-            found.append(_version(_package(requirement), requirement))
-    return found
-
-
-def _version(package: str, requirement: str) -> Finding:
-    try:
-        return Finding("versions", package, "ok", metadata.version(package))
-    except metadata.PackageNotFoundError:
-        return Finding("versions", package, "broken", f"not installed; pip install '{requirement or package}'")
+            name, version = _package(requirement), _version(_package(requirement))
+            detail = version or f"not installed; pip install '{requirement}'"
+            yield Finding("versions", name, "ok" if version else "broken", detail)
 
 
 def _package(requirement: str) -> str:
     return re.split(r"[\s<>=!~;\[(]", requirement, maxsplit=1)[0]
 
 
-def _threads() -> list[Finding]:
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _threads() -> Iterator[Finding]:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limits = [f"{v}={os.environ[v]}" for v in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS") if v in os.environ]
-    said = ", ".join(limits) or "no limit set (OMP_NUM_THREADS)"
-    return [Finding("threads", "processors", "ok", f"{usable} usable of {os.cpu_count()}; {said}")]
+    limit = ", ".join(limits) or "no limit set (OMP_NUM_THREADS)"
+    yield Finding("threads", "processors", "ok", f"{usable} usable of {os.cpu_count()}; {limit}")
 
 
-def _extras() -> list[Finding]:
+def _extras() -> Iterator[Finding]:
     """The optional groups of dependencies: which are complete."""
     wanted: dict[str, list[str]] = {}
     for requirement in metadata.requires("likewise") or []:
         match = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
         if match and "likewise[" not in requirement:
             wanted.setdefault(match[1], []).append(_package(requirement))
-    return [_extra(name, packages) for name, packages in sorted(wanted.items())]
+    for name, packages in sorted(wanted.items()):
+        missing = [p for p in packages if _version(p) is None]
+        lacks = f"without {', '.join(missing)}; pip install 'likewise[{name}]'"
+        yield Finding("extras", name, "note" if missing else "ok", lacks if missing else ", ".join(packages))
 
 
-def _extra(name: str, packages: list[str]) -> Finding:
-    missing = [p for p in packages if not _installed(p)]
-    if not missing:
-        return Finding("extras", name, "ok", ", ".join(packages))
-    return Finding("extras", name, "note", f"without {', '.join(missing)}; pip install 'likewise[{name}]'")
-
-
-def _installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _folders() -> list[Finding]:
-    return [_data_folder(), _cache_folder(), _numba_cache()]
-
-
-def _data_folder() -> Finding:
-    said = os.environ.get("LIKEWISE_DATA")
-    if not said:
-        return Finding("folders", "data", "note", "LIKEWISE_DATA is not set: only needed for benchmarks on real data")
-    path = Path(said)
-    if not path.is_dir():
-        return Finding("folders", "data", "broken", f"LIKEWISE_DATA={said} is not a folder")
-    inside = sorted(p.name for p in path.iterdir() if p.is_dir())
-    return Finding("folders", "data", "ok", f"{path} ({', '.join(inside) or 'empty'})")
-
-
-def _cache_folder() -> Finding:
-    """The cache folder must take a file: kernels are kept there."""
-    import tempfile
-
+def _folders() -> Iterator[Finding]:
+    """The data that benchmarks read, the cache, and the compiled kernels in it."""
     from likewise.media import cache_folder
 
-    folder = cache_folder()
+    data, cache = os.environ.get("LIKEWISE_DATA"), cache_folder()
+    if not data:
+        yield Finding("folders", "data", "note", "LIKEWISE_DATA is not set: only `likewise papers` reads it")
+    elif not Path(data).is_dir():
+        yield Finding("folders", "data", "broken", f"LIKEWISE_DATA={data} is not a folder")
+    else:
+        inside = sorted(p.name for p in Path(data).iterdir() if p.is_dir())
+        yield Finding("folders", "data", "ok", f"{data} ({', '.join(inside) or 'empty'})")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder):
-            pass
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=cache):
+            yield Finding("folders", "cache", "ok", str(cache))
     except OSError as error:
-        return Finding("folders", "cache", "broken", f"{folder} cannot be written: {error.strerror}")
-    return Finding("folders", "cache", "ok", str(folder))
-
-
-def _numba_cache() -> Finding:
-    from likewise.media import cache_folder
-
-    kept = list((cache_folder() / "numba").rglob("*.nbc"))
-    if not kept:
-        return Finding("folders", "compiled kernels", "note", "none yet: the first call compiles them, once")
-    size = sum(f.stat().st_size for f in kept) / 1e6
-    return Finding("folders", "compiled kernels", "ok", f"{len(kept)} kept, {size:.1f} MB")
+        yield Finding("folders", "cache", "broken", f"{cache} cannot be written: {error.strerror}")
+    kept = [f.stat().st_size for f in (cache / "numba").rglob("*.nbc")]
+    size = f"{len(kept)} kept, {sum(kept) / 1e6:.1f} MB" if kept else "none yet: the first call compiles them, once"
+    yield Finding("folders", "compiled kernels", "ok" if kept else "note", size)
 
 
 def _try(name: str, test: Callable[[], str | None]) -> Finding:
@@ -168,63 +134,43 @@ def _try(name: str, test: Callable[[], str | None]) -> Finding:
         wrong = test()
     except Exception as error:
         wrong = f"{type(error).__name__}: {error}"
-    seconds = time.perf_counter() - began
-    if wrong:
-        return Finding("self-test", name, "broken", wrong)
-    return Finding("self-test", name, "ok", f"{seconds:.2f} s")
+    seconds = f"{time.perf_counter() - began:.2f} s"
+    return Finding("self-test", name, "broken" if wrong else "ok", wrong or seconds)
 
 
 def _smoothed_tends_to_exact() -> str | None:
-    """At γ = 0.002 median the smoothed plan has its marginals and costs at most 1 % more than the exact optimum."""
+    """At a small γ the smoothed plan costs at most 1 % more than the exact optimum."""
     import numpy as np
 
-    from likewise import numeric
-    from likewise.sets.transport import solvers as transport
-    from likewise.types import Signature
+    from likewise.sets import compare
+    from likewise.sets.transport.solvers import exact
 
     draw = np.random.default_rng(0)
-    p, q = (Signature(draw.normal(size=(m, 3)), draw.uniform(0.5, 1.5, m)) for m in (6, 9))
-    X, Y = transport.pack([p]), transport.pack([q])
-    C = numeric.squared_distances(p.points, q.points)
-    best, _ = transport.exact(C, p.weights, q.weights)
-    one = np.zeros(1, dtype=np.int64)
-    solved = transport.solve_pairs(X, Y, one, one, 0.002 * float(np.median(C)), value="sharp", plans=True)
-    F = solved.plan(0)
-    off = float(np.abs(F.sum(1) - p.weights).sum() + np.abs(F.sum(0) - q.weights).sum())
-    if off > 1e-5:
-        return f"marginals of the smoothed plan are off by {off:.1e}; expected at most 1e-5"
-    value = float((C * F).sum())
-    if not best - off * float(C.max()) <= value <= 1.01 * best:
-        return f"smoothed transport costs {value:.6g} where exact transport costs {best:.6g}"
-    return None
+    x, y = draw.normal(size=(6, 3)), draw.normal(size=(9, 3))
+    C = ((x[:, None] - y[None]) ** 2).sum(axis=2)
+    best, _ = exact(C, np.full(6, 1 / 6), np.full(9, 1 / 9))
+    value = compare(x, y, gamma=0.002 * float(np.median(C)), value="sharp").distance
+    right = (1 - 1e-6) * best <= value <= 1.01 * best
+    return None if right else f"smoothed transport costs {value:.6g} where exact transport costs {best:.6g}"
 
 
 def _one_point_is_mahalanobis() -> str | None:
     """Between sets of one point every smoothed distance is the squared distance, exactly."""
-    import numpy as np
+    from likewise.sets import compare
 
-    from likewise.sets.transport import solvers as transport
-    from likewise.types import Signature
-
-    X, Y = transport.pack([Signature([[0.0, 0.0]])]), transport.pack([Signature([[3.0, 4.0]])])
-    one = np.zeros(1, dtype=np.int64)
-    value = float(transport.solve_pairs(X, Y, one, one, 0.7).value[0])
+    value = compare([[0.0, 0.0]], [[3.0, 4.0]], gamma=0.7).distance
     return None if abs(value - 25.0) < 1e-9 else f"W of two points 5 apart is {value:.12g}; expected 25"
 
 
-def _picture_survives_a_file() -> str | None:
+def _image_survives_a_file() -> str | None:
     """A PNG that is written and read again has the same pixels."""
-    import tempfile
-
     import numpy as np
-    from PIL import Image
 
-    from likewise.media import read
+    from likewise.media import read, write_image
 
     pixels = np.arange(8 * 6 * 3, dtype=np.uint8).reshape(8, 6, 3)
     with tempfile.TemporaryDirectory() as folder:
-        Image.fromarray(pixels).save(Path(folder) / "a.png")
-        back = np.asarray(read(Path(folder) / "a.png")).transpose(1, 2, 0)
+        back = np.asarray(read(write_image(Path(folder) / "a.png", pixels))).transpose(1, 2, 0)
     off = float(np.abs(back * 255 - pixels).max())
     return None if off < 0.01 else f"a pixel came back off by {off:.3g} of 255"
 
@@ -243,6 +189,65 @@ def _torch_computes() -> str | None:
 SELF_TESTS: dict[str, Callable[[], str | None]] = {
     "smoothed transport against exact": _smoothed_tends_to_exact,
     "sets of one point": _one_point_is_mahalanobis,
-    "a picture through a file": _picture_survives_a_file,
+    "an image through a file": _image_survives_a_file,
     "torch": _torch_computes,
 }
+
+
+# ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command("list", cls=Command)
+@json_flag
+def list_weights(as_json: bool) -> None:
+    """List the weights that come with likewise: what each is for, its licence and its size.
+
+    \b
+    likewise weights list
+    """
+    cards = _cards()
+    rows = terminal.columns([(card["name"], f"{card['bytes'] / 1e6:.2f} MB") for card in cards])
+    lines = [f"{row}  {card['about']}" for row, card in zip(rows, cards, strict=True)]
+    terminal.result("\n".join(lines), {"weights": cards}, as_json)
+
+
+@click.command("check", cls=Command)
+@json_flag
+def check_weights(as_json: bool) -> None:
+    """Compare every file of weights with the SHA-256 on its card; exit 2 where one differs.
+
+    \b
+    likewise weights check
+    """
+    cards = _cards()
+    for card in cards:
+        if card["sha256"] != card["expected"]:
+            raise FileError(
+                f"{card['file']}: SHA-256 {card['sha256'][:12]}… is not that of its card, {card['expected'][:12]}…; "
+                "install likewise again"
+            )
+    terminal.result(f"{len(cards)} files are what their cards say", {"weights": cards}, as_json)
+
+
+def _cards() -> list[dict[str, Any]]:
+    """What the model cards say, and the size and digest of the file beside each."""
+    folder = Path(str(resources.files("likewise") / "weights"))
+    cards = []
+    for card in sorted(folder.glob("*.md")):
+        text = card.read_text(encoding="utf-8")
+        file = next(f for f in sorted(folder.glob(f"{card.stem}.*")) if f.suffix != ".md")
+        data = file.read_bytes()
+        said = re.search(r"\*\*SHA-256\.\*\* `([0-9a-f]{64})`", text)
+        licence = re.search(r"\*\*Licence\.\*\* (.+?)(?=\n\*\*|\n<!--|\Z)", text, re.S)
+        cards.append(
+            {
+                "name": card.stem,
+                "about": text.splitlines()[0].partition(": ")[2],
+                "file": str(file),
+                "bytes": len(data),
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "expected": said[1] if said else "",
+                "licence": " ".join(licence[1].split()) if licence else "",
+            }
+        )
+    return cards

@@ -1,46 +1,214 @@
-"""`likewise images`: which pictures are like this one? Train, embed, evaluate, index, search, compare."""
+"""`likewise images`: train, embed, evaluate, export."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from likewise.cli import LazyGroup
-from likewise.cli.terminal import DRAWN, remark, result, target
-
-
-@click.group(
-    cls=LazyGroup,
-    lazy={
-        "train": ("likewise.cli.images_train:train", "Train an embedder on labelled pictures (DiVA)."),
-        "embed": ("likewise.cli.images_search:embed", "Embed a folder of pictures to a file of rows."),
-        "evaluate": (
-            "likewise.cli.images_evaluate:evaluate",
-            "How well does a model find pictures of the same class?",
-        ),
-        "ablate": ("likewise.cli.images_ablate:ablate", "Which tasks help? DiVA's tables and figures on your data."),
-        "export": ("likewise.cli.images_export:export", "Write an embedder as ONNX, with a model card."),
-    },
+from likewise.cli import Command, terminal
+from likewise.cli.terminal import (
+    cluster_flags,
+    count,
+    device_flag,
+    flag,
+    json_flag,
+    model_flag,
+    out_flag,
+    resume_flag,
+    seed_flag,
+    training_flags,
 )
-def images() -> None:
-    """Which images are like this one? Without --model, the embedder that needs no training."""
+from likewise.errors import FileError, InputError
+from likewise.train.options import build
+
+WORST = 5
+"""Classes and confusions that are printed; the JSON has more."""
+TRAINING = {
+    "Length": ("steps", "epochs", "evaluate_every"),
+    "Data": ("size", "classes", "per_class", "flip", "validation", "workers"),
+    "Network": ("backbone", "weights", "dim", "tasks", "frozen", "lr"),
+}
+"""The options of Config that are flags, by their headings; the others are for Python and `likewise papers diva`."""
+
+with_model = model_flag("a trained model; by default the one that needs no training")
 
 
-@images.command()
-@click.argument("a", type=click.Path())
-@click.argument("b", type=click.Path())
-@click.option("--model", type=click.Path(), help="a trained model; by default the one that needs no training")
-@click.option("--out", default="comparison.png", show_default=True, type=click.Path(), help="where to draw the two")
-@click.option("--json", "as_json", is_flag=True, help="print the comparison as JSON")
-def compare(a: str, b: str, model: str | None, out: str, as_json: bool) -> None:
-    """How alike are two pictures? The distance of their embeddings, 0 (same) to 2 (opposite)."""
-    from likewise.cli.images_search import model_at
-    from likewise.images.compare import compare as compared
+def model_at(path: str | None, device: str = "cpu") -> Any:
+    """The model in a file, or the default one."""
+    from likewise.images import default
+    from likewise.store.checkpoint import load
 
-    picture = target(out, "out", DRAWN)
-    found = compared(a, b, model=model_at(model))
-    found.plot(picture)
-    record: dict[str, Any] = found.to_dict() | {"picture": out}
-    result(f"distance {found.distance:.4f} (cosine {found.cosine:.4f}, {found.model})", record, as_json)
-    remark(f"see {out}")
+    if path is None:
+        return default() if device == "cpu" else default(device=device)
+    model = load(path)
+    if not hasattr(model, "embed"):
+        raise FileError(f"{path}: holds a {type(model).__name__}, which does not embed images")
+    return terminal.move(model, device)
+
+
+@click.command(cls=Command)
+@click.argument("data", type=click.Path())
+@out_flag("run", "the run directory")
+@resume_flag
+@device_flag
+@seed_flag
+@training_flags("likewise.images.config:Config", TRAINING)
+@json_flag
+def train(data: str, out: str, resume: bool, device: str, as_json: bool, **given: Any) -> None:
+    """Train an embedder on the classes of DATA: a folder for each class.
+
+    Some classes are set aside; R@1 on them is told as it goes and chooses the weights. Writes RUN/model.safetensors,
+    metrics.jsonl and curves.png. A stopped run resumes with the same command. Several processes:
+    torchrun --nproc-per-node 2 -m likewise.cli images train …  The paper's recipes: `likewise papers diva`.
+
+    \b
+    likewise images train birds/ --out run --epochs 20
+    """
+    from likewise.images import folder as read_folder
+    from likewise.images.config import Config
+    from likewise.images.training import train as train_embedder
+    from likewise.train.distributed import ProcessGroup
+
+    place, first = terminal.unfinished(out), ProcessGroup.current().first
+    config, dataset = build(Config, given), read_folder(data)
+    if first:
+        terminal.remark(f"{dataset}")
+    model = train_embedder(dataset, config, out=place, resume=resume, device=device)
+    if first:
+        watched = {key: key.removesuffix("_r1") for key in sorted(model.figures) if key.endswith("_r1")}
+        terminal.tell_training(place, model.name, watched, "R@1", as_json)
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=click.Path())
+@flag("--out", required=True, type=click.Path(), help="rows.npz: rows and names")
+@with_model
+@device_flag
+@cluster_flags
+@json_flag
+def embed(folder: str, out: str, model: str | None, device: str, as_json: bool, **given: Any) -> None:
+    """Turn every image below FOLDER into a row of numbers, near each other where images are alike.
+
+    An interrupted run resumes. An image that cannot be read is named, counted and left out.
+
+    \b
+    likewise images embed photos/ --out rows.npz
+    """
+    from likewise.images.embedding import embed_folder
+
+    terminal.check_writable(Path(out).absolute().parent)
+    rows = embed_folder(folder, out, model_at(model, device), progress=True, **given)
+    skipped = [(s.name, s.reason) for s in rows.skipped]
+    terminal.tell_left_out(skipped)
+    record = {"rows": len(rows), "dim": int(rows.rows.shape[1]), "model": rows.model, "out": out}
+    record["skipped"] = [{"name": name, "reason": reason} for name, reason in skipped]
+    terminal.result(f"{len(rows)} × {rows.rows.shape[1]} rows of {rows.model} in {out}", record, as_json)
+
+
+@click.command(cls=Command)
+@click.argument("data", type=click.Path())
+@with_model
+@device_flag
+@flag("--ks", default="1,2,4,8", help="the k of R@k, with commas between")
+@flag("--nmi/--no-nmi", default=True, help="cluster, too: slow with thousands of classes")
+@count("--batch-size", default=32, help="images at a time")
+@seed_flag
+@out_flag("evaluate", "folder for evaluate.json and figures")
+@json_flag
+def evaluate(
+    data: str, model: str | None, device: str, ks: str, seed: int, out: str, as_json: bool, **given: Any
+) -> None:
+    """Look every image of DATA, a folder for each class, up among all others: is the nearest of the same class?
+
+    Images that cannot be read are named, counted and left out. Writes evaluate.json (figures, recall of each class,
+    confusions), rankings.png (images drawn at random with their nearest, right ones green, wrong ones red) and
+    spectrum.png. Published benchmarks: `likewise papers diva`.
+
+    \b
+    likewise images evaluate birds/ --model run/model.safetensors
+    """
+    from likewise import plot
+    from likewise.images import folder as read_folder
+    from likewise.images.evaluation import examine
+    from likewise.images.metrics import checked
+
+    parts = [w.strip() for w in ks.split(",") if w.strip()]
+    if not all(w.isdecimal() for w in parts):
+        raise InputError(f"ks: expected whole numbers with commas between, such as 1,10,100, got {ks!r}")
+    wanted, place, dataset = checked(int(w) for w in parts), terminal.check_writable(Path(out)), read_folder(data)
+    terminal.remark(f"{dataset}")
+    report = examine(model_at(model, device), dataset, ks=wanted, progress=sys.stderr.isatty(), seed=seed, **given)
+    terminal.tell_left_out([(s["name"], s["reason"]) for s in report.figures["skipped"]])
+    record = terminal.finite(report.figures) | {"per_class": report.per_class(), "confusions": report.confusions()}
+    record |= {"data": data, "seed": seed}
+    terminal.write_json(place / "evaluate.json", record)
+    plot.save(report.plot_rankings(), place / "rankings.png")
+    plot.save(report.plot_spectrum(), place / "spectrum.png")
+    terminal.result(_words(record), record, as_json)
+    terminal.remark(f"see {place / 'rankings.png'} and {place / 'spectrum.png'}")
+
+
+def _words(record: Mapping[str, Any]) -> str:
+    """Figures in a line, then the classes that are found worst and the worst confusions."""
+    names = {name: name for name in record if name.startswith("R@")}
+    names |= {"map_at_r": "mAP@R", "nmi": "NMI", "f1": "F1", "spectral_decay": "decay"}
+    figures = [(w, "∞" if record[n] is None else f"{record[n]:.3f}") for n, w in names.items() if n in record]
+    lines = [f"{record['dataset']}: {record['n']:,} images of {record['classes']:,} classes, {record['model']}"]
+    lines += terminal.columns([[""] + [w for w, _ in figures], [""] + [v for _, v in figures]])
+    worst = [
+        (terminal.quote(row["class"]), f"{row['R@1']:.3f}", f"of {row['n']}") for row in record["per_class"][:WORST]
+    ]
+    lines += ["", f"found worst (R@1 of {len(record['per_class']):,} classes)", *_indented(worst)]
+    taken = [
+        (
+            terminal.quote(row["class"]),
+            f"taken for {terminal.quote(row['taken for'])}",
+            f"{row['n']}×, {row['share']:.0%} of them",
+        )
+        for row in record["confusions"][:WORST]
+    ]
+    lines += ["", "most often taken for another", *(_indented(taken) or ["  none"])]
+    if record["lone"]:
+        lines.append(f"{record['lone']:,} alone in their class, counted as misses")
+    return "\n".join(lines)
+
+
+def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"  {line}" for line in terminal.columns(rows)]
+
+
+@click.command(cls=Command)
+@click.argument("model", required=False, type=click.Path())
+@out_flag("model.onnx", "the file; a .md beside it")
+@flag("--opset", default=17, type=click.IntRange(13, 20), help="version of ONNX's operators")
+@json_flag
+def export(model: str | None, out: str, opset: int, as_json: bool) -> None:
+    """Write the embedder in the file MODEL as ONNX, with a model card; without MODEL, the one that needs no training.
+
+    The graph maps images (b, 3, side, side) in [0, 1] to unit rows; it is run with onnxruntime before it is kept.
+
+    \b
+    likewise images export run/model.safetensors --out model.onnx
+    """
+    from likewise.images.exporting import export as write_onnx
+
+    terminal.check_writable(Path(out).absolute().parent)
+    embedder = model_at(model)
+    made = write_onnx(embedder, out, opset=opset)
+    record = {
+        "model": embedder.name,
+        "onnx": str(made.path),
+        "card": str(made.card),
+        "input": ["b", 3, made.size, made.size],
+        "output": ["b", made.dim],
+        "bytes": made.bytes,
+        "difference": made.difference,
+    }
+    checked = "not compared" if made.difference is None else f"off by at most {made.difference:.1e}"
+    size = f"(b, 3, {made.size}, {made.size}) → (b, {made.dim}), {made.bytes / 1e6:.1f} MB"
+    terminal.result(f"{made.path}: {size}, onnxruntime against torch: {checked}", record, as_json)
+    terminal.remark(f"see {made.card}")

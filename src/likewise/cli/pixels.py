@@ -1,24 +1,623 @@
-"""`likewise pixels`: where did this point go? Align, match, train, evaluate, reconstruct, localise, render, follow."""
+"""`likewise pixels`: match, video, train, evaluate, sfm, localize, render."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from likewise.cli import LazyGroup
-
-
-@click.group(
-    cls=LazyGroup,
-    lazy={
-        "compare": ("likewise.cli.pixels_compare:compare", "Align two photos: where did every pixel go?"),
-        "match": ("likewise.cli.pixels_match:match", "Match the features of two photos, guided by their flow."),
-        "train": ("likewise.cli.pixels_train:train", "Train a network on a folder of photos (LIFE)."),
-        "evaluate": ("likewise.cli.pixels_evaluate:evaluate", "How good is the flow where the truth is known?"),
-        "sfm": ("likewise.cli.pixels_sfm:sfm", "From a folder of photos to pairs with fundamental matrices."),
-        "localize": ("likewise.cli.pixels_localize:localize", "Where was this photo taken, in a map of photos?"),
-        "render": ("likewise.cli.pixels_render:render", "Write rendered pairs with exact flow, occlusion and F."),
-        "video": ("likewise.cli.pixels_video:video", "The flow of each frame of a video to the next."),
-    },
+from likewise.cli import Command, terminal
+from likewise.cli.terminal import (
+    count,
+    device_flag,
+    flag,
+    json_flag,
+    model_flag,
+    out_flag,
+    resume_flag,
+    seed_flag,
+    training_flags,
 )
-def pixels() -> None:
-    """Where did this point go? Without --model, the network that comes with likewise."""
+from likewise.errors import FileError, InputError, LikewiseError
+from likewise.train.options import build
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from likewise.pixels.data import FlowDataset
+    from likewise.pixels.localize import Located, Map
+    from likewise.pixels.rendering import Pair
+
+    RGB = NDArray[np.uint8]
+
+FEATURES = ("sift", "sift-l2", "orb", "akaze", "disk", "aliked", "xfeat", "keynet")
+with_model = model_flag("a run, a model of likewise, or RAFT's published weights (.pth); by default the one that ships")
+
+
+def model_at(path: str | None, device: str = "cpu") -> Any:
+    """The network in a file or a run directory, or the one that ships; it has .flow(a, b) and .both(a, b)."""
+    from likewise.pixels import RAFT, default
+    from likewise.store.checkpoint import load
+
+    if path is None:
+        return terminal.move(default(), device)
+    place = Path(path) / "model.safetensors" if Path(path).is_dir() else Path(path)
+    model = RAFT.from_official(place) if place.suffix.lower() in (".pth", ".pt") else load(place)
+    if not hasattr(model, "both"):
+        raise FileError(f"{path}: holds a {type(model).__name__}, which does not align images")
+    return terminal.move(model, device)
+
+
+# ── match ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(cls=Command)
+@click.argument("a", type=click.Path())
+@click.argument("b", type=click.Path())
+@flag("--features", default="sift", type=click.Choice(FEATURES), help="what is matched; the last four need kornia")
+@flag("--guided/--raw", default=True, help="with the flow, or mutual nearest features alone")
+@flag("--radius", default=5.0, help="pixels, at the flow's resolution, around where it points")
+@count("--most", default=4096, help="features a photo")
+@with_model
+@device_flag
+@out_flag("matches.png", "where to draw the matches")
+@flag("--save", type=click.Path(), help="write them: .npz (arrays) or .db (COLMAP)")
+@json_flag
+def match(
+    a: str,
+    b: str,
+    features: str,
+    guided: bool,
+    radius: float,
+    most: int,
+    model: str | None,
+    device: str,
+    out: str,
+    save: str | None,
+    as_json: bool,
+) -> None:
+    """Match the features of two photos: near where the flow points first, then what is left over [LIFE].
+
+    Says how many are inliers of one homography or fundamental matrix. A file for COLMAP goes by the photos' names.
+
+    \b
+    likewise pixels match day.jpg night.jpg --save matches.npz
+    """
+    from likewise import plot
+    from likewise.pixels.matching import match as match_photos
+    from likewise.pixels.matching import raw
+
+    figure = terminal.target(out, "out", terminal.DRAWN)
+    kept = None if save is None else terminal.target(save, "save", (".npz", ".db"))
+    with terminal.working("matching"):
+        if guided:
+            matches = match_photos(a, b, features=features, model=model_at(model, device), radius=radius, most=most)
+        else:
+            matches = raw(a, b, features=features, most=most)
+        geometry = matches.geometry()
+        if geometry.matrix is None:
+            words = f"no {geometry.kind}: {geometry.reason}"
+        else:
+            article = {"homography": "a homography", "fundamental": "a fundamental matrix"}[geometry.kind]
+            words = f"{geometry.n} of {len(matches)} matches are inliers of {article}"
+        plot.save(plot.matches(a, b, matches, title=words), figure)
+    if kept is not None:
+        matches.save(kept, names=(Path(a).name, Path(b).name))
+    record = matches.to_dict()
+    lines = [f"{len(matches)} matches: {record['stage 1']} near the flow, {record['stage 2']} elsewhere", words]
+    matrix = None if geometry.matrix is None else geometry.matrix.tolist()
+    lines += ["  " + "  ".join(f"{x: .6g}".rjust(13) for x in row) for row in matrix or ()]
+    record |= {"a": a, "b": b, "features": features, "figure": str(figure), "saved": save}
+    record["model"] = {"kind": geometry.kind, "matrix": matrix, "inliers": geometry.n, "reason": geometry.reason}
+    terminal.result("\n".join(lines) if len(matches) else f"no matches: {matches.reason}", record, as_json)
+    terminal.remark(f"see {figure}")
+
+
+# ── video ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(cls=Command)
+@click.argument("file", type=click.Path())
+@count("--every", default=1, help="take each n-th frame")
+@count("--most", least=2, help="frames that are taken, at most; by default all")
+@count("--size", least=64, help="make frames smaller first: longest side in pixels")
+@flag("--format", "form", default="flo", type=click.Choice(["flo", "png"]), help="Middlebury or KITTI")
+@flag("--largest", type=float, help="pixels of motion in full colour; by default what suits the whole video")
+@flag("--film", type=click.Path(), help="write frames and colours side by side: film.mp4 or film.gif")
+@with_model
+@device_flag
+@out_flag("flow", "the folder to write to")
+@json_flag
+def video(
+    file: str,
+    every: int,
+    most: int | None,
+    size: int | None,
+    form: str,
+    largest: float | None,
+    film: str | None,
+    model: str | None,
+    device: str,
+    out: str,
+    as_json: bool,
+) -> None:
+    """Where does every pixel of a frame go in the next one? A flow file a frame, and its colours.
+
+    Writes OUT/flow/000000.flo … and OUT/wheel/000000.png …, all in the colours of one scale. Finished frames are kept:
+    the same command resumes after a stop.
+
+    \b
+    likewise pixels video walk.mp4 --every 2 --film walk.gif
+    """
+    from likewise.store.run import Run
+
+    shown = None if film is None else terminal.target(film, "film", (".mp4", ".gif"))
+    if largest is not None and not (math.isfinite(largest) and largest > 0):
+        raise InputError(f"largest: expected a length in pixels > 0, got {largest:g}")
+    folder, network = terminal.check_writable(Path(out)), without_search(model_at(model, device))
+    name = str(getattr(network, "name", type(network).__name__))
+    # What a flow depends on; a folder resumes only under the same.
+    asked = {"file": str(Path(file).absolute()), "model": name if model is None else str(Path(model).absolute())}
+    Run.create(folder, {**asked, "every": every, "size": size, "format": form}, resume=True)
+    with terminal.working("decoding") as say:
+        flows, fresh = _flows(network, _frames(file, every, most, size), folder / "flow", form, say)
+        say("colours")
+        wheels, scale = _wheels(flows, folder / "wheel", largest)
+        if shown is not None:
+            say("film")
+            write_film(shown, _side_by_side(_frames(file, every, most, size), wheels))
+    record = {"flows": len(flows), "computed": fresh, "model": name, "largest": scale, "out": str(folder), "film": film}
+    kept = f", {len(flows) - fresh} as they were" if fresh < len(flows) else ""
+    words = f"{len(flows)} flows of {terminal.quote(Path(file).name)}{kept}; full colour is {scale:.3g} px; {folder}"
+    terminal.result(words, record, as_json)
+    terminal.remark(f"see {shown or folder / 'wheel'}")
+
+
+def without_search(network: Any) -> Any:
+    """An aligner that tries no turns of the second image, as it does between photos: frames lie alike."""
+    from likewise.pixels.aligner import Aligner
+
+    if not isinstance(network, Aligner):
+        return network
+    return Aligner(network.network, replace(network.options, search="never"), name=network.name)
+
+
+def _frames(file: str, every: int, most: int | None, size: int | None) -> Iterator[RGB]:
+    from likewise.media import frames
+    from likewise.plot.report import fit
+
+    return (fit(frame, size) for frame in frames(file, every=every, most=most))
+
+
+def _flows(network: Any, frames: Iterable[RGB], folder: Path, form: str, say: Any) -> tuple[list[Path], int]:
+    """A flow file a pair of consecutive frames, and how many of them were not there before."""
+    import torch
+
+    from likewise.types import write_flow
+
+    files, fresh = [], 0
+    for number, pair in enumerate(itertools.pairwise(frames)):
+        files.append(folder / f"{number:06d}.{form}")
+        if files[-1].exists():
+            continue
+        say(f"frame {number}")
+        a, b = (torch.from_numpy(x).permute(2, 0, 1).float() / 255 for x in pair)
+        try:
+            with torch.inference_mode():
+                write_flow(files[-1], network.flow(a, b).numpy())
+        except LikewiseError as error:
+            raise type(error)(f"frame {number}: {error}") from error
+        fresh += 1
+    if not files:
+        raise InputError("file: expected two frames at least; take fewer apart (--every)")
+    return files, fresh
+
+
+def _wheels(flows: list[Path], folder: Path, largest: float | None) -> tuple[list[Path], float]:
+    """The colours of each flow on one scale: by default the largest of the flows' 99th percentiles."""
+    from likewise.media import write_image
+    from likewise.plot.flows import longest, wheel
+    from likewise.types import read_flow
+
+    scale = largest or max(longest(read_flow(f)) for f in flows)
+    return [write_image(folder / f"{f.stem}.png", wheel(read_flow(f), largest=scale)) for f in flows], scale
+
+
+def _side_by_side(frames: Iterable[RGB], wheels: list[Path]) -> Iterator[RGB]:
+    """Each frame with the colours of its flow at its right; sides are even, as films need them."""
+    import numpy as np
+
+    from likewise.media import read_array
+
+    for frame, wheel in zip(frames, wheels, strict=False):
+        both = np.hstack([frame, read_array(wheel)])
+        yield both[: both.shape[0] // 2 * 2, : both.shape[1] // 2 * 2]
+
+
+def write_film(path: Path, frames: Iterable[RGB], rate: int = 12) -> None:
+    """Images (h, w, 3) of one size as a film: .mp4 by PyAV, .gif by Pillow."""
+    from PIL import Image
+
+    from likewise.media import atomic
+
+    with atomic(path) as sibling:
+        if path.suffix.lower() == ".gif":
+            first, *rest = [Image.fromarray(f).quantize(128) for f in frames]
+            first.save(sibling, "GIF", save_all=True, append_images=rest, duration=round(1000 / rate), loop=0)
+            return
+        import av
+
+        codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+        with av.open(str(sibling), "w", format="mp4") as container:
+            stream: Any = container.add_stream(codec, rate=Fraction(rate))
+            stream.pix_fmt = "yuv420p"
+            for number, frame in enumerate(frames):
+                if number == 0:
+                    stream.height, stream.width = frame.shape[:2]
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            container.mux(stream.encode())
+
+
+# ── train ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+TRAINING = {
+    "Length": ("steps", "warm", "refine", "joint", "evaluate_every"),
+    "Data": ("height", "width", "pairs", "bend", "light", "night", "validation"),
+    "Network": ("network", "iters", "lr"),
+}
+"""The options of Config that are flags, by their headings; the others are for Python and `likewise papers life`."""
+
+
+@click.command(cls=Command)
+@click.argument("photos", type=click.Path())
+@out_flag("run", "the run directory")
+@flag("--scenes", default="rendered", help="pairs with F: rendered, none, or a folder of `likewise pixels sfm`")
+@flag("--start", type=click.Path(), help="a trained model to start from")
+@resume_flag
+@device_flag
+@seed_flag
+@training_flags("likewise.pixels.training:Config", TRAINING)
+@json_flag
+def train(
+    photos: str, out: str, scenes: str, start: str | None, resume: bool, device: str, as_json: bool, **given: Any
+) -> None:
+    """Train a network that aligns photos, from a folder of any PHOTOS: no flow need be known.
+
+    The defaults are for a CPU. Some photos are set aside; the error on their bent selves is told as it goes and chooses
+    the weights. Writes RUN/model.safetensors, metrics.jsonl and curves.png. A stopped run resumes with the same
+    command. Several processes: torchrun --nproc-per-node 2 -m likewise.cli pixels train …
+
+    \b
+    likewise pixels train photos/ --out run
+    """
+    from likewise.pixels.life.pairs import Photos
+    from likewise.pixels.training import Config
+    from likewise.pixels.training import train as train_network
+    from likewise.train.distributed import ProcessGroup
+
+    folder, first = terminal.unfinished(out), ProcessGroup.current().first
+    config = build(Config, given | ({"scenes": 0} if scenes == "none" else {}))
+    images = Photos.folder(photos)
+    if first:
+        terminal.remark(f"{len(images)} photos, {config.steps or config.total} steps")
+    begun = None if start is None else model_at(start)
+    source = None if scenes == "none" else scenes
+    model = train_network(images, config, scenes=source, out=folder, resume=resume, start=begun, device=device)
+    if first:
+        watched = {"bent": "after the last step", "bent_start": "at the start"}
+        name = getattr(model, "name", type(model).__name__)
+        terminal.tell_training(folder, name, watched, "error on bent photos, px", as_json)
+
+
+# ── evaluate ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FIGURES = (
+    "n",
+    "aepe",
+    "acc@1",
+    "acc@3",
+    "acc@5",
+    "fl",
+    "sparse@1",
+    "sparse@3",
+    "sparse@5",
+    "matches",
+    "mma@1",
+    "mma@3",
+    "mma@5",
+    "corners@5",
+    "auc@5",
+    "auc@10",
+    "auc@20",
+    "seconds",
+)
+"""Figures that are printed where there are any; the JSON has all."""
+
+
+@click.command(cls=Command)
+@click.argument("data", type=click.Path())
+@with_model
+@device_flag
+@count("--size", least=8, help="make images smaller first: shortest side in pixels; by default their own")
+@count("--pairs", default=100, help="how many, where DATA is rendered")
+@flag("--matching", is_flag=True, show_default=False, help="match features with the help of the flow, too")
+@count("--worst", least=0, default=3, help="pairs that are drawn, worst first")
+@out_flag("evaluate", "folder for evaluate.json and figures")
+@json_flag
+def evaluate(
+    data: str,
+    model: str | None,
+    device: str,
+    size: int | None,
+    pairs: int,
+    matching: bool,
+    worst: int,
+    out: str,
+    as_json: bool,
+) -> None:
+    """Measure flow on pairs of which the truth is known.
+
+    DATA is a folder of pairs, each a folder with a.png, b.png and flow.flo (or flow.png, KITTI's) as `likewise pixels
+    render` writes them; or the word rendered, the renderer's held-out set. Published data: `likewise papers life`.
+    Prints a row a group; writes evaluate.json (every pair) and the worst pairs.
+
+    \b
+    likewise pixels render --out pairs && likewise pixels evaluate pairs
+    """
+    from likewise.pixels.evaluation import evaluate as measure
+
+    folder, dataset, network = terminal.check_writable(Path(out)), _dataset(data, pairs), model_at(model, device)
+    terminal.remark(f"{dataset}")
+    report = measure(network, dataset, size=size, matching=matching, progress=sys.stderr.isatty())
+    terminal.tell_left_out([(s["name"], s["reason"]) for s in report["skipped"]])
+    with terminal.working("drawing the worst pairs"):
+        drawn = _draw_worst(network, dataset, report["pairs"], size, folder, worst)
+    record = terminal.finite({**report, "data": data, "figures": drawn})
+    terminal.write_json(folder / "evaluate.json", record)
+    at = "own size" if record["size"] is None else f"{record['side']} side {record['size']} px"
+    rows = {**record["groups"], "all": record} if len(record["groups"]) > 1 else {"all": record}
+    names = [c for c in FIGURES if any(row.get(c) is not None for row in rows.values())]
+    cells = [["", *names], *([name, *(_cell(c, row.get(c)) for c in names)] for name, row in rows.items())]
+    head = f"{record['dataset']}: {record['n']} pairs at {at}, {record['model']}"
+    terminal.result("\n".join([head, *terminal.columns(cells)]), record, as_json)
+    terminal.remark(f"see {folder}")
+
+
+def _dataset(data: str, pairs: int) -> FlowDataset:
+    from likewise.pixels.data import FlowDataset, FlowPair, rendered
+    from likewise.pixels.rendering import held_out_pairs
+
+    if data == "rendered" and not Path(data).exists():
+        with terminal.working(f"rendering {pairs} pairs"):
+            return rendered(held_out_pairs(pairs), "held-out, rendered")
+    if not Path(data).is_dir():
+        raise FileError(f"{data}: no such folder")
+    items = []
+    for truth in sorted(Path(data).rglob("flow.*")):
+        a, b = (next(iter(sorted(truth.parent.glob(f"{side}.*"))), None) for side in "ab")
+        if a is not None and b is not None and truth.suffix.lower() in (".flo", ".png"):
+            hidden = truth.parent / "occluded.png"
+            name = str(truth.parent.relative_to(data))
+            items.append(FlowPair(a, b, name, Path(data).name, truth, hidden if hidden.exists() else None))
+    if not items:
+        raise FileError(f"{data}: no pair in it; expected folders with a.png, b.png and flow.flo or flow.png")
+    return FlowDataset(tuple(items), Path(data).name)
+
+
+def _draw_worst(
+    network: Any, dataset: FlowDataset, rows: Sequence[Mapping[str, Any]], size: int | None, folder: Path, most: int
+) -> list[str]:
+    """The pairs with the largest errors, aligned as the model has them: worst-1.png …"""
+    from likewise import plot
+
+    by_name = {pair.name: pair for pair in dataset}
+    errors = sorted(((row["aepe"], row["name"]) for row in rows if "aepe" in row), reverse=True)[:most]
+    drawn = []
+    for number, (error, name) in enumerate(errors, start=1):
+        sample = by_name[name].load(size)
+        figure = plot.alignment(
+            sample.a, sample.b, network.flow(sample.a, sample.b), title=f"{name}: AEPE {error:.2f} px"
+        )
+        drawn.append(str(plot.save(figure, folder / f"worst-{number}.png")))
+    return drawn
+
+
+def _cell(column: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    digits = 0 if column in ("n", "matches") else 2 if column in ("aepe", "seconds") else 3
+    return f"{value:.{digits}f}"
+
+
+# ── sfm ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(cls=Command)
+@click.argument("photos", type=click.Path())
+@out_flag("sfm", "the folder to write to")
+@count("--size", least=64, default=1000, help="longest side of photos in pixels")
+@flag("--matcher", default="exhaustive", type=click.Choice(["exhaustive", "sequential"]), help="all pairs, or a walk's")
+@flag(
+    "--camera",
+    default="auto",
+    type=click.Choice(["auto", "single", "each"]),
+    help="who shares intrinsics: photos of one make, focal length and size; all; nobody",
+)
+@count("--features", least=64, default=4096, help="features a photo, at most")
+@count("--overlap", least=8, default=30, help="points that a pair has in common")
+@seed_flag
+@json_flag
+def sfm(photos: str, out: str, as_json: bool, **given: Any) -> None:
+    """Reconstruct a place from a folder of PHOTOS (COLMAP through pycolmap), and keep pairs with their F.
+
+    This is LIFE's own supervision: likewise pixels train PHOTOS --scenes OUT learns from it. Writes OUT/images, model
+    (COLMAP's files), pairs.npz and summary.json. Finished steps are kept: the same command resumes after a stop.
+
+    \b
+    likewise pixels sfm photos/ --out sfm
+    """
+    from likewise.pixels.sfm import reconstruct
+    from likewise.store.run import read_json
+
+    folder = terminal.check_writable(Path(out))
+    with terminal.working("reconstructing"):
+        pairs = reconstruct(photos, folder, report=terminal.remark, **given)
+    summary = read_json(folder / "summary.json")
+    lines = [
+        f"{summary['registered']} of {summary['photos']} photos placed, {summary['points']:,} points, reprojection "
+        f"error {summary['reprojection error']:.2f} px",
+        f"{len(pairs)} pairs, epipolar error {summary['epipolar error']:.2f} px in the median; {folder}",
+    ]
+    left = [terminal.quote(Path(name).name) for name in summary["left out"]]
+    if left:
+        lines.append(f"not placed: {', '.join(left[:8])}" + (f" and {len(left) - 8} more" if len(left) > 8 else ""))
+    if (scale := summary["metres a unit"]) is not None:
+        lines.append(f"by GPS, a unit is {scale['scale']:.2f} m; the two disagree by {scale['error']:.1f} m")
+    terminal.result("\n".join(lines), summary | {"out": str(folder)}, as_json)
+
+
+# ── localize ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(cls=Command)
+@click.argument("place", metavar="MAP", type=click.Path())
+@click.argument("query", nargs=-1, type=click.Path())
+@flag("--build", type=click.Path(), help="make MAP of this folder of photos first, as likewise pixels sfm does")
+@count("--retrieve", default=5, help="photos of MAP that are matched")
+@flag("--shortlist", default="features", type=click.Choice(["features", "embed"]), help="how those are chosen")
+@flag("--features", default="sift", type=click.Choice(FEATURES), help="what is matched")
+@flag("--guided/--raw", default=True, help="matches with the flow, or without it")
+@with_model
+@device_flag
+@seed_flag
+@json_flag
+def localize(
+    place: str,
+    query: tuple[str, ...],
+    build: str | None,
+    shortlist: str,
+    guided: bool,
+    model: str | None,
+    device: str,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Place each QUERY photo in MAP, a folder that likewise pixels sfm or --build made: its pose, X_camera = R X + t.
+
+    Centres are in the map's own units, and in metres where the photos' GPS gives the scale. A photo that cannot be
+    placed says why.
+
+    \b
+    likewise pixels localize map/ query.jpg --build photos/
+    """
+    from likewise.images import default
+    from likewise.pixels.localize import Map
+
+    if not query and build is None:
+        raise InputError("query: expected a photo at least, or --build PHOTOS to make a map")
+    if build is None:
+        survey = Map.open(place)
+    else:
+        terminal.check_writable(Path(place))
+        with terminal.working("building the map"):
+            survey = Map.build(build, place, report=terminal.remark)
+    terminal.remark(f"{survey}")
+    options = given | {"guided": guided, "model": model_at(model, device) if guided and query else None}
+    options["embedder"] = None if shortlist == "features" else default()
+    poses = []
+    with terminal.working("placing") as say:
+        for name in query:
+            say(name)
+            poses.append(survey.localize(name, **options))
+    rows = [{"query": name, **at.to_dict()} for name, at in zip(query, poses, strict=True)]
+    about = {"photos": len(survey), "points": len(survey.survey.points), "metres a unit": survey.metres}
+    lines = [_pose(name, at, survey) for name, at in zip(query, poses, strict=True)]
+    record = {"map": str(survey.folder), **about, "queries": rows}
+    terminal.result("\n".join(lines) or f"{survey} in {survey.folder}", record, as_json)
+
+
+def _pose(name: str, at: Located, survey: Map) -> str:
+    if at.centre is None:
+        return f"{terminal.quote(name)}: not placed: {at.reason}"
+    x, y, z = at.centre
+    scale = "" if survey.metres is None else f" ({survey.metres:.3g} m a unit)"
+    inliers = f"{at.n} of {len(at.points)} matches are inliers"
+    return f"{terminal.quote(name)}: at ({x:.3f}, {y:.3f}, {z:.3f}){scale}; {inliers}"
+
+
+# ── render ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(cls=Command)
+@out_flag("rendered", "the folder to write to")
+@flag("--pairs", default=8, type=click.IntRange(1, 100_000), help="how many")
+@flag("--size", default="240x320", help="height × width in pixels")
+@flag("--textures", type=click.Path(), help="a folder of photos to paint with; by default made-up patterns")
+@flag("--motion", default=1.0, help="how far the camera moves, turns and zooms, 0.01 to 4")
+@flag("--lighting", default=1.0, help="0: one light for both, 1: two that are drawn apart")
+@flag("--sensor", default=1.0, help="strength of noise, blur and vignette, 0 to 4")
+@seed_flag
+@json_flag
+def render(out: str, pairs: int, size: str, textures: str | None, seed: int, as_json: bool, **given: float) -> None:
+    """Render pairs of images of random places under two lights, with exact flow, occlusion and cameras.
+
+    Each pair is a folder: a.png, b.png, flow.flo (a→b), occluded.png (white where something stands before the pixel in
+    b) and F.json (F, and the cameras Ka, Kb, R, t). sheet.png shows the first twelve: a, b, flow, occlusion. Pairs
+    that are there are kept.
+
+    \b
+    likewise pixels render --pairs 20 --out pairs
+    """
+    from likewise.pixels.rendering import Renderer
+    from likewise.pixels.rendering import textures as sources
+    from likewise.store.run import Run, progress
+
+    shape = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", size)
+    if shape is None:
+        raise InputError(f"size: expected height x width in pixels, such as 240x320, got {size!r}")
+    folder, (height, width) = terminal.check_writable(Path(out)), (int(shape[1]), int(shape[2]))
+    paint = None if textures is None else sources.folder(textures)
+    renderer = Renderer(paint, (height, width), **given)
+    asked: dict[str, Any] = {"size": [height, width], **given, "seed": seed}
+    Run.create(folder, {**asked, "textures": list(renderer.textures.names)}, seed=seed, resume=True)
+    places = [folder / f"{i:05d}" for i in range(pairs)]
+    with progress(pairs, "rendering") as advance:
+        for i, place in enumerate(places):
+            if not (place / "F.json").exists():  # written last, it says that all is there
+                write_pair(renderer.pair(seed + i), place, seed + i)
+            advance()
+    sheet = _sheet(places[:12], folder / "sheet.png")
+    record = asked | {"pairs": pairs, "out": str(folder), "sheet": str(sheet)}
+    terminal.result(f"{pairs} pairs of {height} × {width} px in {folder}", record, as_json)
+    terminal.remark(f"see {sheet}")
+
+
+def write_pair(pair: Pair, place: Path, seed: int) -> None:
+    """The files of a pair."""
+    from likewise.media import write_image
+    from likewise.types import write_flow
+
+    for name in ("a", "b"):
+        write_image(place / f"{name}.png", getattr(pair, name).permute(1, 2, 0).clamp(0, 1).numpy())
+    write_flow(place / "flow.flo", pair.flow.numpy())
+    write_image(place / "occluded.png", pair.occluded.numpy().astype("uint8") * 255)
+    cameras = {name: getattr(pair, name).tolist() for name in ("F", "Ka", "Kb", "R", "t")}
+    terminal.write_json(place / "F.json", {"seed": seed, **cameras})
+
+
+def _sheet(places: list[Path], path: Path) -> Path:
+    """A row a pair: a, b, the flow a→b in colours, what b does not show."""
+    from likewise import plot
+    from likewise.types import read_flow
+
+    rows = [(p / "a.png", p / "b.png", plot.wheel(read_flow(p / "flow.flo")), p / "occluded.png") for p in places]
+    return plot.save(plot.grid(rows, [p.name for p in places], edge=1.6), path)

@@ -1,0 +1,107 @@
+"""`likewise papers <paper> <table>`: the tables and figures of the four papers, made on your machine."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from likewise.cli import Command, terminal
+from likewise.cli.terminal import flag, json_flag
+from likewise.errors import InputError
+from likewise.papers import PAPERS, Record, Table
+from likewise.train.options import add_options, build
+
+
+@click.command(
+    cls=Command,
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["-h", "--help"],
+    },
+)
+@click.argument("paper", required=False)
+@click.argument("table", required=False)
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def papers(ctx: click.Context, paper: str | None, table: str | None, options: tuple[str, ...]) -> None:
+    """Make a table or figure of a paper: life, diva, mlml or polarity. Without TABLE, list them.
+
+    Each table has options of its own; data sets that cannot be fetched are read from the folder LIKEWISE_DATA.
+
+    \b
+    likewise papers                        every table
+    likewise papers mlml                   those of one paper
+    likewise papers mlml tab2 --help       the options of one
+    likewise papers mlml tab2 --out tab2.json
+    """
+    if paper is not None and paper not in PAPERS:
+        raise InputError(f"paper: expected one of {', '.join(PAPERS)}, got {paper!r}")
+    if paper is None or table is None:
+        rows = [(name, t.name, t.title) for name in ([paper] if paper else PAPERS) for t in tables(name)]
+        width = max((len(f"{name} {entry}") for name, entry, _ in rows), default=0)
+        lines = [f"{f'{name} {entry}':<{width}}  {title}" for name, entry, title in rows]
+        click.echo("\n".join(lines) or "no tables yet")
+        return
+    chosen = {t.name: t for t in tables(paper)}
+    if table not in chosen:
+        near = difflib.get_close_matches(table, chosen, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"table: {paper} has {', '.join(chosen) or 'none'}, got {table!r}{hint}")
+    command = make_command(chosen[table])
+    with command.make_context(table, list(options), parent=ctx) as inner:
+        command.invoke(inner)
+
+
+def tables(paper: str) -> tuple[Table, ...]:
+    """The tables of a paper."""
+    entries: tuple[Table, ...] = getattr(importlib.import_module(f"likewise.papers.{paper}"), "TABLES", ())
+    return entries
+
+
+def make_command(table: Table) -> click.Command:
+    """The command of a table: its own options, and where the record goes."""
+
+    def run(out: str | None, as_json: bool, **given: Any) -> None:
+        file = None if out is None else terminal.target(out, "out", (".json",))
+        record = table.run(build(table.options, given))
+        if file is not None:
+            terminal.write_json(file, record.to_dict())
+            terminal.remark(f"see {file}")
+        terminal.result("" if as_json else draw(table.title, record), record.to_dict(), as_json)
+
+    described = json_flag(flag("--out", type=click.Path(), help="write the record as JSON")(run))
+    described.__doc__ = table.title
+    command: click.Command = click.command(table.name, cls=Command)(add_options(table.options)(described))
+    return command
+
+
+def draw(title: str, record: Record) -> str:
+    """The record as a table for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    grid = Grid(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for i, name in enumerate(record.columns):
+        grid.add_column(name, justify="right" if i and _is_number(record.rows, name) else "left")
+    for row in record.rows:
+        grid.add_row(*(_cell(row.get(name)) for name in record.columns))
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(grid)
+    return captured.get().rstrip()
+
+
+def _is_number(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return all(isinstance(row.get(name), int | float | None) for row in rows)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
