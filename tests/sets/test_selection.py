@@ -222,10 +222,10 @@ def test_a_fold_s_whitening_has_not_seen_what_is_held_out():
     sets = transport.pack([Signature(x) for x in X])
     task = Task(WassersteinLMNN(), sets, y, y, 0, 0.5)
     held = np.arange(0, len(y), 3)
-    A, _ = selection.Fold(task, 4, held, False).place("whitened")
+    A, *_ = selection.Fold(task, 4, held, False).place("whitened")
     moved = [Signature(x + 100.0 * (i in held)) for i, x in enumerate(X)]
     elsewhere = Task(WassersteinLMNN(), transport.pack(moved), y, y, 0, 0.5)
-    B, _ = selection.Fold(elsewhere, 4, held, False).place("whitened")
+    B, *_ = selection.Fold(elsewhere, 4, held, False).place("whitened")
     np.testing.assert_array_equal(A, B)
 
 

@@ -129,7 +129,7 @@ def distances(
 
 def targets(y: Index, k: int, distance: Callable[[Index, Index], Array]) -> Index:
     """S (s, 2): for each signature i its k nearest j of the same class, in ascending distance."""
-    found = []
+    pairs = []
     for c in np.unique(y):
         members = np.flatnonzero(y == c)
         i, j = (side.ravel() for side in np.meshgrid(members, members, indexing="ij"))
@@ -140,8 +140,8 @@ def targets(y: Index, k: int, distance: Callable[[Index, Index], Array]) -> Inde
         D = np.minimum(D, D.T)
         take = min(k, len(members) - 1)
         nearest = np.argsort(D, axis=1, kind="stable")[:, :take]
-        found.append(np.stack([np.repeat(members, take), members[nearest].ravel()], axis=1))
-    S = np.concatenate(found)
+        pairs.append(np.stack([np.repeat(members, take), members[nearest].ravel()], axis=1))
+    S = np.concatenate(pairs)
     return S[np.argsort(S[:, 0], kind="stable")].astype(np.int64)
 
 
@@ -291,15 +291,15 @@ class Objective:
     def at_factors(self, factors: Array) -> Evaluation:
         """J at M = L Lᵀ for factors (1 + T, d, d), with the gradient in L: ∂J/∂L = 2 (∂J/∂M) L."""
         roots = [np.hstack([factors[0], factors[1 + b.level]]) if self.levels else factors[0] for b in self.bundles]
-        found = self.finish(factors @ factors.transpose(0, 2, 1), self.solve(roots))
-        return Evaluation(found.objective, found.smooth, 2 * found.gradient @ factors, found.active)
+        at = self.finish(factors @ factors.transpose(0, 2, 1), self.solve(roots))
+        return Evaluation(at.objective, at.smooth, 2 * at.gradient @ factors, at.active)
 
     def solve(self, roots: list[Array]) -> Array:
         """W of every pair, with the metric of bundle b given as a root L of L Lᵀ; the plans stay for the gradient."""
         W = np.empty(len(self.pairs))
         for k, (b, L) in enumerate(zip(self.bundles, roots, strict=True)):
             Z = b.sets.project(L)
-            self.solved[k] = found = transport.solve_pairs(
+            self.solved[k] = solved = transport.solve_pairs(
                 Z,
                 Z,
                 b.left,
@@ -311,7 +311,7 @@ class Objective:
                 start=self.solved[k],
                 n_jobs=self.n_jobs,
             )
-            W[b.at] = found.value
+            W[b.at] = solved.value
         return W
 
     def finish(self, blocks: Array, raw: Array, slope: bool = True) -> Evaluation:
@@ -341,10 +341,10 @@ class Objective:
         Erratum 2: the printed ∇Mt sums over the index it is taken at; the outer sum belongs to ∇M0.
         """
         gradient = np.zeros((1 + self.levels, self.dim, self.dim))
-        for b, found in zip(self.bundles, self.solved, strict=True):
-            if found is None:
+        for b, solved in zip(self.bundles, self.solved, strict=True):
+            if solved is None:
                 raise InputError("no plan to differentiate: evaluate the objective once before")
-            G = transport.scatter(b.sets, b.sets, b.left, b.right, found, weight[b.at], b.layout)
+            G = transport.scatter(b.sets, b.sets, b.left, b.right, solved, weight[b.at], b.layout)
             gradient[0] += G
             if self.levels:
                 gradient[1 + b.level] += G
@@ -407,15 +407,15 @@ def lbfgs(J: Objective, blocks: Array, max_iter: int) -> Steps:
     shape, seen, path = blocks.shape, {}, []
 
     def value(x: Array) -> tuple[float, Array]:
-        found = J.at_factors(x.reshape(shape))
-        seen[x.tobytes()] = found
-        return found.smooth, found.gradient.ravel()
+        at = J.at_factors(x.reshape(shape))
+        seen[x.tobytes()] = at
+        return at.smooth, at.gradient.ravel()
 
     def keep(x: Array) -> None:
-        found = seen.get(x.tobytes()) or J.at_factors(x.reshape(shape))
+        at = seen.get(x.tobytes()) or J.at_factors(x.reshape(shape))
         seen.clear()
         L = x.reshape(shape)
-        path.append((L @ L.transpose(0, 2, 1), record_step(J, found, began)))
+        path.append((L @ L.transpose(0, 2, 1), record_step(J, at, began)))
 
     first = np.stack([numeric.sqrt_psd(M) for M in blocks])
     minimize(
@@ -436,18 +436,18 @@ def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
     at_x = at_y = J(x)
     step, momentum = first_step(x, at_x.gradient), 1.0
     for _ in range(max_iter):
-        moved, found, step = _backtrack(J, y, at_y, step)
-        if found.smooth > at_x.smooth and momentum > 1:
+        moved, at_moved, step = _backtrack(J, y, at_y, step)
+        if at_moved.smooth > at_x.smooth and momentum > 1:
             y, at_y, momentum = x, J(x), 1.0
             continue
-        if found.smooth >= at_x.smooth:
+        if at_moved.smooth >= at_x.smooth:
             return
-        fallen = at_x.smooth - found.smooth
+        fallen = at_x.smooth - at_moved.smooth
         after = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
         y = project(moved + (momentum - 1) / after * (moved - x))
-        x, at_x, momentum = moved, found, after
-        yield x, record_step(J, found, began, step)
-        if fallen < PLATEAU * abs(found.smooth):
+        x, at_x, momentum = moved, at_moved, after
+        yield x, record_step(J, at_moved, began, step)
+        if fallen < PLATEAU * abs(at_moved.smooth):
             return
         at_y = J(y)
         step *= 1.5
@@ -463,20 +463,20 @@ def _backtrack(J: Objective, y: Array, at_y: Evaluation, step: float) -> tuple[A
     for _ in range(40):
         moved = project(y - step * at_y.gradient)
         away = moved - y
-        found = J(moved, slope=False)
+        at_moved = J(moved, slope=False)
         model = at_y.smooth + float((at_y.gradient * away).sum()) + float((away**2).sum()) / (2 * step)
-        if found.smooth <= model + 1e-9 * abs(at_y.smooth):
+        if at_moved.smooth <= model + 1e-9 * abs(at_y.smooth):
             break
         step /= 2
-    return moved, found, step
+    return moved, at_moved, step
 
 
-def record_step(J: Objective, found: Evaluation, began: float, step: float = 0.0) -> Record:
+def record_step(J: Objective, at: Evaluation, began: float, step: float = 0.0) -> Record:
     """What an iteration came to; whoever watches J is told at once."""
     record = {
-        "objective": found.objective,
-        "smooth": found.smooth,
-        "active": found.active,
+        "objective": at.objective,
+        "smooth": at.smooth,
+        "active": at.active,
         "step": float(step),
         "seconds": time.perf_counter() - began,
     }

@@ -6,13 +6,13 @@ A rule says which metric decides at test time: gallery, energy, global or mean (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
+from sklearn.metrics import roc_auc_score
 
 from likewise import numeric
 from likewise.sets import objective as ml
@@ -178,11 +178,7 @@ def class_folds(y: Index, level: Index, seed: int | tuple[int, ...], count: int 
 
 def area(distances: Array, same: Any) -> float:
     """The area under the ROC curve: how often a same pair is closer than a different one; ½ if one kind is missing."""
-    n = int(same.sum())
-    if n == 0 or n == len(same):
-        return 0.5
-    ranks = rankdata(-distances)
-    return float((ranks[same].sum() - n * (n + 1) / 2) / (n * (len(same) - n)))
+    return 0.5 if same.all() or not same.any() else float(roc_auc_score(same, -distances))
 
 
 # ── the choice ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -265,6 +261,8 @@ class Fold:
     classes: int
     held: Index
     whole: bool
+    places: dict[str, tuple[Array, Task, Index]] = field(default_factory=dict)
+    """for each start that was asked for: the map to its coordinates, made without the held-out part; the task; its S"""
 
     @cached_property
     def kept(self) -> Task:
@@ -274,41 +272,37 @@ class Fold:
         sets, y, level = ml.subset(self.all.sets, kept), self.all.y[kept], self.all.level[kept]
         return replace(self.all, sets=sets, y=y, level=level, levels=0 if unseen else self.all.levels)
 
-    @cached_property
-    def places(self) -> dict[str, tuple[Array, Task]]:
-        """For each start that was asked for: the map to its coordinates, found without the held-out part; the task."""
-        return {}
-
-    def place(self, start: str) -> tuple[Array, Task]:
-        """The map and the task of a start."""
+    def place(self, start: str) -> tuple[Array, Task, Index]:
+        """The map of a start, the task in its coordinates, and the target neighbours there; each found once."""
         if start not in self.places:
-            self.places[start] = place_at_start(self.kept, start)
+            A, task = place_at_start(self.kept, start)
+            self.places[start] = A, task, target_neighbors(task)
         return self.places[start]
 
     def trials(self, cells: list[Cell], name: str, watch: Watch, remember: Remember) -> tuple[Array, Array]:
         """(scores, blocks) of a short trial of each cell: (cells, held-out sets) and (cells, 1 + T, d, d)."""
-        arrays, _ = remember(name, lambda: self._tried(cells, name, watch))
+        arrays, _ = remember(name, lambda: self._try_cells(cells, name, watch))
         return np.asarray(arrays["scores"]), np.asarray(arrays["blocks"])
 
-    def _tried(self, cells: list[Cell], name: str, watch: Watch) -> Kept:
-        scores, found = [], []
+    def _try_cells(self, cells: list[Cell], name: str, watch: Watch) -> Kept:
+        scores, metrics = [], []
         for start in dict.fromkeys(start for start, _ in cells):
-            task = self.place(start)[1]
-            S, blocks = target_neighbors(task), ml.start(task.sets.dim, task.levels, task.options.init)
+            _, task, S = self.place(start)
+            blocks = ml.start(task.sets.dim, task.levels, task.options.init)
             for cell in (c for c in cells if c[0] == start):
                 J, _ = problem(task, blocks, _rho(task.options, cell, task.levels), S, width=ml.HUBER)
                 for moved, _ in ml.lbfgs(J, blocks, TRIAL if task.options.max_iter else 0):
                     blocks = moved
-                found.append(blocks)
+                metrics.append(blocks)
                 scores.append(self.score(start, blocks))
-                told = {"fold": name, "start": start, "rho": cell[1] or 0.0, "score": float(scores[-1].mean())}
-                watch({"stage": "choice", **told})
-        return {"scores": np.stack(scores), "blocks": np.stack(found)}, {}
+                step = {"fold": name, "start": start, "rho": cell[1] or 0.0, "score": float(scores[-1].mean())}
+                watch({"stage": "choice", **step})
+        return {"scores": np.stack(scores), "blocks": np.stack(metrics)}, {}
 
     def _gallery(self, start: str, blocks: Array) -> tuple[Gallery, Pack]:
         """What was learned, and the held-out sets, in the coordinates of the start."""
-        A, t = self.place(start)
-        learned = Gallery(t.options, t.sets, t.y, t.level, self.classes, blocks, t.gamma, target_neighbors(t))
+        A, t, S = self.place(start)
+        learned = Gallery(t.options, t.sets, t.y, t.level, self.classes, blocks, t.gamma, S)
         return learned, ml.subset(self.all.sets, self.held).project(A)
 
     def score(self, start: str, blocks: Array) -> Array:

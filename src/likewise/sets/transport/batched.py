@@ -98,10 +98,10 @@ def solve_all(
             log_as = log_a.expand(len(j), -1)
             f, g, error, steps = log_sinkhorn(C, log_as, log_b, gamma, tol=tol, max_iter=max_iter)
             if value == "sharp":
-                found = (C * plan(C, log_as, log_b, f, g, gamma)).sum((1, 2))
+                values = (C * plan(C, log_as, log_b, f, g, gamma)).sum((1, 2))
             else:
                 a, b = log_as.exp(), log_b.exp()
-                found = torch.where(a > 0, a * f, 0.0).sum(1) + torch.where(b > 0, b * g, 0.0).sum(1)
-            out.value[i, j], out.residual[i, j], out.iterations[i, j] = found.cpu(), error.cpu(), steps
+                values = torch.where(a > 0, a * f, 0.0).sum(1) + torch.where(b > 0, b * g, 0.0).sum(1)
+            out.value[i, j], out.residual[i, j], out.iterations[i, j] = values.cpu(), error.cpu(), steps
     finish(X, Y, out, value, gamma, tol, max_iter)
     return out
