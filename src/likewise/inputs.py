@@ -276,8 +276,9 @@ def signatures(X: Any, *, where: str = "X") -> list[Signature]:
         raise InputError(f"{where}: expected several sets, got one Signature; put it in a list")
     if isinstance(X, str | os.PathLike):
         return load_signatures(X)[0]
+    held = _array(X, where)  # outside: what is no number is a TypeError, too, as scikit-learn expects
     try:
-        members = list(_array(X, where))
+        members = list(held)
     except TypeError:
         raise InputError(f"{where}: expected a sequence of sets, got {type(X).__name__}") from None
     if not members:

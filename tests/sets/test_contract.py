@@ -55,17 +55,6 @@ def test_exact_w2_of_growing_samples_tends_to_the_frechet_distance_of_the_gaussi
     assert gaps[2] == pytest.approx(0, abs=0.25)
 
 
-def test_every_class_in_the_table_of_files_is_where_it_says():
-    import importlib
-
-    from likewise.store import checkpoint
-
-    for name, home in checkpoint._CLASSES.items():
-        if name.startswith("sets."):
-            module, _, attribute = home.partition(":")
-            assert hasattr(getattr(importlib.import_module(module), attribute), "from_state")
-
-
 def test_a_metric_on_axes_loads_in_a_process_that_has_not_seen_it(tmp_path):
     sets = ragged(12, seed=3, low=2, high=4)
     model = lw.sets.WassersteinLMNN(max_iter=2, n_components=2).fit(sets, [0, 1] * 6)

@@ -140,22 +140,14 @@ def test_a_pair_that_several_triplets_share_is_solved_once():
 # ── objective and gradient ────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("value", ["kl", "paper", pytest.param("divergence", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("value", ["kl", "paper", "divergence"])
 @pytest.mark.parametrize("levels", [0, 3])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_objective_is_the_formula(value, levels, normalize):
-    X, y = world(per_class=3)
+    X, y = world(per_class=2 if value == "divergence" else 3)  # its self-terms triple the naive loop
     J, S, R = build(X, y, levels=levels, value=value, normalize=normalize)
     blocks = random_blocks(1, levels, X.dim)
     expected = naive_objective(X, y, S, R, blocks, J.coefficients, value, levels > 0)
-    assert J(blocks).objective == pytest.approx(expected, rel=1e-7)
-
-
-def test_objective_of_the_divergence_is_the_formula():
-    X, y = world(per_class=2)
-    J, S, R = build(X, y, levels=3, value="divergence")
-    blocks = random_blocks(1, 3, X.dim)
-    expected = naive_objective(X, y, S, R, blocks, J.coefficients, "divergence", True)
     assert J(blocks).objective == pytest.approx(expected, rel=1e-7)
 
 

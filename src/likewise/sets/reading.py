@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import sklearn.exceptions
-from numpy.typing import ArrayLike
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
 
 from likewise.errors import InputError, ShapeError
 from likewise.sets.transport.solvers import Index
 from likewise.types import Signature
-
-Set = Signature | tuple[ArrayLike, ArrayLike] | ArrayLike
-"""What counts as a set: a Signature, (points, weights), or an (m, d) array of equally weighted points."""
 
 
 def of_one_dimension(sets: list[Signature], where: str) -> list[Signature]:
@@ -30,25 +27,14 @@ def labels_of(y: Any, n: int) -> Any:
     """One label a set, (n,)."""
     if y is None:
         raise InputError("requires y to be passed, but the target y is None: one label a set")
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        warnings.warn(
-            "A column-vector y was passed when a 1d array was expected; its one column is taken",
-            sklearn.exceptions.DataConversionWarning,
-            stacklevel=3,
-        )
-        labels = labels.ravel()
-    if labels.ndim != 1:
-        raise ShapeError(f"y: expected one label a set, ({n},), got shape {labels.shape}")
+    try:
+        labels = column_or_1d(y, warn=True)
+        assert_all_finite(labels, input_name="y")
+        check_classification_targets(labels)
+    except ValueError as error:  # scikit-learn's words: its own checks look for them
+        raise InputError(f"y: {error}") from None
     if len(labels) != n:
         raise ShapeError(f"y: expected {n} labels, one a set, got {len(labels)}")
-    if labels.dtype.kind == "f":
-        if not np.isfinite(labels).all():
-            raise InputError("y contains NaN or infinity; give a label a set")
-        if (labels != np.round(labels)).any():
-            raise InputError("Unknown label type: continuous; y must hold class labels, not measurements")
-    if labels.dtype == object and len({type(v) for v in labels}) > 1:
-        raise InputError("y: labels are of several types; give all of one type (all text, or all integers)")
     return labels
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -88,11 +89,31 @@ class Solutions:
     tol: float
     sizes: NDArray[np.int64]
     plans: Array | None
-    plan_offsets: Index
     f: Array
-    f_offsets: Index
     g: Array
-    g_offsets: Index
+
+    @classmethod
+    def empty(cls, sizes: NDArray[np.int64], tol: float, plans: bool) -> Solutions:
+        """Room for the results of pairs of these sizes (n, 2), none of them converged yet."""
+        n, (rows, columns) = len(sizes), sizes.sum(axis=0)
+        held = np.zeros(int(sizes.prod(axis=1).sum())) if plans else None
+        steps = np.zeros(n, dtype=np.int64)
+        return cls(np.zeros(n), np.full(n, np.inf), steps, tol, sizes, held, np.zeros(rows), np.zeros(columns))
+
+    @cached_property
+    def plan_offsets(self) -> Index:
+        """Where each plan starts in `plans`."""
+        return offsets(self.sizes.prod(axis=1))
+
+    @cached_property
+    def f_offsets(self) -> Index:
+        """Where the row potentials of each pair start in `f`."""
+        return offsets(self.sizes[:, 0])
+
+    @cached_property
+    def g_offsets(self) -> Index:
+        """Where the column potentials of each pair start in `g`."""
+        return offsets(self.sizes[:, 1])
 
     @property
     def converged(self) -> NDArray[np.bool_]:
@@ -129,21 +150,7 @@ def solve_pairs(
     n_jobs = panels.workers(n_jobs)
     left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
     sizes = np.stack([X.sizes[left], Y.sizes[right]], axis=1)
-    F_at, f_at, g_at = (offsets(s) for s in (sizes[:, 0] * sizes[:, 1], sizes[:, 0], sizes[:, 1]))
-    count = len(left)
-    solved = Solutions(
-        value=np.zeros(count),
-        residual=np.full(count, np.inf),
-        iterations=np.zeros(count, dtype=np.int64),
-        tol=tol,
-        sizes=sizes,
-        plans=np.zeros(F_at[-1]) if plans else None,
-        plan_offsets=F_at,
-        f=np.zeros(f_at[-1]),
-        f_offsets=f_at,
-        g=np.zeros(g_at[-1]),
-        g_offsets=g_at,
-    )
+    solved = Solutions.empty(sizes, tol, plans)
     if start is not None:
         if not np.array_equal(start.sizes, sizes):
             raise ShapeError("start: its pairs are not of the sizes of these pairs; leave it out")
@@ -158,13 +165,31 @@ def solve_pairs(
         panels.solve_pairs(X, Y, left, right, again, solved, gamma, patient, sharp, False, n_jobs)
     for k in np.flatnonzero(large):
         _solve_large(X, Y, int(left[k]), int(right[k]), int(k), solved, gamma, max_iter, sharp)
-
-    def self_terms() -> tuple[Array, Array]:
-        p, q = (_self_values(Z, k, gamma, tol, max_iter, n_jobs) for Z, k in ((X, left), (Y, right)))
-        return p, q
-
-    _shift(solved.value, value, gamma, lambda: (_entropies(X)[left], _entropies(Y)[right]), self_terms)
+    _shift(solved.value, value, X, Y, left, right, gamma, tol, max_iter, n_jobs)
     return solved
+
+
+def _shift(
+    values: Array,
+    value: Value,
+    X: Pack,
+    Y: Pack,
+    left: Index,
+    right: Index,
+    gamma: float,
+    tol: float,
+    max_iter: int,
+    n_jobs: int,
+) -> None:
+    """From kl to the value asked for, in place, at the pairs (X[left], Y[right]); self-terms are solved once a set.
+
+    paper = kl + γ (Σ a log a + Σ b log b); divergence = kl − ½ kl(P, P) − ½ kl(Q, Q).
+    """
+    if value == "paper":
+        values += gamma * (_entropies(X)[left] + _entropies(Y)[right])
+    elif value == "divergence":
+        p, q = (_self_terms(Z, k, gamma, tol, max_iter, n_jobs) for Z, k in ((X, left), (Y, right)))
+        values -= 0.5 * (p + q)
 
 
 def _entropies(X: Pack) -> Array:
@@ -172,10 +197,11 @@ def _entropies(X: Pack) -> Array:
     return np.asarray(np.add.reduceat(X.weights * np.log(X.weights), X.offsets[:-1]))
 
 
-def _self_values(X: Pack, index: Index, gamma: float, tol: float, max_iter: int, n_jobs: int) -> Array:
+def _self_terms(X: Pack, index: Index, gamma: float, tol: float, max_iter: int, n_jobs: int) -> Array:
     """kl(P, P) of the sets at `index`, each solved once."""
     sets, back = np.unique(index, return_inverse=True)
-    return solve_pairs(X, X, sets, sets, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs).value[back]
+    own = solve_pairs(X, X, sets, sets, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs).value
+    return own[back.reshape(index.shape)]
 
 
 def _solve_large(
@@ -295,32 +321,8 @@ def finish(
         plain: Value = "sharp" if value == "sharp" else "kl"
         again = solve_pairs(X, other, i, j, gamma, value=plain, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
         panels.place(out, i, j, again.value, again.residual, again.iterations, Y is None)
-
-    def self_terms() -> tuple[Array, Array]:
-        mine = _self_values(X, np.arange(len(X)), gamma, tol, max_iter, n_jobs)
-        yours = mine if Y is None else _self_values(Y, np.arange(len(Y)), gamma, tol, max_iter, n_jobs)
-        return mine[:, None], yours[None, :]
-
-    _shift(out.value, value, gamma, lambda: (_entropies(X)[:, None], _entropies(other)[None, :]), self_terms)
-
-
-def _shift(
-    values: Array,
-    value: Value,
-    gamma: float,
-    entropies: Callable[[], tuple[Array, Array]],
-    self_terms: Callable[[], tuple[Array, Array]],
-) -> None:
-    """From kl to the value asked for, in place.
-
-    paper = kl + γ (Σ a log a + Σ b log b); divergence = kl − ½ kl(P, P) − ½ kl(Q, Q).
-    """
-    if value == "paper":
-        p, q = entropies()
-        values += gamma * (p + q)
-    elif value == "divergence":
-        p, q = self_terms()
-        values -= 0.5 * (p + q)
+    every, each = np.arange(len(X))[:, None], np.arange(len(other))[None, :]
+    _shift(out.value, value, X, other, every, each, gamma, tol, max_iter, n_jobs)
 
 
 def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
