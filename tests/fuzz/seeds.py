@@ -218,7 +218,7 @@ def learned(folder: Path) -> None:
     import likewise as lw
 
     eye, index = np.eye(3), np.arange(8) % 2
-    arrays: dict[str, Any] = {"M0": eye, "Mt": np.stack([eye, 2 * eye]), "frame": eye, "codes": index, "level": index}
+    arrays: dict[str, Any] = {"blocks": np.stack([eye, eye, 2 * eye]), "frame": eye, "codes": index, "level": index}
     arrays |= {"points": np.random.default_rng(0).normal(size=(32, 3)), "weights": np.full(32, 0.25)}
     arrays |= {"offsets": np.arange(0, 33, 4), "targets": np.stack([np.arange(6), np.arange(2, 8)], axis=1)}
     header: dict[str, Any] = {"options": lw.sets.WassersteinLMNN().get_params(), "levels": [0, 1], "rho": [0.5, 0.5]}

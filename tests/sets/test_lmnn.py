@@ -120,8 +120,8 @@ def test_fit_leaves_what_it_promises(fitted, train):
 def test_history_has_the_true_objective(train):
     X, y = train
     model = WassersteinLMNN(max_iter=5, rounds=1, **FIXED).fit(X, y)
-    unit = learning.scaled(model._raw, 1 / model.scale_)
-    task = learning.Task(model, unit, model._codes, model._level, 4, model.gamma_)
+    unit = learning.scaled(model._gallery.sets, 1 / model.scale_)
+    task = learning.Task(model, unit, model._gallery.y, model._gallery.level, 4, model.gamma_)
     J, _ = learning.problem(task, ml.start(unit.dim, 4), model.rho_)  # its R is at the start, that of the only round
     blocks = np.stack([model.M0_, *model.Mt_.values()]) * model.scale_**2
     assert J(blocks).objective == pytest.approx(model.history_[-1]["objective"], rel=1e-6)
@@ -353,7 +353,7 @@ def test_rule_energy_is_the_growth_of_the_objective(train, test):
     def W(g, t):
         return model.pair_distance([(x, g)], levels=[t])[0]
 
-    S = model._targets
+    S = model._gallery.targets
     energies = []
     for c in model.classes_:
         near = sorted(W(g, c) for g, label in zip(X, y, strict=True) if label == c)[:k]
@@ -372,7 +372,7 @@ def test_rule_energy_is_the_growth_of_the_objective(train, test):
 def test_rule_auto_takes_the_best_of_the_inner_folds(train, monkeypatch):
     X, y = train
     first = WassersteinLMNN(max_iter=0).fit(X, y)
-    unit = learning.scaled(first._raw, 1 / first.scale_).project(np.eye(8))
+    unit = learning.scaled(first._gallery.sets, 1 / first.scale_).project(np.eye(8))
     known = {unit.points[unit.rows(i)].tobytes(): int(label[-1]) for i, label in enumerate(y)}
     for best in selection.RULES:
 
@@ -446,7 +446,7 @@ BAD = {
     "NaN": (with_nan(), r"X\[2\].*NaN"),
     "negative weight": (replaced((np.ones((2, 8)), [2, -1])), r"X\[1\].*≥ 0"),
     "zero weights": (replaced((np.ones((2, 8)), [0, 0])), r"X\[1\].*sum to 0"),
-    "other dimension": (replaced(np.ones((2, 7))), r"X\[1\] has 7 dimensions where X\[0\] has 8"),
+    "other dimension": (replaced(np.ones((2, 7))), r"7 features, .* expecting 8 features as input \(X\[1\]\)"),
     "empty set": (replaced(np.ones((0, 8))), r"X\[1\].*empty"),
     "text": (replaced([["a", "b"]]), r"X\[1\].*numbers"),
     "no sets": (([], []), "X: .*at least one"),
@@ -626,8 +626,9 @@ def spoil_header(key, value):
 @pytest.mark.parametrize(
     "act",
     [
-        spoil("M0", lambda M: -M),
-        spoil("Mt", lambda M: M[:1]),
+        spoil("blocks", lambda M: -M),
+        spoil("blocks", lambda M: M[:2]),
+        spoil("frame", lambda A: 0 * A),
         spoil("axes", lambda A: A[:, :-1]),
         spoil_header("source", [1]),
         spoil("offsets", lambda o: o[:-1]),

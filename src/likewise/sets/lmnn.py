@@ -12,12 +12,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from likewise import inputs, numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
+from likewise.sets import labels, transport
 from likewise.sets import objective as ml
-from likewise.sets import reading, transport
 from likewise.sets.compare import Gamma, SetComparison, compare
 from likewise.sets.learning import (
     STARTS,
-    Learned,
     Remember,
     Task,
     Watch,
@@ -166,47 +165,36 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
             An option is out of its bounds.
         """
         check(self)
-        sets = reading.of_one_dimension(inputs.signatures(X), "X")
-        labels = reading.labels_of(y, len(sets))
-        self.classes_, codes = np.unique(labels, return_inverse=True)
-        reading.check_classes(self.classes_, codes)
-        names = reading.levels_of(sets, labels, levels)
-        self.levels_ = reading.distinct(names)
-        self.n_features_in_ = sets[0].dim
-        self.axes_ = None if self.n_components is None else principal_axes(sets, self.n_components)
+        sets = inputs.signatures(X)
+        self.classes_, codes = labels.read_labels(y, len(sets))
+        self.levels_, level = labels.number_levels(labels.read_levels(sets, self.classes_[codes], levels))
         self.source_: dict[str, Any] = {}
-        raw = transport.pack(self._read(sets, "X"))
+        self.n_features_in_, self.axes_ = sets[0].dim, None
+        sets = self._read(sets, "X")
+        if self.n_components is not None:
+            self.axes_ = principal_axes(sets, self.n_components)
+            sets = self._read(sets, "X")
+        raw = transport.pack(sets)
         self.scale_ = scale_of(raw) if self.normalize else 1.0
-        task = self._task(raw, codes.astype(np.int64), reading.positions(names, self.levels_))
+        unit = scaled(raw, 1 / self.scale_)
+        gamma = transport.auto_gamma(unit) if self.gamma == "auto" else float(self.gamma)
+        task = Task(self, unit, codes, level, len(self.levels_) if self.multilevel else 0, gamma)
         with transport.one_blas_thread():  # matrices of d × d: threads inside BLAS would wait for each other
             chosen = choose(task, len(self.classes_), watch or unwatched, remember or without_memo)
             self.start_, self.rho_, self.rule_ = chosen.start, chosen.rho, chosen.rule
             A, task = place_at_start(task, self.start_)
             learned = learn(task, self.rho_, watch or unwatched, remember or without_memo)
         self.frame_, self.gamma_ = A / self.scale_, task.gamma
-        self._keep(raw, task, learned)
+        self.history_, self.n_iter_ = learned.history, max(1, len(learned.history))
+        blocks = self.frame_ @ learned.blocks @ self.frame_.T  # in the units of the input
+        self._keep(raw, codes, level, (blocks + blocks.transpose(0, 2, 1)) / 2, learned.targets)
         return self
 
-    def _task(self, raw: Pack, y: Index, level: Index) -> Task:
-        unit = scaled(raw, 1 / self.scale_)
-        gamma = transport.auto_gamma(unit) if self.gamma == "auto" else float(self.gamma)
-        return Task(self, unit, y, level, len(self.levels_) if self.multilevel else 0, gamma)
-
-    def _keep(self, raw: Pack, task: Task, learned: Learned) -> None:
-        """Put what was learned where predict looks for it, in the units of the input."""
-        blocks = self.frame_ @ learned.blocks @ self.frame_.T
-        self.M0_, *parts = (blocks + blocks.transpose(0, 2, 1)) / 2
-        self.Mt_: dict[Hashable, Array] = dict(zip(self.levels_, parts, strict=False))
-        self._raw, self._codes, self._level, self._targets = raw, task.y, task.level, learned.targets
-        self.history_: list[ml.Record] = learned.history
-        self.n_iter_ = max(1, len(learned.history))
-
-    @property
-    def _gallery(self) -> Gallery:
-        """The training sets with the metrics learned from them, in the units of the input."""
-        blocks = np.stack([self.M0_, *self.Mt_.values()])
-        count = len(self.classes_)
-        return Gallery(self, self._raw, self._codes, self._level, count, blocks, self.gamma_, self._targets)
+    def _keep(self, sets: Pack, y: Index, level: Index, blocks: Array, targets: Index) -> None:
+        """Put what was learned where predict looks for it."""
+        self.M0_, *parts = blocks
+        self.Mt_ = dict(zip(self.levels_, parts, strict=False))
+        self._gallery = Gallery(self, sets, y, level, len(self.classes_), blocks, self.gamma_, targets)
 
     def project(self, X: Any) -> list[Signature]:
         """Sets on the axes that the metric was learned on: as they are, or on the principal axes of `n_components`."""
@@ -229,11 +217,12 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         self._fitted()
         P = transport.pack(self._read(X, "X"))
         if Y is None:
-            codes = self._level if levels is None else self._codes_of(levels, len(self._raw))
-            return self._gallery.matrix(P, self._raw, codes, self.rule_)
+            own = self._gallery
+            codes = own.level if levels is None else self._codes_of(levels, len(own.sets))
+            return own.matrix(P, own.sets, codes, self.rule_)
         sets = self._read(Y, "Y")
-        named = [s.level for s in sets] if levels is None else levels
-        return self._gallery.matrix(P, transport.pack(sets), self._codes_of(named, len(sets)), self.rule_)
+        codes = self._codes_of([s.level for s in sets] if levels is None else levels, len(sets))
+        return self._gallery.matrix(P, transport.pack(sets), codes, self.rule_)
 
     def pair_distance(self, pairs: Iterable[Any], levels: Sequence[Hashable] | Hashable = None) -> Array:
         """Learned distance of each (p, q); `levels` is one level for all or one a pair, else what the signatures say.
@@ -241,14 +230,14 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         A known level is measured under its own metric (unless rule_ is "global" or "mean"), none under M0 + mean Mt.
         """
         self._fitted()
-        listed = [reading.pair_of(item, k) for k, item in enumerate(pairs)]
-        if not listed:
+        sides = labels.read_pairs(pairs)
+        if not sides:
             return np.empty(0)
-        sets = self._read([side for pair in listed for side in pair], "pairs")
+        sets = self._read(sides, "pairs")
         left, right = np.arange(0, len(sets), 2), np.arange(1, len(sets), 2)
-        named = reading.pair_levels(sets, len(listed), levels)
+        codes = self._codes_of(labels.read_pair_levels(sets, levels), len(left))
         both = transport.pack(sets)
-        return self._gallery.distances(both, both, left, right, self._codes_of(named, len(listed)), self.rule_)
+        return self._gallery.distances(both, both, left, right, codes, self.rule_)
 
     def compare(
         self, p: Any, q: Any, *, level: Hashable = None, gamma: Gamma = "auto", value: Value | None = None
@@ -256,8 +245,8 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         """Compare two sets under the learned metric; γ "auto" and no value are those of the training."""
         self._fitted()
         a, b = self._read([p, q], "p, q")
-        named = reading.pair_levels([a, b], 1, None if level is None else [level])
-        metric = self._gallery.metric(int(self._codes_of(named, 1)[0]), self.rule_)
+        own = labels.read_pair_levels([a, b], None if level is None else [level])
+        metric = self._gallery.metric(int(self._codes_of(own, 1)[0]), self.rule_)
         g = self.gamma_ if gamma == "auto" else gamma
         return compare(a, b, gamma=g, metric=metric, value=value or self.value, tol=self.tol)
 
@@ -269,15 +258,13 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         """J of the learned metrics on labelled sets, with their own targets and impostors, hinge not smoothed."""
         self._fitted()
         sets = self._read(X, "X")
-        labels = reading.labels_of(y, len(sets))
-        classes, codes = np.unique(labels, return_inverse=True)
-        reading.check_classes(classes, codes)
-        names = reading.levels_of(sets, labels, levels)
+        classes, codes = labels.read_labels(y, len(sets))
+        names = labels.read_levels(sets, classes[codes], levels)
         level = self._codes_of(names, len(sets)) if self.Mt_ else np.zeros(len(sets), dtype=np.int64)
         inner = transport.pack(sets).project(self.frame_)
         inverse = np.linalg.inv(self.frame_)
-        blocks = inverse @ np.stack([self.M0_, *self.Mt_.values()]) @ inverse.T
-        J, _ = problem(Task(self, inner, codes.astype(np.int64), level, len(self.Mt_), self.gamma_), blocks, self.rho_)
+        blocks = inverse @ self._gallery.blocks @ inverse.T
+        J, _ = problem(Task(self, inner, codes, level, len(self.Mt_), self.gamma_), blocks, self.rho_)
         return J(blocks).objective
 
     # ── prediction ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,25 +285,23 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The arrays and the JSON header from which `from_state` makes an equal model: for lw.save, without pickle."""
         self._fitted()
-        parts = np.stack(list(self.Mt_.values())) if self.Mt_ else np.empty((0, *self.M0_.shape))
+        own = self._gallery
         arrays = {
-            "M0": self.M0_,
-            "Mt": parts,
-            "points": self._raw.points,
-            "weights": self._raw.weights,
-            "offsets": self._raw.offsets,
-            "codes": self._codes,
-            "level": self._level,
-            "targets": self._targets,
+            "blocks": own.blocks,
+            "points": own.sets.points,
+            "weights": own.sets.weights,
+            "offsets": own.sets.offsets,
+            "codes": own.y,
+            "level": own.level,
+            "targets": own.targets,
             "frame": self.frame_,
+            **({} if self.axes_ is None else {"axes": self.axes_}),
         }
-        if self.axes_ is not None:
-            arrays["axes"] = self.axes_
-        classes = [_label_to_json(reading.plain(c), "y") for c in self.classes_]
+        classes = [labels.to_json(c, "y") for c in self.classes_]
         header = {
             "options": self.get_params(),
             "classes": {"dtype": self.classes_.dtype.str, "values": classes},
-            "levels": [_label_to_json(t, "levels") for t in self.levels_],
+            "levels": [labels.to_json(t, "levels") for t in self.levels_],
             "scale": self.scale_,
             "gamma": self.gamma_,
             "rho": list(self.rho_),
@@ -331,29 +316,40 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> WassersteinLMNN:
         """The model that `state` described; what does not fit together is an InputError."""
         model = build(cls, header["options"])
-        model.classes_ = _read_classes(header["classes"])
-        model.levels_ = [_label_from_json(t) for t in header["levels"]]
-        model.scale_, model.gamma_ = (_positive(header[k], k) for k in ("scale", "gamma"))
+        model.classes_ = labels.classes_from_json(header["classes"])
+        model.levels_ = [labels.from_json(t) for t in header["levels"]]
         model.rho_ = (float(header["rho"][0]), float(header["rho"][1]))
-        model.rule_ = _one_of(header["rule"], RULES, "rule")
-        model.start_ = _one_of(header.get("start", "identity"), STARTS, "start")
+        model.scale_, model.gamma_ = float(header["scale"]), float(header["gamma"])
+        model.start_, model.rule_, model.source_ = header["start"], header["rule"], header["source"]
         model.history_, model.n_iter_ = list(header["history"]), max(1, len(header["history"]))
-        model.M0_ = numeric.psd(arrays["M0"], where="M0")
-        d = len(model.M0_)
-        model.axes_ = _read_axes(arrays["axes"], d) if "axes" in arrays else None
+        blocks = np.stack([numeric.psd(M, where="blocks") for M in arrays["blocks"]])
+        d = blocks.shape[1]
+        model.axes_ = _finite(arrays["axes"], d, "axes") if "axes" in arrays else None
         model.n_features_in_ = d if model.axes_ is None else len(model.axes_)
-        model.source_ = _read_source(header["source"])
-        model.frame_ = _read_frame(arrays.get("frame", np.eye(d) / model.scale_), d)
-        parts = [numeric.psd(M, dim=d, where="Mt") for M in arrays["Mt"]]
-        if len(parts) not in (0, len(model.levels_)):
-            raise ShapeError(f"Mt: expected {len(model.levels_)} matrices, one a level, got {len(parts)}")
-        model.Mt_ = dict(zip(model.levels_, parts, strict=False))
-        model._raw = _read_pack(arrays, d)
-        n = len(model._raw)
-        model._codes = _read_indices(arrays["codes"], (n,), len(model.classes_), "codes")
-        model._level = _read_indices(arrays["level"], (n,), len(model.levels_), "level")
-        model._targets = _read_indices(arrays["targets"], (len(arrays["targets"]), 2), n, "targets")
+        model.frame_ = _finite(arrays["frame"], d, "frame")
+        model._check_state(len(blocks) - 1)
+        sets = _read_pack(arrays, d)
+        n = len(sets)
+        y = _read_indices(arrays["codes"], (n,), len(model.classes_), "codes")
+        level = _read_indices(arrays["level"], (n,), len(model.levels_), "level")
+        targets = _read_indices(arrays["targets"], (len(arrays["targets"]), 2), n, "targets")
+        model._keep(sets, y, level, blocks, targets)
         return model
+
+    def _check_state(self, parts: int) -> None:
+        """Refuse numbers and words that no fit leaves."""
+        if not (self.scale_ > 0 and self.gamma_ > 0 and np.isfinite([self.scale_, self.gamma_, *self.rho_]).all()):
+            raise InputError(f"scale, gamma, rho: expected numbers > 0, got {self.scale_}, {self.gamma_}, {self.rho_}")
+        if self.start_ not in STARTS or self.rule_ not in RULES:
+            raise InputError(f"start, rule: expected words of a fitted model, got {self.start_!r}, {self.rule_!r}")
+        if not isinstance(self.source_, dict) or not all(
+            isinstance(v, str | int | None) for v in self.source_.values()
+        ):
+            raise InputError(f"source: expected words and whole numbers by name, got {self.source_!r}")
+        if parts not in (0, len(self.levels_)):
+            raise ShapeError(f"blocks: expected M0 and {len(self.levels_)} matrices, one a level, got {parts}")
+        if self.frame_.shape[0] != self.frame_.shape[1] or not np.linalg.cond(self.frame_) < 1e12:
+            raise InputError("frame: the matrix is not invertible")
 
     # ── what comes in ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -389,7 +385,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     def _codes_of(self, levels: Sequence[Hashable], n: int) -> Index:
         if len(levels) != n:
             raise ShapeError(f"levels: expected {n}, one a set or pair, got {len(levels)}")
-        return np.array([self._level_code(reading.plain(t)) for t in levels], dtype=np.int64)
+        return np.array([self._level_code(labels.plain(t)) for t in levels], dtype=np.int64)
 
 
 def principal_axes(sets: Sequence[Signature], most: int) -> Array:
@@ -403,70 +399,11 @@ def principal_axes(sets: Sequence[Signature], most: int) -> Array:
 # ── what a stranger's file says ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _label_to_json(value: Any, where: str) -> Any:
-    """A label as JSON: text, a number, a truth value; a tuple as {"tuple": […]}."""
-    if isinstance(value, tuple):
-        return {"tuple": [_label_to_json(v, where) for v in value]}
-    if isinstance(value, str | int | float | bool):
-        return value
-    raise InputError(f"{where}: a label of type {type(value).__name__} cannot be saved; use text or numbers as labels")
-
-
-def _label_from_json(value: Any) -> Hashable:
-    """The label that `_label_to_json` wrote."""
-    if isinstance(value, dict):
-        return tuple(_label_from_json(v) for v in value["tuple"])
-    plain: Hashable = value
-    return plain
-
-
-def _read_classes(said: dict[str, Any]) -> Any:
-    """The classes in their own dtype."""
-    kind = np.dtype(str(said["dtype"]))
-    if kind.kind not in "biufUO":
-        raise InputError(f"classes: expected numbers or text, got dtype {kind}")
-    out = np.empty(len(said["values"]), dtype=kind)
-    out[:] = [_label_from_json(v) for v in said["values"]]
-    return out
-
-
-def _positive(value: Any, where: str) -> float:
-    """A finite number above 0."""
-    number = float(value)
-    if not (np.isfinite(number) and number > 0):
-        raise InputError(f"{where}: expected a number > 0, got {value!r}")
-    return number
-
-
-def _one_of(value: Any, known: tuple[str, ...], where: str) -> str:
-    """One of the words known."""
-    if value not in known:
-        raise InputError(f"{where}: expected one of {', '.join(known)}, got {value!r}")
-    return str(value)
-
-
-def _read_frame(array: Any, dim: int) -> Array:
-    """An invertible matrix (d, d)."""
-    A = np.asarray(array, dtype=np.float64)
-    if A.shape != (dim, dim) or not np.isfinite(A).all():
-        raise ShapeError(f"frame: expected finite numbers ({dim}, {dim}), got shape {A.shape}")
-    if not np.linalg.cond(A) < 1e12:
-        raise InputError("frame: the matrix is not invertible")
-    return A
-
-
-def _read_source(said: Any) -> dict[str, Any]:
-    """How sets were made of images: words and whole numbers by name."""
-    if not isinstance(said, dict) or not all(isinstance(v, str | int | None) for v in said.values()):
-        raise InputError(f"source: expected words and whole numbers by name, got {said!r}")
-    return dict(said)
-
-
-def _read_axes(array: Any, dim: int) -> Array:
-    """Axes (features, d), finite numbers."""
+def _finite(array: Any, dim: int, where: str) -> Array:
+    """A matrix of finite numbers with so many columns, and no fewer rows."""
     A = np.asarray(array, dtype=np.float64)
     if A.ndim != 2 or A.shape[1] != dim or len(A) < dim or not np.isfinite(A).all():
-        raise ShapeError(f"axes: expected finite numbers (features, {dim}), got shape {A.shape}")
+        raise ShapeError(f"{where}: expected finite numbers (n, {dim}), got shape {A.shape}")
     return A
 
 
