@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from likewise.images.config import Config
-from likewise.images.dataset import Dataset
+from likewise.images.data import Dataset
 from likewise.images.training import Training
 from likewise.train.distributed import ProcessGroup
 from likewise.train.loop import Loop

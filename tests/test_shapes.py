@@ -27,11 +27,9 @@ MODULES = (
     "likewise.sets.transport.batched",
     "likewise.pixels.geometry",
     "likewise.pixels.geometry",
-    "likewise.images.triplets",
+    "likewise.images.losses",
     "likewise.pixels.warps",
-    "likewise.images.augment",
-    "likewise.images.diva",
-    "likewise.images.network",
+    "likewise.images.embedder",
     "likewise.nn.backbone",
     "likewise.nn.efficientnet",
     "likewise.nn.inception",
@@ -103,13 +101,13 @@ def unit(*shape: int) -> torch.Tensor:
 
 
 def tail() -> Any:
-    from likewise.images.network import assemble
+    from likewise.images.embedder import assemble
 
     return assemble(named("convnet"), frozen=1, total=8, heads=2)
 
 
 def contrast() -> Any:
-    from likewise.images.diva import Contrast
+    from likewise.images.losses import Contrast
 
     return Contrast(0, 4, 5).double()
 
@@ -120,28 +118,22 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "media.decode": lambda f, png: f(png.read_bytes()),
     "media.from_pillow": lambda f, png: f(Image.open(BytesIO(png.read_bytes()))),
     "media.frames": None,
-    "images.data.picture": lambda f, png: f(photo()),
     "nn.backbone.crop": lambda f, png: f(photo()),
     "nn.backbone.resize": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
-    "images.data.whole": lambda f, png: f(photo()),
-    "images.data.thumbnail": lambda f, png: f(photo(), 20),
+    "images.embedder.resize_whole": lambda f, png: f(photo()),
     "sets.transport.batched.log_sinkhorn": lambda f, png: f(
         batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3
     ),
-    "images.triplets.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
-    "images.triplets.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),
-    "images.triplets.draw": lambda f, png: f(unit(3, 4).abs(), torch.Generator()),
-    "images.augment.sampled": lambda f, png: f(photo(), 20),
-    "images.augment.centre": lambda f, png: f(photo(), 20, 24),
-    "images.diva.Contrast.weights": lambda f, png: f(contrast(), unit(3, 4), torch.ones(3, 5, dtype=torch.bool)),
-    "images.network.Tail.forward": lambda f, png: f(tail().tail, batch(2, 3, 32, 32).float()),
-    "images.network.Network.features": lambda f, png: f(tail(), batch(2, 3, 32, 32).float()),
-    "images.network.Network.forward": lambda f, png: f(tail(), batch(2, 3, 32, 32).float()),
-    "images.network.Network.joined": lambda f, png: f(tail(), unit(3, 2, 4)),
-    "images.network.Tail.projected": lambda f, png: f(
-        tail().tail, batch(2, tail().tail.projection.in_features).float()
-    ),
-    "images.network.Network.finished": lambda f, png: f(tail(), batch(2, tail().tail.projection.in_features).float()),
+    "sets.transport.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
+    "images.losses.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
+    "images.losses.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),
+    "images.losses.draw": lambda f, png: f(unit(3, 4).abs(), torch.Generator()),
+    "images.data.sample": lambda f, png: f(photo(), 20),
+    "images.losses.Contrast.weights": lambda f, png: f(contrast(), unit(3, 4), torch.ones(3, 5, dtype=torch.bool)),
+    "images.embedder.Tail.forward": lambda f, png: f(tail().tail, batch(2, 3, 32, 32).float()),
+    "images.embedder.Network.features": lambda f, png: f(tail(), batch(2, 3, 32, 32).float()),
+    "images.embedder.Network.join": lambda f, png: f(tail(), unit(3, 2, 4)),
+    "images.embedder.Tail.project": lambda f, png: f(tail().tail, batch(2, tail().tail.projection.in_features).float()),
     "nn.backbone.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
     "nn.inception.InceptionBN.forward": lambda f, png: f(named("inception-bn"), batch(2, 3, 32, 32).float()),
     "nn.backbone.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),

@@ -87,11 +87,21 @@ class Image:
         nothing = media.Exif()
         return cast(media.Exif, self.remember("exif", lambda: media.read_exif(self.path) if self.path else nothing))
 
-    def reduced(self, side: int) -> NDArray[np.uint8]:
-        """The pixels, or, of a large JPEG that is not decoded yet, a fraction whose shortest side is still ≥ `side`."""
+    def reduced(self, side: int, *, keep: bool = True) -> NDArray[np.uint8]:
+        """The pixels, or, of a large JPEG that is not decoded yet, a fraction whose shortest side is still ≥ `side`.
+
+        keep=False does not hold on to what it decodes: for one pass through many files.
+        """
+        key, path = ("reduced", side), str(self.path)
         if self.path is None or "pixels" in self._kept:
             return self.pixels
-        return np.asarray(self.remember(("reduced", side), lambda: media.read_array(str(self.path), side=side)))
+        if not keep and key not in self._kept:
+            return media.read_array(path, side=side)
+        return np.asarray(self.remember(key, lambda: media.read_array(path, side=side)))
+
+    def known(self, key: Hashable) -> Any:
+        """What is remembered under a key; None where nothing is."""
+        return self._kept.get(key)
 
     def remember(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` gives, computed once for this image and key."""

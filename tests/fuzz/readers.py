@@ -161,7 +161,7 @@ def megadepth(folder: Path) -> None:
 
 def labelled(layout: str) -> Any:
     def read(folder: Path) -> None:
-        from likewise.images import layouts
+        from likewise.papers.diva import layouts
 
         for split in (None, "train", "test"):
             repr(layouts.LAYOUTS[layout](folder, split))

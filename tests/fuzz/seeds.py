@@ -249,7 +249,7 @@ def embedder(folder: Path) -> None:
 
     import likewise as lw
     from likewise.images import Embedder
-    from likewise.images.network import assemble
+    from likewise.images.embedder import assemble
     from likewise.nn import named
 
     with torch.random.fork_rng():

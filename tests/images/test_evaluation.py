@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,37 +11,17 @@ from PIL import Image
 import likewise as lw
 from likewise.errors import InputError, ShapeError
 from likewise.images import metrics
-from likewise.images.dataset import Dataset
-from likewise.images.evaluation import embedded, evaluate, examine
+from likewise.images.data import Dataset
+from likewise.images.evaluation import evaluate, examine
 
 
 class Colours:
-    """A picture's mean colour: a model with the whole signature, which names what it cannot read."""
+    """An image's mean colour: a model of one's own, which is given arrays."""
 
     name = "colours"
 
-    def __init__(self, unreadable=()):
-        self.unreadable, self.skipped, self.asked = set(unreadable), (), {}
-
-    def embed(self, images, *, batch_size=32, progress=False, on_error="raise"):
-        self.asked = {"batch_size": batch_size, "progress": progress, "on_error": on_error}
-        kept = [i for i in range(len(images)) if i not in self.unreadable]
-        self.skipped = tuple(Note(i, f"picture {i}", "torn") for i in sorted(self.unreadable))
-        return np.stack([np.asarray(images[i], dtype=np.float64).mean((0, 1)) + 1 for i in kept])
-
-
-@dataclass
-class Note:
-    index: int
-    name: str
-    reason: str
-
-
-class Plain:
-    """Only embed(images), only rows."""
-
     def embed(self, images):
-        return [np.asarray(i, dtype=np.float64).mean((0, 1)) + 1 for i in images]
+        return np.stack([np.asarray(i, dtype=np.float64).mean((0, 1)) + 1 for i in images])
 
 
 def coloured(seed: int = 0, spread: float = 40.0) -> Dataset:
@@ -77,82 +56,72 @@ def test_the_figures_are_those_of_the_measures() -> None:
     assert 0.5 < found["R@1"] < 1
 
 
-def test_embed_is_asked_to_skip_in_batches() -> None:
-    model = Colours()
-    evaluate(model, coloured(), batch_size=7, nmi=False)
-    assert model.asked == {"batch_size": 7, "progress": False, "on_error": "skip"}
+def spoiled(*bad: int, spread: float = 40.0) -> Dataset:
+    """The same with some that are no images."""
+    data = coloured(spread=spread)
+    items = [np.zeros(3) if i in bad else item for i, item in enumerate(data.items)]
+    return Dataset(items, data.labels, data.classes, data.name)
 
 
-def test_any_model_with_embed_will_do() -> None:
-    data = coloured()
-    full, plain = evaluate(Colours(), data), evaluate(Plain(), data)
-    assert plain.pop("model") == "Plain"
-    assert full.pop("model") == "colours"
-    assert plain == full
-
-
-def test_unreadable_pictures_are_left_out_and_named() -> None:
-    data = coloured()
-    found = evaluate(Colours(unreadable=[0, 9, 39]), data, nmi=False)
-    assert found["n"] == 37
-    assert found["skipped"] == [{"name": f"picture {i}", "reason": "torn"} for i in (0, 9, 39)]
-    kept = data.subset(np.delete(np.arange(40), [0, 9, 39]))
-    assert {**found, "skipped": []} == evaluate(Colours(), kept, nmi=False)
+def test_unreadable_images_are_left_out_and_named() -> None:
+    figures = evaluate(Colours(), spoiled(0, 9, 39), nmi=False)
+    assert figures["n"] == 37
+    assert [s["name"] for s in figures["skipped"]] == ["image 0", "image 9", "image 39"]
+    kept = coloured().subset(np.delete(np.arange(40), [0, 9, 39]))
+    assert {**figures, "skipped": []} == evaluate(Colours(), kept, nmi=False)
 
 
 def test_a_class_that_cannot_be_read_is_no_class_and_one_left_alone_is_a_miss() -> None:
-    data = coloured(spread=2)
-    found = evaluate(Colours(unreadable=[*range(8), *range(9, 16)]), data)
-    assert found["classes"] == 4
-    assert found["lone"] == 1
-    assert found["R@1"] == pytest.approx(24 / 25)
+    figures = evaluate(Colours(), spoiled(*range(8), *range(9, 16), spread=2))
+    assert figures["classes"] == 4
+    assert figures["lone"] == 1
+    assert figures["R@1"] == pytest.approx(24 / 25)
 
 
 def test_without_clusters() -> None:
     assert not {"nmi", "f1"} & set(evaluate(Colours(), coloured(), nmi=False))
 
 
-def test_a_folder(tmp_path: Path) -> None:
-    data = coloured()
-    for i, (item, label) in enumerate(zip(data.items, data.labels, strict=True)):
-        place = tmp_path / data.classes[label] / f"{i}.png"
-        place.parent.mkdir(exist_ok=True)
-        Image.fromarray(item).save(place)
-
-    class Files(Colours):
-        def embed(self, images, **options):
-            return super().embed([np.asarray(Image.open(i)) for i in images], **options)
-
-    found, expected = evaluate(Files(), tmp_path), evaluate(Colours(), data)
-    assert found["R@1"] == expected["R@1"]
-    assert found["dataset"] == tmp_path.name
-
-
 @pytest.mark.parametrize(
-    ("model", "data", "error", "message"),
+    ("data", "error", "message"),
     [
-        (Plain(), 3, InputError, "dataset: expected a Dataset or the path of a folder, got int"),
-        (Colours(range(39)), coloured(), InputError, "1 of 40 pictures could be read"),
-        (Plain(), "nowhere", lw.FileError, "no such folder"),
+        (3, InputError, "dataset: expected a Dataset or the path of a folder, got int"),
+        (spoiled(*range(39)), InputError, "1 of 40 images could be read"),
+        ("nowhere", lw.FileError, "no such folder"),
     ],
 )
-def test_errors(model, data, error, message) -> None:
+def test_errors(data, error, message) -> None:
     with pytest.raises(error, match=message):
-        evaluate(model, data)
+        evaluate(Colours(), data)
 
 
-def test_a_model_of_ones_own_is_given_arrays_of_files_too(tmp_path: Path) -> None:
+def test_a_folder_of_which_one_file_is_torn(tmp_path: Path) -> None:
     data = coloured()
     for i, item in enumerate(data.items):
         place = tmp_path / data.classes[data.labels[i]] / f"{i}.png"
         place.parent.mkdir(exist_ok=True)
         Image.fromarray(item).save(place)
-    expected = evaluate(Plain(), data)
-    assert evaluate(Plain(), tmp_path)["R@1"] == expected["R@1"]
+    expected = evaluate(Colours(), data)
     (tmp_path / data.classes[0] / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
-    found = evaluate(Plain(), tmp_path)
-    assert found["R@1"] == expected["R@1"]
-    assert [s["name"].rpartition("/")[2] for s in found["skipped"]] == ["torn.png"]
+    figures = evaluate(Colours(), tmp_path)
+    assert figures["R@1"] == expected["R@1"]
+    assert figures["dataset"] == tmp_path.name
+    assert [s["name"].rpartition("/")[2] for s in figures["skipped"]] == ["torn.png"]
+
+
+def test_our_embedder_and_its_arrays_agree() -> None:
+    data = spoiled(3)
+    model = lw.images.Embedder(lw.nn.named("convnet", width=8), name="small", dim=8, size=32, shortest=36)
+
+    class Hidden:
+        name = "small"
+
+        def embed(self, images):
+            return model.embed(images)
+
+    ours, theirs = evaluate(model, data, nmi=False, batch_size=7), evaluate(Hidden(), data, nmi=False)
+    assert ours.pop("skipped") == theirs.pop("skipped")
+    assert ours == pytest.approx(theirs)
 
 
 def test_a_model_with_too_few_rows_is_refused() -> None:
@@ -160,7 +129,7 @@ def test_a_model_with_too_few_rows_is_refused() -> None:
         def embed(self, images):
             return np.eye(3)
 
-    with pytest.raises(ShapeError, match=r"shape \(3, 3\) for 40 pictures"):
+    with pytest.raises(ShapeError, match=r"shape \(3, 3\) for 40 images"):
         evaluate(Short(), coloured())
 
 
@@ -249,20 +218,13 @@ def test_a_dead_direction_is_left_out_of_the_picture_and_its_decay_is_infinite()
     assert np.isfinite(found.plot_spectrum().axes[0].lines[0].get_ydata()).all()
 
 
-def test_rows_are_unit_and_places_those_of_the_readable() -> None:
-    rows, read, skipped = embedded(Colours([3]), coloured())
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
-    assert read.tolist() == [i for i in range(40) if i != 3]
-    assert skipped == [{"name": "picture 3", "reason": "torn"}]
-
-
 @pytest.mark.slow
 def test_the_default_embedder_on_birds(data: Path) -> None:
     """Ten unseen classes of CUB: far above chance (1 in 10), and the same figures from paths as from arrays."""
     birds = data / "cub200"
     if not birds.is_dir():
         pytest.skip("cub200 is not in the folder of LIKEWISE_DATA")
-    part = lw.images.cub200(birds, "test").of_classes(range(10))
+    part = lw.images.folder(birds).of_classes(range(100, 110))
     found = lw.images.evaluate(lw.images.default(), part)
     assert found["skipped"] == []
     assert found["R@1"] > 0.6

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +15,16 @@ import torch
 
 from likewise.errors import InputError, LikewiseError, MissingExtra
 from likewise.images import Embedder, default
-from likewise.images import exporting as module
-from likewise.images.exporting import Exported, card, export
+from likewise.images.export import Exported, card, export
 
+module = importlib.import_module("likewise.images.export")  # the name in the package is the function
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def trained(backbone: str = "convnet", norm: str = "folded", heads: int = 4, size: int = 32) -> Embedder:
     """An embedder as `train` makes them, its weights still random."""
-    from likewise.images.network import assemble
+    from likewise.images.embedder import assemble
     from likewise.nn import named
 
     with torch.random.fork_rng():
@@ -34,7 +36,7 @@ def trained(backbone: str = "convnet", norm: str = "folded", heads: int = 4, siz
 
 def run(path: Path, pictures: np.ndarray) -> np.ndarray:
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    return session.run(None, {"pictures": pictures})[0]
+    return session.run(None, {"images": pictures})[0]
 
 
 def noise(n: int, size: int) -> np.ndarray:
@@ -98,7 +100,7 @@ def test_the_file_says_how_to_feed_it(tmp_path: Path) -> None:
     assert said.pop("likewise")
     assert said == {"name": "diva", "dim": "32", "size": "32", "shortest": "40", "digest": model.digest}
     (entry,), (leave,) = graph.graph.input, graph.graph.output
-    assert (entry.name, leave.name) == ("pictures", "rows")
+    assert (entry.name, leave.name) == ("images", "rows")
     shape = [d.dim_param or d.dim_value for d in entry.type.tensor_type.shape.dim]
     assert shape == ["b", 3, 32, 32]
 
@@ -129,9 +131,9 @@ def test_the_card_says_what_the_model_carries(tmp_path: Path) -> None:
     text = found.card.read_text()
     assert found.card == tmp_path / "model.md"
     for part in (
-        "# diva: pictures to 32 numbers",
-        "the centre 32 × 32 of a picture with its shortest side at 40 px",
-        "`model.onnx`: `pictures` (b, 3, 32, 32) → `rows` (b, 32)",
+        "# diva: images to 32 numbers",
+        "the centre 32 × 32 of an image with its shortest side at 40 px",
+        "`model.onnx`: `images` (b, 3, 32, 32) → `rows` (b, 32)",
         "**Data.** birds, 80 classes",
         "**Licence.** not stated",
         "| alpha | 0.03 |",
@@ -192,15 +194,8 @@ def test_without_onnxruntime_it_is_written_and_said_to_be_unchecked(
 
 def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake in the exported graph is found before the file exists."""
-    settled = module._settled
-
-    def spoiled(model: Embedder) -> Any:
-        network = settled(model)
-        whole = network.features
-        network.features = lambda x: whole(x * 0.9)
-        return network
-
-    monkeypatch.setattr(module, "_settled", spoiled)
+    forward = module._Rows.forward
+    monkeypatch.setattr(module._Rows, "forward", lambda self, x: forward(self, x * 0.9))
     with pytest.raises(LikewiseError, match="nothing was written"):
         export(trained(), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

@@ -16,18 +16,17 @@ import torch
 from torch import nn
 
 import likewise as lw
+from likewise import media
 from likewise.errors import ConfigError, InputError
-from likewise.images.augment import Augment
-from likewise.images.batches import BalancedBatches
 from likewise.images.config import Config
-from likewise.images.examined import Examined
-from likewise.images.loading import Loader
+from likewise.images.data import Augment, BalancedBatches, Loader
+from likewise.images.embedder import principal_axes
+from likewise.images.feature_cache import CachedCrops, FeatureCache, ValidationSet
 from likewise.images.metrics import recall_at_k
-from likewise.images.network import principal
-from likewise.images.sources import Kept, Schedule, keep
 from likewise.images.training import MODEL, Training, train
 from likewise.nn import as_backbone
 from likewise.nn.backbone import seeded
+from likewise.papers.diva import rivals as rivals  # registers the tasks that the paper compares with
 from likewise.store.run import Run
 from likewise.train.distributed import ProcessGroup
 from worlds.shapes import stripes
@@ -67,7 +66,7 @@ def test_every_task_can_be_trained_and_repeats(tasks: str) -> None:
 def test_rotation_needs_whole_pictures() -> None:
     data = stripes(6, 6)
     train(data, config(tasks="disc,rotation", steps=2, validation=0.0))
-    with pytest.raises(InputError, match="rotation needs whole pictures"):
+    with pytest.raises(InputError, match="needs them whole"):
         train(data, config(tasks="disc,rotation", steps=2, validation=0.0, frozen=1, norm="frozen"))
 
 
@@ -133,8 +132,8 @@ def test_what_is_watched_is_what_the_embedder_gives(frozen: int) -> None:
     """With mirror images and a frozen part or not: the same rows from kept inputs and from pictures."""
     data = stripes(6, 6)
     problem = Training(data, data, {}, config(steps=2, frozen=frozen, norm="frozen"), processes=ProcessGroup())
-    model = problem.fitted(None, resume=False)
-    rows = problem.examined["validation"].rows(model.network)
+    model = problem.fit(None, resume=False)
+    rows = problem.watched["validation"].embed(model.network)
     assert rows == pytest.approx(model.embed(data.items), abs=3e-3 if frozen else 1e-5)  # kept as float16
 
 
@@ -197,15 +196,15 @@ def test_kept_crops_of_a_frozen_part_are_made_once(tmp_path: Path) -> None:
 def test_principal_axes_by_hand() -> None:
     """Half whitened: a variance of 16 becomes 4, one of 1 stays; the turn changes no distance between rows."""
     x = np.array([[4.0, 0], [-4, 0], [0, 1], [0, -1]]) * np.sqrt(1.5) + [3.0, 5.0]
-    weight, bias = principal(x, 2, seed=0)
+    weight, bias = principal_axes(x, 2, seed=0)
     y = x @ weight.T + bias
     assert y.mean(axis=0) == pytest.approx([0, 0], abs=1e-5)
     assert np.sort(np.linalg.eigvalsh(np.cov(y.T))) == pytest.approx([1.0, 4.0], rel=1e-4)
     d = np.linalg.norm(y[0] - y[1]), np.linalg.norm(y[2] - y[3])
     assert d[0] / d[1] == pytest.approx(2.0, rel=1e-4)  # 4 before
-    assert principal(x, 5, seed=0)[0].shape == (5, 2)
+    assert principal_axes(x, 5, seed=0)[0].shape == (5, 2)
     with pytest.raises(InputError, match="all rows are equal"):
-        principal(np.ones((4, 3)), 2, seed=0)
+        principal_axes(np.ones((4, 3)), 2, seed=0)
 
 
 def test_clear_refusals(tmp_path: Path) -> None:
@@ -276,7 +275,11 @@ def test_two_processes_equal_one_with_the_double_batch(tmp_path: Path) -> None:
     script.write_text(RANKS)
     chosen = SMALL | {"norm": "frozen", "steps": 5, "rho": 0.01, "tasks": "disc,shared,intra,dance", "workers": 0}
     here = Path(__file__).parents[1]
-    env = os.environ | {"PYTHONPATH": str(here), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    env = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parent / "src")]),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
     found = []
     for processes in (1, 2):
         out = tmp_path / f"{processes}.json"
@@ -309,7 +312,7 @@ def test_turned_pictures_of_several_processes_keep_their_turns() -> None:
     problem.network = lambda x: x[:, :1, 0, :1]  # what is at the top left says how far a picture was turned
     corners = torch.zeros(16, 3, 2, 2)
     corners[:, 0] = torch.tensor([[0.0, 1.0], [3.0, 2.0]])
-    assert problem._turned(corners).flatten().tolist() == [k for k in range(4) for _ in range(16)]
+    assert problem._turn(corners).flatten().tolist() == [k for k in range(4) for _ in range(16)]
 
 
 def test_a_network_of_ones_own_is_looked_at_as_it_is_used() -> None:
@@ -329,13 +332,13 @@ def test_without_validation_patience_stops_nothing(tmp_path: Path) -> None:
 def test_classes_of_one_picture_cannot_be_watched() -> None:
     data = stripes(6, 6)
     lone = data.subset([0, 6, 12])
-    with pytest.raises(InputError, match="validation: no class has two pictures"):
+    with pytest.raises(InputError, match="validation: no class has two images"):
         train(data, config(), validation=lone)
 
 
 def torn(folder: Path, data: Any, *bad: int) -> Any:
     """The pictures as files, of which some cannot be read."""
-    files = [lw.io.write_image(folder / f"{i}.png", item) for i, item in enumerate(data.items)]
+    files = [media.write_image(folder / f"{i}.png", item) for i, item in enumerate(data.items)]
     for i in bad:
         files[i].write_bytes(b"\x89PNG torn")
     return dataclasses.replace(data, items=tuple(files))
@@ -346,7 +349,7 @@ def test_what_could_not_be_read_is_known_after_a_resume(tmp_path: Path) -> None:
     chosen = config(frozen=1, norm="frozen", mirror=False, tasks="disc")
     network = Training(stripes(4, 4), None, {}, chosen, processes=ProcessGroup()).whole.eval()
     with torch.no_grad():
-        seen = [Examined(data, chosen, network.stem, "cpu", cache=tmp_path / "cache") for _ in range(2)]
+        seen = [ValidationSet(data, chosen, network.stem, "cpu", cache=tmp_path / "cache") for _ in range(2)]
         recalls = [one.recall(network) for one in seen]
     assert recalls[0] == recalls[1]
     assert [s.index for s in seen[1].loader.skipped] == [s.index for s in seen[0].loader.skipped] == [0, 5]
@@ -358,15 +361,15 @@ def test_kept_maps_are_those_of_the_pictures_that_are_shown(tmp_path: Path) -> N
     kept = []
     for _ in range(2):
         loader = Loader(data.items, data.labels, augment, workers=0)
-        kept.append(keep(nn.Sequential(nn.AvgPool2d(8)), loader, 12, 1, folder=tmp_path / "cache"))
+        kept.append(FeatureCache(nn.Sequential(nn.AvgPool2d(8)), loader, 1, folder=tmp_path / "cache"))
         assert [s.index for s in loader.skipped] == [1, 8, 9, 10, 11]
-    (maps, shown), (again, as_before) = kept
-    assert np.array_equal(maps, again)
-    assert np.array_equal(shown, as_before)
+    maps, shown = kept[0].maps, kept[0].shown
+    assert np.array_equal(maps, kept[1].maps)
+    assert np.array_equal(shown, kept[1].shown)
     assert data.labels[shown[1]] == 0
     assert all(np.array_equal(maps[i], maps[shown[i]]) for i in range(12))
     assert set(shown) == {0, 2, 3, 4, 5, 6, 7}
-    source = Kept(maps, shown, Schedule(BalancedBatches(data.labels, 3, 4)), views=1, seed=0, processes=ProcessGroup())
+    source = CachedCrops(kept[0], BalancedBatches(data.labels, 3, 4), views=1, seed=0, processes=ProcessGroup())
     assert set(data.labels[source.batch(0)[0]]) == {0, 1}
 
 
@@ -375,9 +378,10 @@ def test_a_picture_that_has_changed_is_looked_at_again(tmp_path: Path) -> None:
     augment, stem = Augment(size=32, mode="none", shortest=36), nn.Sequential(nn.AvgPool2d(8))
 
     def maps() -> np.ndarray:
-        return keep(stem, Loader(data.items, data.labels, augment, workers=0), 4, 1, folder=tmp_path / "cache")[0]
+        loader = Loader(data.items, data.labels, augment, workers=0)
+        return FeatureCache(stem, loader, 1, folder=tmp_path / "cache").maps
 
     before = np.array(maps())
-    lw.io.write_image(data.items[0], np.zeros((40, 40, 3), np.uint8))
+    media.write_image(data.items[0], np.zeros((40, 40, 3), np.uint8))
     assert not np.array_equal(before[0], maps()[0])
     assert maps()[0].max() == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from likewise.images import triplets
+from likewise.images import losses as mine
 
 losses = pytest.importorskip("pytorch_metric_learning.losses", reason="pip install pytorch-metric-learning")
 miners = pytest.importorskip("pytorch_metric_learning.miners")
@@ -23,12 +23,12 @@ def world(seed: int, n: int = 24, each: int = 4, dim: int = 8) -> tuple[torch.Te
 def test_margin_loss_and_its_gradients(seed: int) -> None:
     """Equal triplets, equal boundaries: equal losses, equal gradients of rows and β."""
     z, y = world(seed)
-    mined = triplets.discriminative(triplets.distances(z), y, 8, torch.Generator().manual_seed(seed))
+    mined = mine.mine_discriminative(mine.distances(z), y, 8, torch.Generator().manual_seed(seed))
     theirs = losses.MarginLoss(margin=0.2, nu=0, beta=1.1, learn_beta=True, num_classes=6)
     a, b = z.clone().requires_grad_(), z.clone().requires_grad_()
     beta = torch.full((6,), 1.1, requires_grad=True)
-    d = triplets.distances(a)
-    ours = triplets.margin(d[mined.anchor, mined.positive], d[mined.anchor, mined.negative], beta[y[mined.anchor]], 0.2)
+    d = mine.distances(a)
+    ours = mine.margin(d[mined.anchor, mined.positive], d[mined.anchor, mined.negative], beta[y[mined.anchor]], 0.2)
     other = theirs(b, y, indices_tuple=tuple(mined))
     assert ours.item() == pytest.approx(other.item(), rel=1e-5)
     torch.autograd.backward([ours, other])
@@ -40,9 +40,9 @@ def test_margin_loss_and_its_gradients(seed: int) -> None:
 def test_negatives_are_drawn_as_often() -> None:
     """How often each negative of an anchor is drawn, over many draws of either."""
     z, y = world(3, n=12, each=3, dim=16)
-    d = triplets.distances(z)
-    weights = triplets.distance_weights(d, y[:, None] != y[None, :], 16)
-    miner = miners.DistanceWeightedMiner(cutoff=triplets.LOWER, nonzero_loss_cutoff=triplets.UPPER)
+    d = mine.distances(z)
+    weights = mine.distance_weights(d, y[:, None] != y[None, :], 16)
+    miner = miners.DistanceWeightedMiner(cutoff=mine.LOWER, nonzero_loss_cutoff=mine.UPPER)
     torch.manual_seed(0)
     counts = np.zeros((12, 12))
     for _ in range(600):

@@ -268,7 +268,7 @@ def test_several_shots_take_the_best_for_each_hit(collection: Collection, photos
 
 
 def test_local_distances_are_those_of_the_level_sets() -> None:
-    from likewise.images.parts import directions
+    from likewise.images.embedder import directions
     from likewise.sets import compare
 
     draw = np.random.default_rng(0)

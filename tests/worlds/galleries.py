@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from likewise import media
+from likewise import inputs, media
 from likewise.errors import LikewiseError
-from likewise.images import Skipped, data
+from likewise.images import Skipped
 
 DIM = 12
 
@@ -26,14 +26,14 @@ class Patches:
 
     def embed(self, images: Any, *, on_error: str = "raise") -> np.ndarray:
         rows, skipped = [], []
-        for i, item in enumerate(data.pictures(images)):
+        for i, item in enumerate(inputs.images(images)):
             try:
-                rows.append(self.row(data.picture(item)))
-                self.seen.append(data.name_of(item))
+                rows.append(self.row(item.pixels))
+                self.seen.append(item.name)
             except LikewiseError as error:
                 if on_error == "raise":
                     raise
-                skipped.append(Skipped(i, data.name_of(item), str(error)))
+                skipped.append(Skipped(i, item.name, str(error)))
         self.skipped = tuple(skipped)
         return np.asarray(rows, np.float32).reshape(len(rows), DIM)
 

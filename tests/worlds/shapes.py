@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.images.dataset import Dataset
+from likewise.images.data import Dataset
 
 
 def stripes(classes: int = 8, each: int = 10, *, side: int = 36, seed: int = 0, first: int = 0) -> Dataset:

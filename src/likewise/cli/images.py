@@ -134,12 +134,12 @@ def evaluate(
     from likewise import plot
     from likewise.images import folder as read_folder
     from likewise.images.evaluation import examine
-    from likewise.images.metrics import checked
+    from likewise.images.metrics import check_ks
 
     parts = [w.strip() for w in ks.split(",") if w.strip()]
     if not all(w.isdecimal() for w in parts):
         raise InputError(f"ks: expected whole numbers with commas between, such as 1,10,100, got {ks!r}")
-    wanted, place, dataset = checked(int(w) for w in parts), terminal.check_writable(Path(out)), read_folder(data)
+    wanted, place, dataset = check_ks(int(w) for w in parts), terminal.check_writable(Path(out)), read_folder(data)
     terminal.remark(f"{dataset}")
     report = examine(model_at(model, device), dataset, ks=wanted, progress=sys.stderr.isatty(), seed=seed, **given)
     terminal.tell_left_out([(s["name"], s["reason"]) for s in report.figures["skipped"]])
@@ -194,7 +194,7 @@ def export(model: str | None, out: str, opset: int, as_json: bool) -> None:
     \b
     likewise images export run/model.safetensors --out model.onnx
     """
-    from likewise.images.exporting import export as write_onnx
+    from likewise.images.export import export as write_onnx
 
     terminal.check_writable(Path(out).absolute().parent)
     embedder = model_at(model)

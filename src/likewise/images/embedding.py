@@ -20,19 +20,17 @@ import numpy as np
 
 from likewise import inputs, media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
-from likewise.images import data
-from likewise.images.model import Embedder, Skipped, default
+from likewise.images.embedder import Embedder, Skipped, default, name_of
+from likewise.nn.backbone import DECODED_SIDE
 from likewise.store import checkpoint
 from likewise.store import job as jobs
 from likewise.store import run as runs
 from likewise.store.job import Job
-from likewise.types import Image
 
 if TYPE_CHECKING:
     from jaxtyping import Float32, Int8
 
-    from likewise.images.compare import Embeds
-    from likewise.images.data import Picture
+    from likewise.images.embedder import Embeds
 
 WHAT = "embedding of a folder"
 MODEL = "model.safetensors"
@@ -133,26 +131,15 @@ def readable(count: int, skipped: Sequence[Skipped]) -> list[int]:
     return [i for i in range(count) if i not in bad]
 
 
-def embed_pictures(model: Embeds, pictures: Sequence[Picture]) -> Float32[np.ndarray, "n d"]:
+def embed_pictures(model: Embeds, pictures: Sequence[Any]) -> Float32[np.ndarray, "n d"]:
     """Unit rows of images that must all be readable; a model that is not an embedder of ours is given arrays."""
     ours = hasattr(model, "skipped")
-    rows = model.embed(pictures if ours else [data.picture(p, where=f"image {i}") for i, p in enumerate(pictures)])
+    rows = model.embed(
+        pictures
+        if ours
+        else [inputs.image(p, where=f"image {i}").reduced(DECODED_SIDE) for i, p in enumerate(pictures)]
+    )
     return unit_rows(rows, len(pictures))
-
-
-def embed_once(model: Embedder, images: Sequence[Image]) -> list[tuple[Any, Any]]:
-    """The embedding of each image with its parts (None where the model has no map); an Image remembers its own."""
-    made: list[tuple[Any, Any]] = []
-
-    def make(i: int) -> tuple[Any, Any]:
-        if not made:  # all in one pass: the last bits of a network's output depend on what shares its batch
-            if model.part_shape is None:
-                made.extend((row, None) for row in model.embed(list(images)))
-            else:
-                made.extend(zip(*model.embed_with_parts(list(images)), strict=True))
-        return made[i]
-
-    return [one.remember(("embedding", model.digest), lambda i=i: make(i)) for i, one in enumerate(images)]  # type: ignore[misc]
 
 
 def unit_rows(rows: Any, count: int, where: str = "model: its embed gave") -> Float32[np.ndarray, "n d"]:
@@ -216,14 +203,14 @@ def _counted(paths: Sequence[Path], advance: Callable[[], None]) -> Iterator[Pat
         advance()
 
 
-def decoded(pictures: Iterable[Picture]) -> tuple[list[np.ndarray[Any, Any]], list[Skipped]]:
+def decoded(pictures: Iterable[Any]) -> tuple[list[np.ndarray[Any, Any]], list[Skipped]]:
     """The images of a model that takes arrays only, and those that cannot be read."""
     arrays, skipped = [], []
     for i, picture in enumerate(pictures):
         try:
-            arrays.append(data.picture(picture, where=f"image {i}"))
+            arrays.append(inputs.image(picture, where=f"image {i}").reduced(DECODED_SIDE))
         except LikewiseError as error:
-            skipped.append(Skipped(i, data.name_of(picture) or f"image {i}", str(error)))
+            skipped.append(Skipped(i, name_of(picture, i), str(error)))
     return arrays, skipped
 
 

@@ -1,29 +1,28 @@
-"""evaluate(model, dataset): what a model finds among pictures whose classes are known, and what it takes for what."""
+"""evaluate(model, dataset): what a model finds among images whose classes are known, and what it takes for what."""
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from likewise import numeric
-from likewise.errors import InputError, ShapeError
-from likewise.images import embedding, metrics
-from likewise.images.ranks import Floats, Index, Rows, unit
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from likewise.images.compare import Embeds
-    from likewise.images.dataset import Dataset
+from likewise import inputs, numeric, plot
+from likewise.errors import InputError, LikewiseError, ShapeError
+from likewise.images import metrics
+from likewise.images.data import Dataset, as_dataset
+from likewise.images.embedder import Embedder, Embeds, Skipped, name_of
+from likewise.images.metrics import Floats, Index, Rows
+from likewise.nn.backbone import DECODED_SIDE
 
 SHOWN = 8
 """Queries that are drawn, and how many neighbours of each."""
+CHUNK = 512
+"""Images that a model which is not an `Embedder` is given at a time."""
 
 
 def evaluate(
@@ -36,11 +35,46 @@ def evaluate(
     progress: bool = False,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """R@k for each k, mAP@R, spectral decay, and with `nmi` NMI and F1 of k-means, of a model on labelled pictures.
+    """Measure a model on labelled images: look each one up among all others.
 
-    `model` is anything whose `embed` gives a row a picture; `dataset` a Dataset, or a folder that `layouts.read` takes.
-    Pictures that cannot be read are left out and named under "skipped". A picture that is alone in its class counts as
-    a miss; "lone" says how many there are.
+    Parameters
+    ----------
+    model : object with .embed
+        Gives one row an image.
+    dataset : Dataset or path
+        Labelled images, or the path of class folders.
+    ks : iterable of int, default (1, 2, 4, 8)
+        The k of R@k.
+    nmi : bool, default True
+        Cluster, too: slow with thousands of classes.
+    batch_size : int, default 32
+        Images that are embedded at a time.
+    progress : bool, default False
+        Show a bar.
+    seed : int, default 0
+        Of the clusters.
+
+    Returns
+    -------
+    dict
+        "R@1" …, "map_at_r", "nmi", "f1", "spectral_decay", "n", "classes", "dim", "model", "dataset". Images that
+        cannot be read are left out and named under "skipped". One that is alone in its class counts as a miss; "lone"
+        says how many there are.
+
+    Raises
+    ------
+    InputError
+        If fewer than two images can be read.
+
+    Examples
+    --------
+    >>> import likewise as lw, numpy as np
+    >>> images = [np.full((8, 8, 3), v, np.uint8) for v in (10, 20, 200, 210)]
+    >>> class Brightness:
+    ...     def embed(self, images):
+    ...         return [[image.mean(), 100.0] for image in images]
+    >>> lw.images.evaluate(Brightness(), lw.images.Dataset(images, ["dark", "dark", "light", "light"]))["R@1"]
+    1.0
     """
     return examine(model, dataset, ks=ks, nmi=nmi, batch_size=batch_size, progress=progress, seed=seed).figures
 
@@ -55,13 +89,15 @@ def examine(
     progress: bool = False,
     seed: int = 0,
 ) -> Evaluation:
-    """The same as `evaluate`, with what stands behind the figures: rows, neighbours, classes, confusions, pictures."""
-    wanted = metrics.checked(ks)
-    pictures = _read(dataset)
-    rows, read, skipped = embedded(model, pictures, batch_size=batch_size, progress=progress)
+    """The same as `evaluate`, with what stands behind the figures: rows, neighbours, classes, confusions, plots."""
+    wanted, whole = metrics.check_ks(ks), as_dataset(dataset)
+    rows, skipped = _embed(model, whole, batch_size, progress)
+    read = np.delete(np.arange(len(whole)), [s.index for s in skipped])
     if len(read) < 2:
-        raise InputError(f"dataset: {len(read)} of {len(pictures)} pictures could be read; expected at least two")
-    kept = pictures if len(read) == len(pictures) else pictures.subset(read)
+        raise InputError(f"dataset: {len(read)} of {len(whole)} images could be read; expected at least two")
+    rows, kept = metrics.unit_rows(rows, "model"), whole.subset(read) if skipped else whole
+    if len(rows) != len(kept):
+        raise ShapeError(f"model: its embed gave shape {rows.shape} for {len(kept)} images; expected a row each")
     hits = metrics.hits_at_k(rows, kept.labels, {1, *wanted})
     figures = {
         "model": str(getattr(model, "name", type(model).__name__)),
@@ -69,72 +105,48 @@ def examine(
         "n": len(kept),
         "classes": len(np.unique(kept.labels)),
         "dim": int(rows.shape[1]),
-        **{f"R@{k}": metrics.mean_of(hits[k], "miss") for k in wanted},
+        **{f"R@{k}": metrics.mean_score(hits[k], "miss") for k in wanted},
         "map_at_r": metrics.map_at_r(rows, kept.labels),
         **(_clustering(rows, kept.labels, seed) if nmi else {}),
         "spectral_decay": metrics.spectral_decay(rows),
         "lone": int(np.isnan(hits[1]).sum()),
-        "skipped": skipped,
+        "skipped": [{"name": s.name, "reason": s.reason} for s in skipped],
     }
     return Evaluation(figures, kept, rows, hits[1], seed)
 
 
-def embedded(
-    model: Embeds, dataset: Dataset, *, batch_size: int = 32, progress: bool = False
-) -> tuple[Rows, Index, list[dict[str, str]]]:
-    """Unit rows of the pictures that can be read, their places in the data set, and name and reason of the others.
-
-    A model that is not an embedder of ours (it has no `skipped`) is given arrays, as everywhere.
-    """
-    if not hasattr(model, "skipped"):
-        return _embedded_arrays(model, dataset)
-    wanted = {"batch_size": batch_size, "progress": progress, "on_error": "skip"}
-    taken = inspect.signature(model.embed).parameters
-    rest = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
-    options = {name: value for name, value in wanted.items() if rest or name in taken}
-    rows = np.asarray(model.embed(dataset.items, **options))
-    skipped = tuple(getattr(model, "skipped", ())) if "on_error" in options else ()
-    read = np.delete(np.arange(len(dataset)), [s.index for s in skipped])
-    if rows.ndim != 2 or len(rows) != len(read):
-        raise ShapeError(f"model: its embed gave shape {rows.shape} for {len(read)} pictures; expected a row each")
-    return unit(rows, "model") if len(rows) else rows, read, [{"name": s.name, "reason": s.reason} for s in skipped]
-
-
-def _embedded_arrays(model: Embeds, dataset: Dataset) -> tuple[Rows, Index, list[dict[str, str]]]:
-    """The same with pictures that are decoded here, some at a time."""
-    rows, read, skipped = list[Rows](), list[int](), list[dict[str, str]]()
-    for start in range(0, len(dataset), embedding.CHUNK):
-        part = dataset.items[start : start + embedding.CHUNK]
-        arrays, bad = embedding.decoded(part)
-        skipped += [{"name": s.name, "reason": s.reason} for s in bad]
-        read += [start + i for i in embedding.readable(len(part), bad)]
+def _embed(model: Embeds, dataset: Dataset, batch_size: int, progress: bool) -> tuple[Any, list[Skipped]]:
+    """Rows of the images that can be read, and the others; a model that is not an `Embedder` is given arrays."""
+    if isinstance(model, Embedder):
+        rows = model.embed(dataset.items, batch_size=batch_size, progress=progress, on_error="skip")
+        return rows, list(model.skipped)
+    parts, skipped = list[Any](), list[Skipped]()
+    for start in range(0, len(dataset), CHUNK):
+        arrays = []
+        for i, item in enumerate(dataset.items[start : start + CHUNK], start):
+            try:
+                arrays.append(inputs.image(item, where=f"image {i}").reduced(DECODED_SIDE, keep=False))
+            except LikewiseError as error:
+                skipped.append(Skipped(i, name_of(item, i), str(error)))
         if arrays:
-            rows.append(embedding.unit_rows(model.embed(arrays), len(arrays)))
-    whole = np.concatenate(rows) if rows else np.empty((0, 0), np.float32)
-    return whole, np.asarray(read, dtype=np.int64), skipped
-
-
-def _read(dataset: Dataset | str | os.PathLike[str]) -> Dataset:
-    from likewise.images import layouts
-
-    if isinstance(dataset, str | os.PathLike):
-        return layouts.read(dataset)
-    if not all(hasattr(dataset, name) for name in ("items", "labels", "classes", "subset")):
-        raise InputError(f"dataset: expected a Dataset or the path of a folder, got {type(dataset).__name__}")
-    return dataset
+            parts.append(metrics.unit_rows(model.embed(arrays), "model"))
+    return np.concatenate(parts) if parts else [], skipped
 
 
 def _clustering(rows: Rows, labels: Index, seed: int) -> dict[str, float]:
-    found = metrics.clusters(rows, len(np.unique(labels)), seed=seed)
-    return {"nmi": metrics.nmi(rows, labels, found=found), "f1": metrics.f1(rows, labels, found=found)}
+    clustering = metrics.clusters(rows, len(np.unique(labels)), seed=seed)
+    return {
+        "nmi": metrics.nmi(rows, labels, clustering=clustering),
+        "f1": metrics.f1(rows, labels, clustering=clustering),
+    }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """What a model made of labelled pictures: `figures` as `evaluate` gives them, and the reasons.
+    """What a model made of labelled images: `figures` as `evaluate` gives them, and the reasons.
 
-    `dataset` holds the pictures that could be read, `rows` (n, dim) their embeddings, `hits` (n,) the R@1 of each (NaN
-    where no other picture is of its class).
+    `dataset` holds the images that could be read, `rows` (n, dim) their embeddings, `hits` (n,) the R@1 of each (NaN
+    where no other image is of its class).
     """
 
     figures: dict[str, Any]
@@ -148,30 +160,25 @@ class Evaluation:
         return f"Evaluation({self.figures['dataset']}, {first} {self.figures[first]:.3f}, {self.figures['model']})"
 
     @cached_property
-    def spectrum(self) -> Floats:
-        """Normalised singular values of the rows, descending."""
-        return metrics.spectrum(self.rows)
-
-    @cached_property
     def nearest(self) -> Index:
-        """The places (n, ≤ 8) of the nearest other pictures of each, nearest first."""
+        """The places (n, ≤ 8) of the nearest other images of each, nearest first."""
         return numeric.nearest(self.rows, k=min(SHOWN, len(self.rows) - 1))[1]
 
     def per_class(self) -> list[dict[str, Any]]:
-        """R@1 of each class that has two pictures or more, the worst first."""
+        """R@1 of each class that has two images or more, the worst first."""
         counts = self.dataset.counts
-        found = np.bincount(self.dataset.labels, np.nan_to_num(self.hits), len(counts))
+        sums = np.bincount(self.dataset.labels, np.nan_to_num(self.hits), len(counts))
         rows = [
             {"class": name, "n": int(n), "R@1": float(hits / n)}
-            for name, n, hits in zip(self.dataset.classes, counts, found, strict=True)
+            for name, n, hits in zip(self.dataset.classes, counts, sums, strict=True)
             if n > 1
         ]
         return sorted(rows, key=lambda row: (row["R@1"], -row["n"], row["class"]))
 
     def confusions(self, most: int = 20) -> list[dict[str, Any]]:
-        """Which class is most often taken for which: the nearest picture of a picture is of another class.
+        """Which class is most often taken for which: the nearest image of an image is of another class.
 
-        `share` is the part of the class's pictures with which this happens.
+        `share` is the part of the class's images with which this happens.
         """
         labels, classes, counts = self.dataset.labels, self.dataset.classes, self.dataset.counts
         pairs = np.stack([labels, labels[self.nearest[:, 0]]], axis=1)
@@ -183,44 +190,35 @@ class Evaluation:
         return sorted(rows, key=lambda row: (-row["n"], -row["share"], row["class"], row["taken for"]))[:most]
 
     def queries(self, most: int | None = None) -> Index:
-        """Pictures (by default 8) drawn at random by the seed, each of another class as far as there are so many."""
+        """Images drawn at random by the seed, each of another class as far as there are so many."""
         order = np.random.default_rng(self.seed).permutation(len(self.rows))
         order = order[~np.isnan(self.hits[order])]
-        places = _turns(self.dataset.labels[order])
-        return np.asarray(order[np.argsort(places, kind="stable")][: most or SHOWN], dtype=np.int64)
+        seen: dict[int, int] = {}
+        turns = []
+        for label in self.dataset.labels[order].tolist():  # the how-many-th of its class
+            turns.append(seen.get(label, 0))
+            seen[label] = turns[-1] + 1
+        return np.asarray(order[np.argsort(turns, kind="stable")][: most or SHOWN], dtype=np.int64)
 
     def plot_rankings(self) -> Figure:
-        """Some pictures, drawn at random, each with its nearest: the right ones framed green, the wrong ones red."""
-        from likewise import plot
-
+        """Some images, drawn at random, each with its nearest: the right ones framed green, the wrong ones red."""
         chosen, labels = self.queries(), self.dataset.labels
         near = self.nearest[chosen]
-        names = [self.dataset.classes[c] for c in labels[chosen]]
         return plot.ranking(
             [self.dataset.items[i] for i in chosen],
             [[self.dataset.items[j] for j in row] for row in near],
             right=(labels[near] == labels[chosen][:, None]).tolist(),
-            names=names,
+            names=[self.dataset.classes[c] for c in labels[chosen]],
             captions=[[self.dataset.classes[labels[j]] for j in row] for row in near],
-            title=f"{self.figures['dataset']}, {self.figures['model']}: pictures drawn at random and their nearest",
+            title=f"{self.figures['dataset']}, {self.figures['model']}: images drawn at random and their nearest",
         )
 
     def plot_spectrum(self) -> Figure:
         """The spectrum in log10, beside that of an embedding that uses all directions alike [DiVA Fig. 5]."""
-        from likewise import plot
-
-        values = self.spectrum[self.spectrum > 0]
-        decay = self.figures["spectral_decay"]
+        values = metrics.spectrum(self.rows)
+        values = values[values > 0]
         return plot.spectrum(
             {str(self.figures["model"]): np.log10(values), "uniform": np.full(len(values), -np.log10(len(values)))},
-            title=f"{self.figures['dataset']}: spectral decay {decay:.3f}",
+            title=f"{self.figures['dataset']}: spectral decay {self.figures['spectral_decay']:.3f}",
             ylabel="log10 of a singular value's share",
         )
-
-
-def _turns(labels: Index) -> Index:
-    """For each entry how many equal ones stand before it."""
-    order = np.argsort(labels, kind="stable")
-    turns = np.empty(len(labels), dtype=np.int64)
-    turns[order] = np.arange(len(labels)) - np.searchsorted(labels[order], labels[order])
-    return turns

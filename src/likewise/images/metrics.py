@@ -1,29 +1,48 @@
-"""The measures of an embedding of labelled pictures: what a search finds, how classes cluster, how directions are used.
+"""The measures of an embedding of labelled images: what a search finds, how classes cluster, how directions are used.
 
 Rows are brought to length 1 first (an `Embedder` gives such rows), so nearest by cosine is nearest by distance. All of
-them look a row up among all others, never among itself, by its place: a copy of a picture is another picture. Tied
-similarities score as chance, the expectation over all orders of the tied rows, so the order of rows changes nothing.
+them look a row up among all others, never among itself, by its place: a copy of an image is another image.
+
+Ranks are exact. Tied similarities score as chance, the expectation over all orders of the tied rows, so the order of
+the rows changes nothing. Similarities are taken twice: by a float32 product of matrices, whose rounding is bounded, and
+in float64, pair by pair, for the few that this bound cannot order. A pair's float64 value does not depend on where its
+rows stand, so equal rows tie exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
+import faiss
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from sklearn.metrics import normalized_mutual_info_score
+from sklearn.metrics.cluster import pair_confusion_matrix
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from likewise.errors import InputError, ShapeError
-from likewise.images import ranks
-from likewise.images.ranks import Floats, Index
+
+T = TypeVar("T")
+R = TypeVar("R")
+Rows = NDArray[np.float32]
+Index = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Lone: TypeAlias = Literal["miss", "skip"]
 
 KS = (1, 2, 4, 8)
 """The k of R@k in most papers; SOP has 1, 10, 100, 1000."""
 ITERATIONS = 20
 """Rounds of k-means, as in the authors' evaluations."""
-ROWS = 4096
-
-Lone: TypeAlias = Literal["miss", "skip"]
+BLOCK = 4096
+"""Rows or pairs that are taken at a time in float64."""
+PANEL = 1 << 22
+"""Similarities of a panel, some rows against all: 16 MB in float32."""
+UNIT = float(np.finfo(np.float32).eps) / 2
 
 
 # ------------------------------------------------------------------------------------------------------ what is found
@@ -38,13 +57,42 @@ def recall_at_k(
     gallery_labels: ArrayLike | None = None,
     lone: Lone = "miss",
 ) -> dict[int, float]:
-    """R@k, the share of rows with a row of the same class among their k nearest others, for each k [DiVA Tab. 1].
+    """R@k, the share of rows with a row of the same class among their k nearest others [DiVA Tab. 1].
 
-    With `gallery` and `gallery_labels` each row is looked up there instead. A row whose class has no other row cannot
-    be found: it counts as a miss, as in the papers, or with lone="skip" not at all.
+    Parameters
+    ----------
+    embeddings : array (n, d)
+        One row an image, of any length but zero.
+    labels : array (n,)
+        The class of each row: whole numbers or strings.
+    ks : iterable of int, default (1, 2, 4, 8)
+        Each k.
+    gallery, gallery_labels : arrays (m, d) and (m,), optional
+        Look each row up here instead of among the other rows.
+    lone : {"miss", "skip"}, default "miss"
+        A row whose class has no other row cannot be found: it counts as a miss, as in the papers, or not at all.
+
+    Returns
+    -------
+    dict of int to float
+        R@k by k.
+
+    Raises
+    ------
+    InputError, ShapeError
+        If rows have no direction, shapes do not fit, or no row has another one of its class.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> rows = [[1, 0], [1, 0.1], [0, 1], [0.1, 1]]
+    >>> lw.images.recall_at_k(rows, ["a", "a", "b", "b"], ks=(1, 2))
+    {1: 1.0, 2: 1.0}
+    >>> lw.images.recall_at_k(rows, ["a", "b", "a", "b"], ks=(1, 2))
+    {1: 0.0, 2: 0.5}
     """
-    found = hits_at_k(embeddings, labels, ks, gallery=gallery, gallery_labels=gallery_labels)
-    return {k: mean_of(hits, lone) for k, hits in found.items()}
+    hits = hits_at_k(embeddings, labels, ks, gallery=gallery, gallery_labels=gallery_labels)
+    return {k: mean_score(scores, lone) for k, scores in hits.items()}
 
 
 def hits_at_k(
@@ -59,10 +107,18 @@ def hits_at_k(
 
     NaN marks a row whose class has no other row to be found.
     """
-    wanted = checked(ks)
-    sides = ranks.sides(embeddings, labels, gallery, gallery_labels)
-    best = ranks.best_of_class(sides, max(wanted))
-    return {k: np.where(best.same > 0, best.hits(k), np.nan) for k in wanted}
+    wanted = check_ks(ks)
+    sides = _sides(embeddings, labels, gallery, gallery_labels)
+    most = min(max(wanted), len(sides.Y) - sides.within)
+    hits = {k: np.full(len(sides.X), np.nan) for k in wanted}
+
+    def score(part: Index, ranked: Ranked) -> None:
+        best = _best_of_class(ranked, len(part))
+        for k in wanted:
+            hits[k][part] = _chance(best, k)
+
+    _rank(sides, np.full(len(sides.X), most), score)
+    return hits
 
 
 def map_at_r(
@@ -76,13 +132,42 @@ def map_at_r(
     """mAP@R: the mean over rows of (1/R) Σ_{m ≤ R} P(m) rel(m), R the number of other rows of the row's class.
 
     P(m) is the share of its class among the nearest m, rel(m) is 1 where the m-th belongs to it, else 0 (Musgrave et
-    al., A Metric Learning Reality Check). A row with R = 0 counts as 0, or with lone="skip" not at all.
+    al., A Metric Learning Reality Check).
+
+    Parameters
+    ----------
+    embeddings, labels, gallery, gallery_labels
+        As for `recall_at_k`.
+    lone : {"miss", "skip"}, default "miss"
+        A row with R = 0 counts as 0, or not at all.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+
+    Raises
+    ------
+    InputError, ShapeError
+        As for `recall_at_k`.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.images.map_at_r([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], [0, 0, 1, 1])
+    1.0
     """
-    sides = ranks.sides(embeddings, labels, gallery, gallery_labels)
-    return mean_of(np.where(sides.relevant > 0, ranks.average_precision_at_r(sides), np.nan), lone)
+    sides = _sides(embeddings, labels, gallery, gallery_labels)
+    scores = np.full(len(sides.X), np.nan)
+
+    def score(part: Index, ranked: Ranked) -> None:
+        scores[part] = _expected_precision(ranked, sides.relevant[part])
+
+    _rank(sides, sides.relevant, score)
+    return mean_score(scores, lone)
 
 
-def checked(ks: Iterable[int]) -> tuple[int, ...]:
+def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
     """The k of R@k, each once, ascending."""
     try:
         wanted = tuple(dict.fromkeys(ks))
@@ -90,19 +175,209 @@ def checked(ks: Iterable[int]) -> tuple[int, ...]:
         raise InputError(f"ks: expected whole numbers ≥ 1, such as (1, 2, 4, 8), got {ks!r}") from None
     wrong = [k for k in wanted if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1]
     if wrong or not wanted:
-        raise InputError(
-            f"ks: expected whole numbers ≥ 1, got {wrong[0]!r}" if wrong else "ks: expected some, got none"
-        )
+        got = repr(wrong[0]) if wrong else "none"
+        raise InputError(f"ks: expected whole numbers ≥ 1, got {got}")
     return tuple(sorted(int(k) for k in wanted))
 
 
-def mean_of(scores: Floats, lone: Lone) -> float:
+def mean_score(scores: Floats, lone: Lone) -> float:
     """The mean over rows; NaN marks those whose class has no other row."""
     if lone not in ("miss", "skip"):
         raise InputError(f'lone: expected "miss" or "skip", got {lone!r}')
     if np.isnan(scores).all():
         raise InputError("labels: no row has another one of its class, so nothing can be found; give two a class")
     return float(np.nanmean(scores) if lone == "skip" else np.nan_to_num(scores).mean())
+
+
+# --------------------------------------------------------------------------------------------------------- exact ranks
+
+
+@dataclass(frozen=True, eq=False)
+class _Sides:
+    """Unit rows with their classes as numbers: the queries X, and the gallery Y in which they are looked up.
+
+    With `within`, both sides are one collection, and no row is looked up as its own neighbour. `relevant` is how many
+    rows of its class each query can find.
+    """
+
+    X: Rows
+    x: Index
+    Y: Rows
+    y: Index
+    within: bool
+    relevant: Index
+
+    @property
+    def rounding(self) -> float:
+        """A bound on |float32 product − true product| of two unit rows: d u Σ|x_i y_i| ≤ d u, and a little more."""
+        return 1.01 * (int(self.X.shape[1]) + 4) * UNIT
+
+    def exact(self, i: Index, j: Index) -> Floats:
+        """x_i · y_j in float64, each pair for itself."""
+        values = np.empty(len(i))
+        for s in range(0, len(i), BLOCK):
+            part = slice(s, s + BLOCK)
+            values[part] = (self.X[i[part]].astype(np.float64) * self.Y[j[part]]).sum(axis=1)
+        return values
+
+
+def _sides(
+    embeddings: ArrayLike, labels: ArrayLike, gallery: ArrayLike | None, gallery_labels: ArrayLike | None
+) -> _Sides:
+    if (gallery is None) != (gallery_labels is None):
+        raise InputError("gallery: expected together with gallery_labels, got one without the other")
+    X, x = unit_rows(embeddings), _names(labels, "labels")
+    within = gallery is None or gallery_labels is None
+    Y, y = (X, x) if within else (unit_rows(gallery, "gallery"), _names(gallery_labels, "gallery_labels"))  # type: ignore[arg-type]
+    for names, rows, where in ((x, X, "labels"), (y, Y, "gallery_labels")):
+        if len(names) != len(rows):
+            raise ShapeError(f"{where}: expected {len(rows)}, one a row, got {len(names)}")
+    if within and len(X) < 2:
+        raise ShapeError(f"embeddings: expected at least two rows, got {len(X)}")
+    if Y.shape[1] != X.shape[1]:
+        raise ShapeError(f"gallery: expected rows of {X.shape[1]} numbers as in embeddings, got {Y.shape[1]}")
+    codes = np.unique(np.concatenate([x, y]), return_inverse=True)[1].reshape(-1).astype(np.int64)
+    x, y = codes[: len(X)], codes[len(X) :]
+    relevant = np.bincount(y, minlength=int(codes.max()) + 1)[x] - within
+    return _Sides(X, x, Y, y, within, relevant.astype(np.int64))
+
+
+def unit_rows(embeddings: ArrayLike, where: str = "embeddings") -> Rows:
+    """The rows (n, d) as float32 of length 1; a row without direction is an error."""
+    try:
+        X = np.array(np.asarray(embeddings), dtype=np.float32, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: expected rows (n, d) of numbers: {error}") from None
+    if X.ndim != 2 or 0 in X.shape:
+        raise ShapeError(f"{where}: expected rows (n, d), got shape {X.shape}")
+    lengths = np.sqrt(np.einsum("id,id->i", X, X, dtype=np.float64))
+    bad = np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0)))
+    if len(bad):
+        what = "is all zeros: it has no direction" if lengths[bad[0]] == 0 else "contains NaN or infinity"
+        raise InputError(f"{where}: row {bad[0]} {what}")
+    for s in range(0, len(X), BLOCK):  # in float64: the same row gives the same bits, whatever stands around it
+        X[s : s + BLOCK] = X[s : s + BLOCK] / lengths[s : s + BLOCK, None]
+    return X
+
+
+def _names(labels: ArrayLike, where: str) -> NDArray[np.generic]:
+    names = np.asarray(labels)
+    if names.ndim != 1 or names.dtype.kind not in "iubUS":
+        raise InputError(f"{where}: expected whole numbers or strings (n,), got {names.dtype} of shape {names.shape}")
+    return names
+
+
+class Ranked(NamedTuple):
+    """The rows that may be among the nearest of each query, sorted by query, nearest first.
+
+    `query` is its place in the part that was asked for, `value` the similarity, `same` whether of the query's class.
+    """
+
+    query: Index
+    value: Floats
+    same: Flags
+
+
+def _rank(s: _Sides, depth: Index, score: Callable[[Index, Ranked], None]) -> None:
+    """Call score(queries, their nearest `depth` rows) part by part, for the queries that have something to find."""
+    order = np.argsort(depth, kind="stable")
+    order = order[s.relevant[order] > 0]
+    parts = [p for p in np.array_split(order, max(1, -(-len(order) * len(s.Y) // PANEL))) if len(p)]
+    for part, ranked in zip(parts, _in_threads(lambda part: _ranked(s, part, depth[part]), parts), strict=True):
+        score(part, ranked)
+
+
+def _ranked(s: _Sides, part: Index, depth: Index) -> Ranked:
+    S = s.X[part] @ s.Y.T
+    if s.within:
+        S[np.arange(len(part)), part] = -np.inf
+    low = _lower_bound(S, depth) - np.float32(2 * s.rounding)
+    row, column = np.divmod(np.flatnonzero(low[:, None] <= S), S.shape[1])
+    value, same = S[row, column].astype(np.float64), s.x[part[row]] == s.y[column]
+    order = np.lexsort((-value, row))
+    row, column, value, same = row[order], column[order], value[order], same[order]
+    # only where rows of the class and others stand closer than rounding can tell does their order matter
+    run = np.cumsum((np.diff(row, prepend=-1) != 0) | (-np.diff(value, prepend=np.inf) > 2 * s.rounding))
+    size, own = np.bincount(run), np.bincount(run, same)
+    doubtful = ((own > 0) & (own < size))[run]
+    value[doubtful] = s.exact(part[row[doubtful]], column[doubtful])
+    order = np.lexsort((-value, row))
+    return Ranked(row[order], value[order], same[order])
+
+
+def _lower_bound(S: Rows, depth: Index) -> Rows:
+    """A bound on the depth-th largest of each row, near it: that of the maxima of 8 · depth or more blocks."""
+    n = S.shape[1]
+    width = max(1, n // (8 * int(depth.max())))
+    blocks = n // width
+    tops = S[:, : blocks * width].reshape(len(S), blocks, width).max(axis=2)
+    places = blocks - depth
+    tops.partition(np.unique(places), axis=1)
+    return np.asarray(tops[np.arange(len(S)), places], dtype=np.float32)
+
+
+def _best_of_class(ranked: Ranked, count: int) -> tuple[Index, Index, Index]:
+    """For each query: rows nearer than the best of its class, others as near as that one, and its class's as near."""
+    query, value, same = ranked
+    best = np.full(count, np.inf)
+    first = np.flatnonzero(same)[np.unique(query[same], return_index=True)[1]]
+    best[query[first]] = value[first]
+    level = value == best[query]
+    above, tied, own = (
+        np.bincount(query[flags], minlength=count) for flags in (value > best[query], level & ~same, level & same)
+    )
+    return above, tied, own
+
+
+def _chance(best: tuple[Index, Index, Index], k: int) -> Floats:
+    """The chance of a row of the same class among the nearest k, all orders of tied rows being equally likely.
+
+    1 − C(tied, m) / C(tied + own, m) with m = k − above: 0 or 1 wherever nothing is tied.
+    """
+    above, tied, own = best
+    chance = np.asarray((above < k) & (own > 0), dtype=np.float64)
+    for i in np.flatnonzero((chance > 0) & (tied > 0)):
+        taken = np.arange(min(k - above[i], tied[i] + 1))
+        chance[i] = 1.0 - float(np.prod((tied[i] - taken) / (tied[i] + own[i] - taken)))
+    return chance
+
+
+def _expected_precision(ranked: Ranked, R: Index) -> Floats:
+    """Σ_{m ≤ R} E[P(m) rel(m)] / R of each query, over the orders of tied rows.
+
+    Of t tied rows r belong to the class, after a others of which b do: at place a + m, relevant with chance r / t, the
+    expected precision there is (b + 1 + (m − 1)(r − 1)/(t − 1)) / (a + m).
+    """
+    row, value, same = ranked
+    first = np.searchsorted(row, row)
+    new = (np.diff(row, prepend=-1) != 0) | (np.diff(value, prepend=np.inf) != 0)
+    group, start = np.cumsum(new) - 1, np.flatnonzero(new)
+    t, r = np.bincount(group)[group], np.bincount(group, same)[group]
+    before: Index = np.cumsum(same) - same
+    a, b = start[group] - first, before[start[group]] - before[first]
+    m = np.arange(len(row)) - start[group] + 1
+    ahead = (m - 1) * np.maximum(r - 1, 0) / np.maximum(t - 1, 1)
+    worth = np.where(a + m <= R[row], r / t * (b + 1 + ahead) / (a + m), 0.0)
+    return np.asarray(np.bincount(row, worth, len(R)) / R)
+
+
+def _in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """function(item) of each, in order, in as many threads as BLAS has, each of which then has a BLAS of one thread.
+
+    Where others use the cores, too, threads inside of small products wait for each other most of the time.
+    """
+    threads = max((int(lib["num_threads"]) for lib in threadpool_info() if lib["user_api"] == "blas"), default=1)
+    if threads == 1:
+        yield from map(function, items)
+        return
+    waiting: deque[Future[R]] = deque()
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads, "likewise-ranks") as pool:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 # ---------------------------------------------------------------------------------------------------------- clustering
@@ -113,50 +388,88 @@ def clusters(embeddings: ArrayLike, k: int, *, seed: int = 0) -> Index:
 
     The start is k rows drawn by `seed`, as in the papers; compare figures over several seeds.
     """
-    import faiss
-
-    X = ranks.unit(embeddings)
+    X = unit_rows(embeddings)
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= len(X):
         raise InputError(f"k: expected a whole number from 1 to {len(X)}, the number of rows, got {k!r}")
     # FAISS would else draw 256 rows a cluster, and warn where there are fewer than 39
     every = {"min_points_per_centroid": 1, "max_points_per_centroid": len(X)}
     means = faiss.Kmeans(X.shape[1], int(k), niter=ITERATIONS, seed=int(seed), **every)
     means.train(X)
-    found: Index = means.index.search(X, 1)[1][:, 0].astype(np.int64)
-    return found
+    assigned: Index = means.index.search(X, 1)[1][:, 0].astype(np.int64)
+    return assigned
 
 
-def nmi(embeddings: ArrayLike, labels: ArrayLike, *, seed: int = 0, found: ArrayLike | None = None) -> float:
+def nmi(embeddings: ArrayLike, labels: ArrayLike, *, seed: int = 0, clustering: ArrayLike | None = None) -> float:
     """Normalised mutual information 2 I(A; B) / (H(A) + H(B)) of classes and clusters, as many clusters as classes.
 
-    The clusters are those of `clusters`, or `found` where they are known already.
+    Parameters
+    ----------
+    embeddings : array (n, d)
+        One row an image.
+    labels : array (n,)
+        The class of each row.
+    seed : int, default 0
+        Of the rows with which k-means starts; compare figures over several seeds.
+    clustering : array (n,), optional
+        Clusters that are known already, instead of those of k-means.
+
+    Returns
+    -------
+    float
+        Between 0 and 1, which is clusters that are the classes.
+
+    Raises
+    ------
+    InputError, ShapeError
+        If rows have no direction or shapes do not fit.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.images.nmi([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], [0, 0, 1, 1], clustering=[1, 1, 0, 0])
+    1.0
     """
-    from sklearn.metrics import normalized_mutual_info_score
-
-    y, A = _clustered(embeddings, labels, seed, found)
-    return float(normalized_mutual_info_score(y, A))
+    return float(normalized_mutual_info_score(*_clustered(embeddings, labels, seed, clustering)))
 
 
-def f1(embeddings: ArrayLike, labels: ArrayLike, *, seed: int = 0, found: ArrayLike | None = None) -> float:
+def f1(embeddings: ArrayLike, labels: ArrayLike, *, seed: int = 0, clustering: ArrayLike | None = None) -> float:
     """F1 = 2 P R / (P + R) over pairs of rows: P of the pairs in one cluster, how many are of one class, R the reverse.
 
-    Clusters as for `nmi`; 0 where no pair is of one class and in one cluster.
-    """
-    from sklearn.metrics.cluster import pair_confusion_matrix
+    Parameters
+    ----------
+    embeddings, labels, seed, clustering
+        As for `nmi`.
 
-    y, A = _clustered(embeddings, labels, seed, found)
-    (_, wrong), (missed, right) = pair_confusion_matrix(y, A).tolist()
+    Returns
+    -------
+    float
+        Between 0 and 1; 0 where no pair is of one class and in one cluster.
+
+    Raises
+    ------
+    InputError, ShapeError
+        As for `nmi`.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.images.f1([[1, 0], [1, 0.1], [0, 1], [0.1, 1]], [0, 0, 1, 1], clustering=[0, 1, 0, 1])
+    0.0
+    """
+    (_, wrong), (missed, right) = pair_confusion_matrix(*_clustered(embeddings, labels, seed, clustering)).tolist()
     return 2 * right / (2 * right + wrong + missed) if right else 0.0
 
 
-def _clustered(embeddings: ArrayLike, labels: ArrayLike, seed: int, found: ArrayLike | None) -> tuple[Index, Index]:
-    names = ranks.names_of(labels, "labels")
-    rows = len(np.asarray(embeddings)) if found is None else len(np.asarray(found))
+def _clustered(
+    embeddings: ArrayLike, labels: ArrayLike, seed: int, clustering: ArrayLike | None
+) -> tuple[Index, Index]:
+    names = _names(labels, "labels")
+    rows = len(np.asarray(embeddings if clustering is None else clustering))
     if len(names) != rows:
         raise ShapeError(f"labels: expected {rows}, one a row, got {len(names)}")
     classes, y = np.unique(names, return_inverse=True)
-    A = clusters(embeddings, len(classes), seed=seed) if found is None else np.asarray(found)
-    return y.astype(np.int64), A.astype(np.int64)
+    assigned = clusters(embeddings, len(classes), seed=seed) if clustering is None else np.asarray(clustering)
+    return y.astype(np.int64), assigned.astype(np.int64)
 
 
 # ------------------------------------------------------------------------------------------------------------ spectrum
@@ -164,27 +477,45 @@ def _clustered(embeddings: ArrayLike, labels: ArrayLike, seed: int, found: Array
 
 def spectrum(embeddings: ArrayLike) -> Floats:
     """The min(n, d) singular values of the unit rows, not centred, over their sum, descending [DiVA Fig. 5]."""
-    X = ranks.unit(embeddings)
-    R = np.empty((0, X.shape[1]))
-    with ranks.one_thread():
-        for s in range(0, len(X), ROWS):
-            R = np.asarray(np.linalg.qr(np.vstack([R, X[s : s + ROWS].astype(np.float64)]), mode="r"))
-        values = np.linalg.svd(R, compute_uv=False)
+    X = unit_rows(embeddings)
+    triangle = np.empty((0, X.shape[1]))
+    with threadpool_limits(limits=1, user_api="blas"):
+        for s in range(0, len(X), BLOCK):
+            stacked = np.vstack([triangle, X[s : s + BLOCK].astype(np.float64)])
+            triangle = np.asarray(np.linalg.qr(stacked, mode="r"))
+        values = np.linalg.svd(triangle, compute_uv=False)
     return np.asarray(values / values.sum())
 
 
 def spectral_decay(embeddings: ArrayLike) -> float:
-    """How unevenly directions are used: KL(uniform ‖ s) = −log k − (1/k) Σ log s_i of `spectrum` [DiVA Fig. 5].
+    """How unevenly directions are used: KL(uniform ‖ s) = −log k − (1/k) Σ log s_i of the spectrum [DiVA Fig. 5].
 
-    0 where all are used alike, larger the fewer carry the embedding. A direction that no row has (below the resolution
-    of float32) makes it infinite. With fewer rows than dimensions there are only as many directions as rows.
+    Parameters
+    ----------
+    embeddings : array (n, d)
+        One row an image.
+
+    Returns
+    -------
+    float
+        0 where all directions are used alike, larger the fewer carry the embedding. A direction that no row has (below
+        the resolution of float32) makes it infinite. With fewer rows than dimensions there are only as many directions
+        as rows.
+
+    Raises
+    ------
+    InputError, ShapeError
+        If rows have no direction, or are not (n, d).
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> round(lw.images.spectral_decay([[1, 0], [0, 1]]), 6) + 0.0
+    0.0
+    >>> lw.images.spectral_decay([[1, 0], [1, 0]])
+    inf
     """
-    return decay_of(spectrum(embeddings))
-
-
-def decay_of(values: Floats) -> float:
-    """The spectral decay of a spectrum that is known already."""
-    k = len(values)
+    values = spectrum(embeddings)
     if values[-1] <= values[0] * np.finfo(np.float32).eps:
         return float("inf")
-    return float(-np.log(k) - np.log(values).mean())
+    return float(-np.log(len(values)) - np.log(values).mean())

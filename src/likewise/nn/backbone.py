@@ -23,6 +23,9 @@ from likewise.nn.convolution import convolve, fold_pair
 SHORTEST, CROP = 256, 224
 """The shortest side of a photo in pixels, and the side of the square that is cut from its middle."""
 
+DECODED_SIDE = 2 * SHORTEST
+"""A large JPEG is decoded no smaller than this, so that the resampling, not the decoder, decides the result."""
+
 PROBE = 224
 """The side in pixels of the black image that tells what a network gives, where no other is named."""
 

@@ -23,7 +23,7 @@ import numpy as np
 from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import embedding
-from likewise.images.model import DEFAULT, Embedder, default
+from likewise.images.embedder import DEFAULT, Embedder, default
 from likewise.search import duplicates
 from likewise.search.rerank import rerank_hits, signature
 from likewise.search.result import Hit, IndexReport, Result
@@ -39,7 +39,7 @@ from likewise.types import Signature
 if TYPE_CHECKING:
     from jaxtyping import Int8
 
-    from likewise.images.compare import Embeds
+    from likewise.images.embedder import Embeds
 
     Place = str | os.PathLike[str]
     Paths = Place | Iterable[Place]
@@ -456,7 +456,7 @@ class Collection:
         return [[Hit(self.path_of(n), i, d) for i, (n, d) in enumerate(one, 1)] for one in answers]
 
     def parts(self, paths: Sequence[Place]) -> Int8[np.ndarray, "n cells width"] | None:
-        """What photos show where (`likewise.images.parts`): as kept, or made now from their files.
+        """What photos show where (`likewise.images.embedder`): as kept, or made now from their files.
 
         None where the model has no such map. A file that cannot be read any more gives zeros.
         """

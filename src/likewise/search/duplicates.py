@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise.errors import LikewiseError
-from likewise.images.parts import directions
+from likewise.images.embedder import directions
 from likewise.pixels.matching import raw
 from likewise.search.verify import comparable
 from likewise.store import run as runs

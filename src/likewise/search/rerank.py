@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise.images.parts import directions
+from likewise.images.embedder import directions
 from likewise.numeric import psd
 from likewise.sets.compare import SetComparison, compare, distances
 from likewise.types import Signature

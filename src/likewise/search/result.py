@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from likewise import inputs, media, plot
 from likewise.errors import LikewiseError
-from likewise.images.model import Skipped
+from likewise.images.embedder import Skipped
 from likewise.nn.backbone import crop
 from likewise.plot.report import Card, Page, Picture, Section, inline
 from likewise.search import rerank

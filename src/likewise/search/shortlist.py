@@ -12,7 +12,7 @@ import numpy as np
 from likewise import inputs
 from likewise.errors import InputError
 from likewise.images import embedding
-from likewise.images.model import Embedder
+from likewise.images.embedder import Embedder
 from likewise.search.result import Hit
 from likewise.types import Image
 

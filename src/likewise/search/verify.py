@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from likewise import inputs, plot
 from likewise.errors import InputError, LikewiseError
-from likewise.images.embedding import embed_once
-from likewise.images.model import default, in_threads
+from likewise.images.embedder import default, in_threads
 from likewise.pixels import matching
 from likewise.pixels.aligner import Aligner, AlignerOptions
 from likewise.pixels.aligner import default as default_aligner
@@ -227,7 +226,7 @@ def pair(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False, evidenc
     'same'
     """
     one, two = inputs.image(a, where="a"), inputs.image(b, where="b")
-    (x, p), (y, q) = embed_once(default(), [one, two])
+    (x, y), (p, q) = default().embed_with_parts([one, two])  # an Image remembers both
     distance, local = float(np.linalg.norm(x.astype(np.float64) - y)), float(local_distances(p, q[None])[0])
     hit = Hit(two.name or "b", 1, distance)
     if np.isfinite(local):

@@ -32,7 +32,7 @@ MOST_HEADER = 16 * 2**20
 """The longest header, in bytes, that is read."""
 
 _CLASSES: dict[str, str] = {
-    "images.Embedder": "likewise.images.model:Embedder",
+    "images.Embedder": "likewise.images.embedder:Embedder",
     "pixels.Aligner": "likewise.pixels.aligner:Aligner",
     "pixels.RAFT": "likewise.pixels.raft:RAFT",
     "sets.WassersteinLMNN": "likewise.sets.lmnn:WassersteinLMNN",

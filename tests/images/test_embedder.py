@@ -1,4 +1,4 @@
-"""The embedder: every kind of input gives one and the same row; order, skipping, determinism, speed."""
+"""The embedder: every kind of input gives one and the same row; order, skipping, determinism, parts, speed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from PIL import Image
 import likewise as lw
 from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
-from likewise.images import data as reading
-from likewise.images import model as module
-from likewise.nn import backbone as preparation
+from likewise.images import Embedder, default
+from likewise.images import embedder as module
+from likewise.images.compare import thumbnail
+from likewise.images.embedder import GRID, assemble, directions, pool_parts, resize_whole
+from likewise.nn import named
+from likewise.nn.backbone import crop
+from likewise.types import Image as Photo
 
 
 def scene(seed: int, height: int = 90, width: int = 120) -> np.ndarray:
@@ -59,10 +63,8 @@ def test_rows_are_unit_float32_in_the_order_given(embedder: lw.images.Embedder, 
 
 def test_the_row_is_the_backbones_own(embedder: lw.images.Embedder) -> None:
     """crop → (b, 3, 224, 224) / 255 → features → unit length, with the network as it comes from its file."""
-    from likewise.nn import named
-
     array = scene(0)
-    x = torch.from_numpy(preparation.crop(array).copy()).permute(2, 0, 1)[None] / 255
+    x = torch.from_numpy(crop(array).copy()).permute(2, 0, 1)[None] / 255
     with torch.no_grad():
         y = named("efficientnet-lite0").features(x)[0].numpy()
     np.testing.assert_allclose(embedder.embed([array])[0], y / np.linalg.norm(y), atol=1e-5)
@@ -166,33 +168,31 @@ def test_wrong_arguments_are_named(embedder: lw.images.Embedder, tmp_path: Path)
         embedder.embed([scene(1)], batch_size=0)
     with pytest.raises(InputError, match="on_error"):
         embedder.embed([scene(1)], on_error="ignore")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="images: expected paths"):
+    with pytest.raises(InputError, match="image: expected paths"):
         embedder.embed(7)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="image 1: expected a path"):
         embedder.embed([scene(1), None])  # type: ignore[list-item]
     with pytest.raises(InputError, match=r"image 0: expected floats in \[0, 1\], got 0 to 255"):
         embedder.embed([torch.linspace(0, 255, 48).reshape(3, 4, 4)])
-    with pytest.raises(ShapeError, match=r"image 0: expected a tensor \(3, h, w\)"):
-        embedder.embed([torch.zeros(4, 4, 3)])
+    with pytest.raises(ShapeError, match=r"image 0: expected a tensor"):
+        embedder.embed([torch.zeros(5, 5, 3)])
     with pytest.raises(InputError, match="int64"):
         embedder.embed([np.zeros((4, 4, 3), int)])
-    with pytest.raises(FileError, match="no picture in this folder"):
+    with pytest.raises(FileError, match="no image in this folder"):
         embedder.embed(tmp_path)
     for grid in (0, (1, 2, 3), 1.5):
         with pytest.raises(InputError, match="grid"):
             embedder.local(scene(1), grid)  # type: ignore[arg-type]
 
 
-def test_pictures_are_decoded_off_the_main_thread_and_only_so_far_ahead(
+def test_images_are_decoded_off_the_main_thread_and_only_so_far_ahead(
     embedder: lw.images.Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, handed, most = set(), 0, 0
-    prepared = embedder._prepared
-    forwarded = 0
+    threads, handed, most, forwarded = set(), 0, 0, 0
 
-    def noted(item: object, index: int) -> np.ndarray:
+    def noted(*arguments: object) -> np.ndarray:
         threads.add(threading.current_thread().name)
-        return prepared(item, index)
+        return crop(*arguments)  # type: ignore[arg-type]
 
     def source() -> Iterator[np.ndarray]:
         nonlocal handed, most
@@ -201,17 +201,40 @@ def test_pictures_are_decoded_off_the_main_thread_and_only_so_far_ahead(
             most = max(most, handed - forwarded)
             yield scene(i, 30, 30)
 
-    def forward(batch: list[np.ndarray]) -> tuple[np.ndarray]:
+    def forward(batch: list[np.ndarray], parts: bool) -> tuple[np.ndarray]:
         nonlocal forwarded
         forwarded += len(batch)
         return (np.zeros((len(batch), 1280), np.float32),)
 
-    monkeypatch.setattr(embedder, "_prepared", noted)
+    monkeypatch.setattr(module, "crop", noted)
     monkeypatch.setattr(embedder, "_forward", forward)
     assert embedder.embed(source(), batch_size=2).shape == (20, 1280)
     assert threads
     assert all(name.startswith("likewise-decode") for name in threads)
     assert most <= 4 + 2, "no more than the lookahead and a batch are in memory"
+
+
+def test_an_image_is_embedded_and_decoded_once(
+    embedder: lw.images.Embedder, album: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row and parts stay on an Image that the caller holds, by the model's digest; files of a folder keep nothing."""
+    rows, parts = embedder.embed_with_parts(album)
+    photos = [Photo(album / name) for name in ("p1.png", "p2.png")]
+    passed: list[int] = []
+    forward = Embedder._forward
+    monkeypatch.setattr(
+        Embedder, "_forward", lambda self, crops, **k: (passed.append(len(crops)), forward(self, crops, **k))[1]
+    )
+    np.testing.assert_allclose(embedder.embed(photos), rows[:2], atol=1e-6)
+    again = default()
+    np.testing.assert_allclose(again.embed([photos[1], photos[0]]), rows[[1, 0]], atol=1e-6)
+    assert (again.embed_with_parts(photos)[1] == parts[:2]).all()
+    assert lw.images.compare(*photos).distance == pytest.approx(np.linalg.norm(rows[0] - rows[1]), abs=1e-5)
+    assert sum(passed) == 2 + 1  # the two, and the one black image that tells the shape of parts
+    mixed = embedder.embed([photos[0], album / "p3.png"])
+    np.testing.assert_allclose(mixed, rows[[0, 2]], atol=1e-6)
+    other = Embedder(embedder.network, name="mirrored", dim=1280, mirror=True)
+    assert np.abs(other.embed(photos) - rows[:2]).max() > 1e-4
 
 
 # ------------------------------------------------------------------------------------------------------- preparation
@@ -225,26 +248,26 @@ def test_crop_is_resize_to_256_then_centre_224() -> None:
         size = (round(width * k), round(height * k))
         two = np.asarray(Image.fromarray(array).resize(size, Image.Resampling.BICUBIC), int)
         top, left = (size[1] - 224) // 2, (size[0] - 224) // 2
-        assert np.abs(preparation.crop(array) - two[top : top + 224, left : left + 224]).max() <= 1
+        assert np.abs(crop(array) - two[top : top + 224, left : left + 224]).max() <= 1
 
 
 def test_resizing_is_antialiased() -> None:
     """A chessboard of single pixels, four times too fine to be seen, becomes grey and not a pattern."""
     fine = np.repeat(((np.indices((1024, 1024)).sum(axis=0) % 2) * 255).astype(np.uint8)[:, :, None], 3, axis=2)
-    assert preparation.crop(fine).std() < 3
+    assert crop(fine).std() < 3
 
 
 @given(height=st.integers(1, 400), width=st.integers(1, 400))
 def test_any_size_can_be_prepared(height: int, width: int) -> None:
     array = np.full((height, width, 3), 77, np.uint8)
-    assert preparation.crop(array).shape == (224, 224, 3)
-    whole = reading.whole(array)
+    assert crop(array).shape == (224, 224, 3)
+    whole = resize_whole(array)
     assert min(whole.shape[:2]) == 224
     assert max(whole.shape[:2]) <= 672
     assert max(whole.shape[:2]) % 32 == 0
-    for made in (preparation.crop(array), whole, reading.thumbnail(array, 50)):
+    for made in (crop(array), whole, thumbnail(array, 50)):
         assert (made == 77).all()
-    assert max(reading.thumbnail(array, 50).shape[:2]) <= 50
+    assert max(thumbnail(array, 50).shape[:2]) <= 50
 
 
 def test_a_large_jpeg_decoded_small_nearly_keeps_its_row(embedder: lw.images.Embedder, tmp_path: Path) -> None:
@@ -253,7 +276,7 @@ def test_a_large_jpeg_decoded_small_nearly_keeps_its_row(embedder: lw.images.Emb
     cat, coffee = Image.fromarray(skimage.data.chelsea()), skimage.data.coffee()
     large = cat.resize((4 * cat.width, 4 * cat.height), Image.Resampling.LANCZOS)
     media.write_image(tmp_path / "large.jpg", np.asarray(large))
-    assert reading.picture(tmp_path / "large.jpg").shape == (600, 902, 3)
+    assert Photo(tmp_path / "large.jpg").reduced(512).shape == (600, 902, 3)
     rows = embedder.embed([tmp_path / "large.jpg", media.read_array(tmp_path / "large.jpg"), coffee])
     assert np.linalg.norm(rows[0] - rows[1]) < 0.05 * np.linalg.norm(rows[0] - rows[2])
 
@@ -286,6 +309,71 @@ def test_local_descriptors_stand_where_things_are(embedder: lw.images.Embedder) 
     a = embedder.local(array, 4).reshape(4, 4, -1)
     b = embedder.local(np.ascontiguousarray(array[:, ::-1]), 4).reshape(4, 4, -1)
     assert np.linalg.norm(a[:, 0] - b[:, 3]) < np.linalg.norm(a[:, 0] - b[:, 0])
+
+
+# ------------------------------------------------------------------------------------------------------------- parts
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine small pictures, each of one colour in each quarter."""
+    folder = tmp_path_factory.mktemp("photos")
+    draw = np.random.default_rng(0)
+    for i in range(9):
+        quarters = draw.integers(0, 255, (2, 2, 3), dtype=np.uint8)
+        media.write_image(folder / f"{i}.png", quarters.repeat(40, 0).repeat(48, 1))
+    return folder
+
+
+def files(folder: Path) -> list[str]:
+    return [str(folder / f"{i}.png") for i in range(9)]
+
+
+def test_rows_are_the_same_with_and_without_parts(photos: Path) -> None:
+    rows, parts = default().embed_with_parts(files(photos))
+    np.testing.assert_allclose(rows, default().embed(files(photos)), atol=1e-6)
+    assert parts.shape == (9, GRID * GRID, 112)
+    assert parts.dtype == np.int8
+    assert (np.abs(parts.astype(int)).max(axis=2) == 127).all()
+
+
+def test_parts_are_the_directions_of_the_grid_means_of_block_10(photos: Path) -> None:
+    model = default()
+    x = torch.tensor(crop(media.read_array(files(photos)[0]))).permute(2, 0, 1)[None].float() / 255
+    with torch.no_grad():
+        maps = model.network.features(x, 10)[0].numpy()
+    assert maps.shape[1:] == (14, 14)
+    naive = np.stack([maps[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean((1, 2)) for i in range(7) for j in range(7)])
+    naive /= np.linalg.norm(naive, axis=1, keepdims=True)
+    found = directions(model.embed_with_parts(files(photos)[:1])[1][0])
+    assert (found * naive).sum(1).min() > 0.999  # eight bits
+
+
+def test_a_zero_map_gives_zero_parts() -> None:
+    assert (pool_parts(torch.zeros(1, 4, 14, 14)) == 0).all()
+    assert (directions(np.zeros((2, 4), np.int8)) == 0).all()
+
+
+def test_a_trained_network_has_parts_and_mirror_does_not_change_them(photos: Path) -> None:
+    network = assemble(named("efficientnet-lite0"), frozen=12, total=16, heads=2).eval()
+    plain, mirrored = (Embedder(network, name="t", dim=16, mirror=m) for m in (False, True))
+    rows, parts = plain.embed_with_parts(files(photos)[:2])
+    np.testing.assert_allclose(rows, plain.embed(files(photos)[:2]), atol=1e-6)
+    np.testing.assert_allclose(
+        mirrored.embed_with_parts(files(photos)[:2])[0], mirrored.embed(files(photos)[:2]), atol=1e-6
+    )
+    assert (parts == mirrored.embed_with_parts(files(photos)[:2])[1]).all()
+
+
+def test_a_network_without_a_map_says_so() -> None:
+    class Flat(torch.nn.Module):
+        def features(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1)[:, :8] + 1
+
+    model = Embedder(Flat(), name="flat", dim=8)
+    assert model.part_shape is None
+    with pytest.raises(InputError, match="no map"):
+        model.embed_with_parts([np.zeros((8, 8, 3), np.uint8)])
 
 
 # ------------------------------------------------------------------------------------------------------ the house
@@ -324,7 +412,7 @@ def test_photographs_of_a_kind_are_near(embedder: lw.images.Embedder, data: Path
 def test_embedding_decoded_pictures_runs_at_the_backbones_speed(embedder: lw.images.Embedder) -> None:
     """≥ 0.9 of the bare forward in processor time, best of five in turn, from decoded 256 × 256 pictures."""
     arrays = [scene(i, 256, 256) for i in range(32)]
-    x = torch.from_numpy(np.stack([preparation.crop(a) for a in arrays])).permute(0, 3, 1, 2).float() / 255
+    x = torch.from_numpy(np.stack([crop(a) for a in arrays])).permute(0, 3, 1, 2).float() / 255
 
     def bare() -> None:
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""What is labelled on disk: a user's own class folders, and CUB200, CARS196, SOP and Omniglot as they are published."""
+"""CUB200, CARS196, SOP and Omniglot as they are published, split as in the paper into classes to train and test on."""
 
 from __future__ import annotations
 
@@ -14,73 +14,24 @@ from numpy.typing import NDArray
 
 from likewise import media
 from likewise.errors import FileError, InputError
-from likewise.images.dataset import Dataset as Dataset
+from likewise.images.data import Dataset, folder, label_by_name
 
 FilePath: TypeAlias = str | os.PathLike[str]
 Split: TypeAlias = Literal["train", "test"]
 
 
-# ----------------------------------------------------------------------------------------------------- any data set
-
-
 def read(path: FilePath, layout: str = "auto", split: Split | None = None) -> Dataset:
-    """The pictures at `path` in a published layout or in class folders, told by what is there under "auto".
+    """The images at `path` in a published layout or in class folders, detected by what is there under "auto".
 
     `split` is "train" or "test", each with classes of its own, or None for both. Of class folders it is the subfolder
     of that name; where there is neither, all is for training.
     """
     if layout != "auto" and layout not in LAYOUTS:
         raise InputError(f"layout: expected auto, {', '.join(LAYOUTS)}, got {layout!r}")
-    root = _root(path, split)
-    found = _detected(root) if layout == "auto" else layout
-    return LAYOUTS[found](root, split)
-
-
-def unseen(path: FilePath, layout: str = "auto") -> tuple[Dataset, str]:
-    """What is for testing at `path`, "test", or "all" of class folders that nobody has divided; and which it is."""
-    try:
-        return read(path, layout, "test"), "test"
-    except FileError:
-        if (Path(path) / "test").is_dir():
-            raise
-        return read(path, layout), "all"
-
-
-def folder(path: FilePath, split: Split | None = None) -> Dataset:
-    """Class folders: each folder that holds pictures, at any depth, is a class, named by its path within `path`."""
-    root = _part(_root(path, split), split)
-    files = media.images(root)
-    _in_classes(root, files)
-    return _named(files, [f.parent.relative_to(root).as_posix() for f in files], root.resolve().name)
-
-
-def _in_classes(root: Path, files: Sequence[Path]) -> None:
-    """Refuse a folder without pictures, and pictures without classes."""
-    loose = [f for f in files if f.parent == root]
-    if not files:
-        raise FileError(f"{root}: no picture in this folder or below it")
-    if len(loose) == len(files):
-        fix = "move those of each class into a folder of their own (embed and search need no classes)"
-        raise FileError(f"{root}: {len(files)} pictures and no class folders; {fix}")
-    if loose:
-        raise FileError(f"{loose[0]}: lies beside the class folders ({len(loose)} such); move it into one of them")
-
-
-def _part(root: Path, split: Split | None) -> Path:
-    if split is None or (split == "train" and not any((root / s).is_dir() for s in ("train", "test"))):
-        return root
-    if (root / split).is_dir():
-        return root / split
-    raise FileError(f"{root}: no folder {split!r} in it; read it whole, and divide it by class with .split()")
-
-
-def _named(items: Sequence[Any], names: Sequence[str], name: str) -> Dataset:
-    """Pictures by the names of their classes, which keep the order in which they first appear."""
-    where = {c: i for i, c in enumerate(dict.fromkeys(names))}
-    return Dataset(tuple(items), np.array([where[c] for c in names], dtype=np.int64), tuple(where), name)
-
-
-# ------------------------------------------------------------------------------------------------- published layouts
+    if split not in (None, "train", "test"):
+        raise InputError(f'split: expected "train", "test" or None, got {split!r}')
+    root = _root(path)
+    return LAYOUTS[_detect(root) if layout == "auto" else layout](root, split)
 
 
 def cub200(path: FilePath, split: Split | None = None) -> Dataset:
@@ -88,7 +39,7 @@ def cub200(path: FilePath, split: Split | None = None) -> Dataset:
 
     The published archive (images.txt, image_class_labels.txt, images/) or its class folders alone (001.… to 200.…).
     """
-    root = _inner(_root(path, split), "CUB_200_2011", "images.txt")
+    root = _inner(_root(path), "CUB_200_2011", "images.txt")
     if (root / "images.txt").is_file():
         files, numbers = _cub_lists(root)
     else:
@@ -103,17 +54,17 @@ def _cub_lists(root: Path) -> tuple[list[Path], list[int]]:
     names = {row[0]: row[1] for row in _rows(root / "images.txt", 2)}
     numbers = {row[0]: row[1] for row in _rows(root / "image_class_labels.txt", 2)}
     if names.keys() != numbers.keys():
-        raise FileError(f"{root}: images.txt and image_class_labels.txt do not list the same pictures")
+        raise FileError(f"{root}: images.txt and image_class_labels.txt do not list the same images")
     files = [root / "images" / _within(name, root / "images.txt") for name in names.values()]
     _all_there(files, root / "images.txt")
     return files, [_number(numbers[i], root / "image_class_labels.txt") for i in names]
 
 
 def _leading_number(name: str, file: Path) -> int:
-    found = re.match(r"(\d+)\.", name)
-    if found is None:
+    number = re.match(r"(\d+)\.", name)
+    if number is None:
         raise FileError(f"{file}: not in a class folder of CUB-200-2011 (001.… to 200.…); layout='folder' reads any")
-    return int(found[1])
+    return int(number[1])
 
 
 def cars196(path: FilePath, split: Split | None = None) -> Dataset:
@@ -121,7 +72,7 @@ def cars196(path: FilePath, split: Split | None = None) -> Dataset:
 
     The published files (cars_annos.mat, car_ims/) or one folder a class, in the order of their names.
     """
-    root = _root(path, split)
+    root = _root(path)
     if (root / "cars_annos.mat").is_file():
         files, names, numbers = _cars_list(root / "cars_annos.mat")
         return _halves(files, names, numbers, 98, split, "cars196")
@@ -143,7 +94,7 @@ def _cars_list(file: Path) -> tuple[list[Path], list[str], list[int]]:
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise FileError(f"{file}: not the annotations of CARS196: {error or type(error).__name__}") from None
     if len(labels) != len(numbers):
-        raise FileError(f"{file}: not the annotations of CARS196: a picture is of a class that has no name")
+        raise FileError(f"{file}: not the annotations of CARS196: a image is of a class that has no name")
     files = [file.parent / _within(p, file) for p in paths]
     _all_there(files, file)
     return files, labels, numbers
@@ -156,16 +107,16 @@ def _single(cell: Any) -> Any:
 
 def sop(path: FilePath, split: Split | None = None) -> Dataset:
     """Stanford Online Products by its own lists, Ebay_train.txt (11,318 classes) and Ebay_test.txt (11,316)."""
-    root = _inner(_root(path, split), "Stanford_Online_Products", "Ebay_train.txt")
+    root = _inner(_root(path), "Stanford_Online_Products", "Ebay_train.txt")
     pairs = [pair for s in _both(split) for pair in _products(root / f"Ebay_{s}.txt")]
-    return _named([file for file, _ in pairs], [name for _, name in pairs], "sop")
+    return label_by_name([file for file, _ in pairs], [name for _, name in pairs], "sop")
 
 
 def _products(source: Path) -> list[tuple[Path, str]]:
-    """The pictures of one list with their classes, "bicycle_final/1" for class 1 of the bicycles."""
+    """The images of one list with their classes, "bicycle_final/1" for class 1 of the bicycles."""
     rows = [row for row in _rows(source, 4) if row[0].isdecimal()]  # the first line is a heading
     if not rows:
-        raise FileError(f"{source}: names no picture; expected lines of image_id class_id super_class_id path")
+        raise FileError(f"{source}: names no image; expected lines of image_id class_id super_class_id path")
     files = [source.parent / _within(row[3], source) for row in rows]
     _all_there(files, source)
     return [(file, f"{file.parent.name}/{row[1]}") for file, row in zip(files, rows, strict=True)]
@@ -177,12 +128,12 @@ def omniglot(path: FilePath, split: Split | None = None) -> Dataset:
     With images_background and images_evaluation: train and test. With the two small sets: train is small1, test is
     small2 without Greek and Latin, which small1 has, too.
     """
-    root = _root(path, split)
+    root = _root(path)
     parts, without = _omniglot_parts(root), {"train": (), "test": ("Greek", "Latin")}
     pairs = [pair for s in _both(split) for pair in _characters(root, parts[s], without[s])]
     if not pairs:
-        raise FileError(f"{root}: the alphabets of {' and '.join(parts[s] for s in _both(split))} hold no picture")
-    return _named([item for item, _ in pairs], [name for _, name in pairs], "omniglot")
+        raise FileError(f"{root}: the alphabets of {' and '.join(parts[s] for s in _both(split))} hold no image")
+    return label_by_name([item for item, _ in pairs], [name for _, name in pairs], "omniglot")
 
 
 _OMNIGLOT = (
@@ -201,7 +152,7 @@ def _omniglot_parts(root: Path) -> dict[str, str]:
 
 
 def _characters(root: Path, part: str, without: Sequence[str]) -> list[tuple[Any, str]]:
-    """The pictures of one set with their classes "alphabet/character", from its folder or else from its zip."""
+    """The images of one set with their classes "alphabet/character", from its folder or else from its zip."""
     if (root / part).is_dir():
         files = media.images(root / part)
         pairs: list[tuple[Any, str]] = [(f, f.parent.relative_to(root / part).as_posix()) for f in files]
@@ -213,7 +164,7 @@ def _characters(root: Path, part: str, without: Sequence[str]) -> list[tuple[Any
 
 
 def _zipped(file: Path, without: Sequence[str]) -> list[tuple[Any, str]]:
-    """The pictures of a zip set/alphabet/character/*.png as uint8 (h, w), unpacked in memory only."""
+    """The images of a zip set/alphabet/character/*.png as uint8 (h, w), unpacked in memory only."""
     try:
         with zipfile.ZipFile(file) as archive:
             total = sum(m.file_size for m in archive.infolist())
@@ -242,7 +193,7 @@ LAYOUTS: dict[str, Callable[[FilePath, Split | None], Dataset]] = {
 }
 
 
-def _detected(root: Path) -> str:
+def _detect(root: Path) -> str:
     """Which layout this is: a published one by the files or folders that only it has, or else class folders."""
     if (root / "cars_annos.mat").is_file():
         return "cars196"
@@ -258,16 +209,11 @@ def _detected(root: Path) -> str:
 
 def _is_cub(root: Path) -> bool:
     """Class folders 001.… to 200.…, all of them."""
-    found = [re.match(r"(\d{3})\.", d.name) for d in root.iterdir() if d.is_dir()]
-    return sorted(int(m[1]) for m in found if m) == list(range(1, 201))
+    numbers = [re.match(r"(\d{3})\.", d.name) for d in root.iterdir() if d.is_dir()]
+    return sorted(int(m[1]) for m in numbers if m) == list(range(1, 201))
 
 
-# ------------------------------------------------------------------------------------------------------------ pieces
-
-
-def _root(path: FilePath, split: Split | None) -> Path:
-    if split not in (None, "train", "test"):
-        raise InputError(f'split: expected "train", "test" or None, got {split!r}')
+def _root(path: FilePath) -> Path:
     root = Path(path)
     if not root.is_dir():
         raise FileError(f"{root}: {'not a folder' if root.exists() else 'no such folder'}")
@@ -323,5 +269,5 @@ def _halves(
     low, high = {None: (0, np.inf), "train": (0, first), "test": (first, np.inf)}[split]
     rows = sorted((c, i) for i, c in enumerate(numbers) if low < c <= high)
     if not rows:
-        raise FileError(f"split: {name} has no picture of a class for {split!r}")
-    return _named([files[i] for _, i in rows], [names[i] for _, i in rows], name)
+        raise FileError(f"split: {name} has no image of a class for {split!r}")
+    return label_by_name([files[i] for _, i in rows], [names[i] for _, i in rows], name)

