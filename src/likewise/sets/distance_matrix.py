@@ -150,7 +150,8 @@ def distance_matrix(
         if right is not None:
             work.keep_inputs(job, "Y", right)
         columns = left if right is None else right
-        grid = _grid(math.ceil(len(left) / block), math.ceil(len(columns) / block), triangle=right is None)
+        n, m = math.ceil(len(left) / block), math.ceil(len(columns) / block)
+        grid = [[i, j] for i in range(n) for j in range(i if right is None else 0, m)]  # Y is X: the upper triangle
         job.run(work, grid, executor=executor, n_jobs=n_jobs, progress=progress)
         figures = _assemble(job, grid, folder / "distances.npy", (len(left), len(columns)), work)
         info = {"format": FORMAT, "shape": [len(left), len(columns)], "gamma": number, **figures, "key": job.identity}
@@ -219,8 +220,8 @@ class DistanceMatrix:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        found = self.values[index]
-        return np.array(found) if isinstance(found, np.ndarray) else found
+        part = self.values[index]
+        return np.array(part) if isinstance(part, np.ndarray) else part
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.values, dtype=dtype, copy=copy)
@@ -262,23 +263,18 @@ class BlockWork:
         """The distances of a block of rows and a block of columns, and how well they converged."""
         i, j = at
         job, own = Job.open(self.folder), i == j and not self.two
-        X, x_self = _load_part(job, f"X-{i}")
-        Y, y_self = (X, x_self) if own else _load_part(job, f"{'Y' if self.two else 'X'}-{j}")
-        solved = _solve(X, None if own else Y, self.options)
+        X, Y = job.load(f"X-{i}"), job.load(f"{'Y' if self.two else 'X'}-{j}")
+        left, right = (Pack(part["points"], part["weights"], part["offsets"]) for part in (X, Y))
+        solved = _solve(left, None if own else right, self.options)
         value = np.triu(solved.value) + np.triu(solved.value, 1).T if own else solved.value  # symmetric to the last bit
         if self.options.value == "divergence":
-            value = value - (x_self[:, None] + y_self[None, :]) / 2
+            value = value - (X["self"][:, None] + Y["self"][None, :]) / 2
             if own:
                 np.fill_diagonal(value, 0.0)
         once = np.triu(np.ones(value.shape, dtype=np.bool_)) if own else np.ones(value.shape, dtype=np.bool_)
         iterations, unconverged = solved.iterations[once], np.count_nonzero(~solved.converged[once])
         figures = [len(iterations), unconverged, iterations.sum(), iterations.max(), solved.residual[once].max()]
         return {"value": value.astype(self.options.dtype), "figures": np.array(figures, dtype=np.float64)}
-
-
-def _load_part(job: Job, name: str) -> tuple[Pack, Array]:
-    part = job.load(name)
-    return Pack(part["points"], part["weights"], part["offsets"]), part["self"]
 
 
 def _solve(X: Pack, Y: Pack | None, how: Options) -> AllPairs:
@@ -294,11 +290,6 @@ def _solve_self(sets: Pack, how: Options) -> Array:
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         solved = transport.solve_pairs(sets, sets, each, each, float(how.gamma), tol=how.tol, max_iter=how.max_iter)
     return solved.value
-
-
-def _grid(rows: int, columns: int, *, triangle: bool) -> list[list[int]]:
-    """The blocks (i, j) of the matrix; where Y is X, those of the upper triangle."""
-    return [[i, j] for i in range(rows) for j in range(i if triangle else 0, columns)]
 
 
 def _assemble(job: Job, grid: list[list[int]], target: Path, shape: tuple[int, int], work: BlockWork) -> dict[str, Any]:

@@ -166,10 +166,10 @@ class Job:
 
     def verify(self) -> dict[int, str]:
         """Read every finished shard; what is wrong, by shard number. Empty when all is well."""
-        wrong, absent = {}, set(self.missing())
-        for i in range(len(self)):
+        wrong = {}
+        for i in sorted(set(range(len(self))) - set(self.missing())):
             try:
-                _ = None if i in absent else self.load(i)
+                self.load(i)
             except FileError as error:
                 wrong[i] = str(error)
         return wrong
@@ -271,10 +271,8 @@ class Job:
         """One sentence on what failed, first of all the lowest shard; the worker's own trace goes along as a note."""
         first = min(failures)
         who = f"shard {first}" if len(failures) == 1 else f"{len(failures)} shards failed, the first is shard {first}"
-        error = ShardError(
-            f"{who}: {failures[first].error}; {self._kept()}: mend the cause and run again",
-            {i: str(outcome.error) for i, outcome in sorted(failures.items())},
-        )
+        said = f"{who}: {failures[first].error}; {self._kept()}: mend the cause and run again"
+        error = ShardError(said, {i: str(failures[i].error) for i in sorted(failures)})
         error.add_note(failures[first].trace)
         return error
 
@@ -313,9 +311,8 @@ def locked(folder: str | Path) -> Iterator[None]:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise FileError(f"out: {folder} cannot be locked: {error}") from None
-            raise InputError(
-                f"out: {folder} is in use by {_holder(folder)}; wait for it, or use another folder"
-            ) from None
+            by = "this process" if runs.worker(folder) == os.getpid() else _said_holder(folder)
+            raise InputError(f"out: {folder} is in use by {by}; wait for it, or use another folder") from None
         runs.sign(folder)
         try:
             yield
@@ -323,14 +320,11 @@ def locked(folder: str | Path) -> Iterator[None]:
             (folder / "process.json").unlink(missing_ok=True)
 
 
-def _holder(folder: Path) -> str:
-    try:
+def _said_holder(folder: Path) -> str:
+    with contextlib.suppress(FileError):
         said = runs.read_json(folder / "process.json")
-    except FileError:
-        return "another process"
-    if runs.worker(folder) == os.getpid():
-        return "this process"
-    return f"process {said.get('pid')} on {said.get('host')}"
+        return f"process {said.get('pid')} on {said.get('host')}"
+    return "another process"
 
 
 @contextlib.contextmanager
@@ -450,16 +444,28 @@ def _pool(executor: Any, n_jobs: int) -> Iterator[Executor]:
         threads = str(max(1, int(cpu_count()) // n_jobs))
         limits = {f"{name}_NUM_THREADS": threads for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
         yield get_reusable_executor(max_workers=n_jobs, env=limits)
-    elif executor == "dask":
-        distributed = _distributed()
-        cluster = distributed.LocalCluster(n_workers=n_jobs, threads_per_worker=1, dashboard_address=":0")
-        with cluster, distributed.Client(cluster) as client:
-            yield client.get_executor(pure=False)
     elif isinstance(executor, str):
-        with _connect(executor) as client:
+        with _connect(executor, n_jobs) as client:
             yield client.get_executor(pure=False)
     else:
         yield executor.get_executor(pure=False)
+
+
+@contextlib.contextmanager
+def _connect(executor: str, n_jobs: int) -> Iterator[Any]:
+    """A client of a Dask cluster: one of its own on this machine, or the one at an address."""
+    distributed = _distributed()
+    if executor == "dask":
+        local = {"n_workers": n_jobs, "threads_per_worker": 1, "dashboard_address": ":0"}
+        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
+            yield client
+        return
+    try:
+        client = distributed.Client(executor, timeout=10)
+    except (OSError, ValueError) as error:
+        raise InputError(f"executor: no Dask scheduler answers at {executor}: {error}") from None
+    with client:
+        yield client
 
 
 def _distributed() -> Any:
@@ -467,13 +473,6 @@ def _distributed() -> Any:
         return importlib.import_module("distributed")
     except ImportError:
         raise MissingExtra("dask.distributed", "cluster") from None
-
-
-def _connect(address: str) -> Any:
-    try:
-        return _distributed().Client(address, timeout=10)
-    except (OSError, ValueError) as error:
-        raise InputError(f"executor: no Dask scheduler answers at {address}: {error}") from None
 
 
 def _submit(pool: Executor, work: Work, index: int, item: JSON) -> Future[_Outcome]:

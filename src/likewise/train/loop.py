@@ -7,6 +7,7 @@ function of the seed and the step's number, so that a run that was killed goes o
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -116,7 +117,8 @@ class Loop:
                 advance()
                 if fitted.step == s.steps or (s.evaluate_every and fitted.step % s.evaluate_every == 0):
                     self._evaluate()
-                self._save_now_and_then()
+                if time.monotonic() - self._saved >= s.save_every:
+                    self.save()
         self.save()
         return fitted
 
@@ -168,17 +170,13 @@ class Loop:
             yield
             return
         kept = averaged(self.problem.network)
-        _put(self.problem.network, self.average)
+        self.problem.network.load_state_dict(self.average)
         try:
             yield
         finally:
-            _put(self.problem.network, kept)
+            self.problem.network.load_state_dict(kept)
 
     # ------------------------------------------------------------------------------------------------------ state
-
-    def _save_now_and_then(self) -> None:
-        if time.monotonic() - self._saved >= self.settings.save_every:
-            self.save()
 
     def save(self) -> None:
         """Write all that the next step depends on, in one file that is whole or absent."""
@@ -186,31 +184,20 @@ class Loop:
         if self.out is None or not self.processes.first:
             return
         arrays = {key: value.detach().cpu().numpy() for key, value in self._tensors().items()}
-        f = self.fitted
-        best = None if math.isinf(f.best) else f.best
-        header = {
-            "step": f.step, "history": f.history, "best": best, "best_step": f.best_step, "since": f.since,
-            "config": self.out.config,
-        }  # fmt: skip
+        best = None if math.isinf(self.fitted.best) else self.fitted.best  # JSON has no infinity
+        header = {**dataclasses.asdict(self.fitted), "best": best, "config": self.out.config}
         checkpoint.write(self.out.path / STATE, arrays, header)
 
     def _tensors(self) -> dict[str, Tensor]:
         """Every tensor of the state by name: modules, the optimiser's moments, averaged weights."""
-        found = {f"{n}/{k}": v for n, m in self._modules().items() for k, v in m.state_dict().items()}
-        for key, moments in zip(self._parameters(), self._moments(), strict=True):
-            found |= {f"optimiser/{key}/{name}": torch.as_tensor(value) for name, value in moments.items()}
-        return found | {f"average/{k}": v for k, v in (self.average or {}).items()}
+        state = {f"{n}/{k}": v for n, m in self._modules().items() for k, v in m.state_dict().items()}
+        for i, moments in self.optimiser.state_dict()["state"].items():
+            state |= {f"optimiser/{i}/{name}": torch.as_tensor(value) for name, value in moments.items()}
+        return state | {f"average/{k}": v for k, v in (self.average or {}).items()}
 
     def _modules(self) -> dict[str, nn.Module]:
         p = self.problem
         return {"network": p.network, "objective": p.objective, **{f"extra-{k}": m for k, m in p.extra().items()}}
-
-    def _parameters(self) -> list[str]:
-        return [f"{g}/{i}" for g, group in enumerate(self.optimiser.param_groups) for i in range(len(group["params"]))]
-
-    def _moments(self) -> list[dict[str, Any]]:
-        groups = self.optimiser.param_groups
-        return [self.optimiser.state.get(p, {}) for group in groups for p in group["params"]]
 
     def _restore(self, path: Path) -> None:
         arrays, header = checkpoint.read(path)
@@ -227,11 +214,12 @@ class Loop:
     def _put_state(self, arrays: dict[str, Tensor]) -> None:
         for name, module in self._modules().items():
             module.load_state_dict(_under(arrays, f"{name}/"))
-        parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
-        for key, p in zip(self._parameters(), parameters, strict=True):
-            moments = _under(arrays, f"optimiser/{key}/")
-            if moments:
-                self.optimiser.state[p] = {k: v if k == "step" else v.to(p) for k, v in moments.items()}
+        moments: dict[int, dict[str, Tensor]] = {}
+        for key, value in _under(arrays, "optimiser/").items():
+            i, _, name = key.partition("/")
+            moments.setdefault(int(i), {})[name] = value
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})
         if self.average is not None:
             self.average = {k: v.to(self.average[k]) for k, v in _under(arrays, "average/").items()}
 
@@ -249,12 +237,6 @@ def average_into(average: dict[str, Tensor], network: nn.Module, decay: float) -
     torch._foreach_lerp_([average[k] for k in floating], [now[k] for k in floating], 1.0 - decay)
     for key in now.keys() - set(floating):
         average[key].copy_(now[key])
-
-
-@torch.no_grad()
-def _put(network: nn.Module, values: Mapping[str, Tensor]) -> None:
-    for key, value in network.state_dict().items():
-        value.copy_(values[key])
 
 
 def _under(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
