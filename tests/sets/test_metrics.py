@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from likewise.errors import InputError, ShapeError
-from likewise.sets.metrics import accuracy, cmc, eer, match_density, mean_se, one_nn, pur, pur_of_density, roc
+from likewise.sets.metrics import cmc, eer, match_density, pur, pur_of_density, roc
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -181,22 +181,3 @@ class TestVerification:
         for measure in (roc, eer):
             with pytest.raises(InputError, match=message):
                 measure(distances, same)
-
-
-class TestClassification:
-    def test_one_nn_takes_the_first_of_equals(self):
-        assert one_nn([[1, 0, 0], [0, 2, 1]], ["a", "b", "c"]).tolist() == ["b", "a"]
-        with pytest.raises(ShapeError, match="y_gallery"):
-            one_nn([[1, 0]], ["a"])
-
-    def test_accuracy(self):
-        assert accuracy(["a", "b", "c", "c"], ["a", "c", "c", "c"]) == 0.75
-        with pytest.raises(ShapeError, match="same shape"):
-            accuracy([1], [1, 2])
-
-    def test_mean_and_its_error(self):
-        mean, error = mean_se([1.0, 2.0, 3.0, 4.0])
-        assert (mean, error) == pytest.approx((2.5, np.std([1, 2, 3, 4], ddof=1) / 2))
-        assert np.isnan(mean_se([3.0])[1])
-        with pytest.raises(ShapeError):
-            mean_se([])

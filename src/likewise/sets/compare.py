@@ -25,17 +25,10 @@ Gamma = float | Literal["auto"]
 Backend = Literal["auto", "numba", "torch"]
 
 
-def check_gamma(gamma: Gamma) -> None:
-    """γ is "auto" or a finite number above 0."""
-    if isinstance(gamma, str):
-        if gamma != "auto":
-            raise InputError(f'gamma: expected "auto" or a number > 0, got {gamma!r}')
-    elif not (isinstance(gamma, int | float | np.number) and np.isfinite(gamma) and gamma > 0):
-        raise InputError(f'gamma: expected "auto" or a number > 0, got {gamma!r}; for exact transport use a small one')
-
-
 def _check(gamma: Gamma, value: str, tol: float) -> None:
-    check_gamma(gamma)
+    number = isinstance(gamma, int | float | np.number) and 0 < gamma < np.inf
+    if not (number or (isinstance(gamma, str) and gamma == "auto")):
+        raise InputError(f'gamma: expected "auto" or a number > 0, got {gamma!r}; for exact transport use a small one')
     if value not in get_args(Value):
         raise InputError(f"value: expected one of {', '.join(get_args(Value))}, got {value!r}")
     if not (np.isfinite(tol) and tol > 0):

@@ -209,26 +209,6 @@ def eer(distances: ArrayLike, same: ArrayLike) -> float:
     return float(curve.fpr[k - 1] + share * (curve.fpr[k] - curve.fpr[k - 1]))
 
 
-def accuracy(y: Labels, predicted: Labels) -> float:
-    """The share of labels that agree."""
-    a, b = np.asarray(y), np.asarray(predicted)
-    if a.shape != b.shape or a.ndim != 1 or len(a) == 0:
-        raise ShapeError(f"y and predicted: expected the same shape (n,), n ≥ 1, got {a.shape} and {b.shape}")
-    return float((a == b).mean())
-
-
-def one_nn(D: ArrayLike, y_gallery: Labels) -> NDArray[Any]:
-    """The label of each query's nearest gallery item; of several equally near, the first in the gallery."""
-    matrix = _numbers(D, "D", 2)
-    return np.asarray(_ids(y_gallery, matrix.shape[1], "y_gallery")[matrix.argmin(axis=1)])
-
-
-def mean_se(values: ArrayLike) -> tuple[float, float]:
-    """Mean and its standard error s / √n (s with n − 1); the error of a single value is NaN: it is not known."""
-    v = _numbers(values, "values", 1)
-    return float(v.mean()), float(v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else float("nan")
-
-
 def _first_of_tied(matches: int, tied: int) -> Array:
     """P(the first match stands at place j) when `matches` of `tied` items are shuffled, j = 1 … tied − matches + 1.
 

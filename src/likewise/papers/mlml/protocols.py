@@ -19,7 +19,7 @@ from sklearn.decomposition import PCA
 from likewise.errors import InputError, ShapeError
 from likewise.papers.mlml.layouts import Kinship, ReId, Split
 from likewise.sets.data import SetCollection
-from likewise.sets.metrics import Roc, eer, match_density, mean_se, pur_of_density, roc
+from likewise.sets.metrics import Roc, eer, match_density, pur_of_density, roc
 from likewise.sets.transport import Index
 from likewise.types import Array, Signature
 
@@ -39,12 +39,12 @@ class Result:
 
     def mean(self, name: str) -> float:
         """The mean of a figure over the folds."""
-        return mean_se(self.figures[name])[0]
+        return float(np.mean(self.figures[name]))
 
     def se(self, name: str) -> float | None:
         """The standard error of that mean; None where there is one fold."""
-        error = mean_se(self.figures[name])[1]
-        return None if np.isnan(error) else error
+        values = self.figures[name]
+        return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
 
     def __repr__(self) -> str:
         def one(name: str) -> str:
