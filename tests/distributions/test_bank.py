@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import pickle
 import signal
 import sqlite3
 import subprocess
@@ -30,13 +29,11 @@ from likewise.distributions import (
     TruncatedNormal,
     Uniform,
     harvest,
-    harvesting,
     load,
-    polarity,
 )
 from likewise.errors import DegeneracyWarning, ShardError
 from likewise.store.job import FILE, Job
-from worlds.generators import Classes, Folded, HalfDead, Linear, Stairs, stairs
+from worlds.generators import Classes, Folded, HalfDead, Linear, Stairs
 
 
 def folded(latent: Any = None, seed: int = 0) -> Generator:
@@ -106,12 +103,6 @@ def test_latents_are_those_of_the_counter_seed() -> None:
     assert not np.array_equal(harvest(folded(), 10, shard_size=10, seed=8).latents, b.latents[:10])
 
 
-def test_k_defaults_to_thirty_or_the_latent_size() -> None:
-    assert harvest(Generator(Linear(40, 45), Normal(40)), 2).k == 30
-    assert harvest(Generator(Linear(4), Normal(4)), 2).k == 4
-    assert harvest(Generator(Linear(4), Normal(4)), 2, k=3).k == 3
-
-
 def test_classes_take_turns() -> None:
     generator = Generator(Classes(), Uniform(1), labels=3)
     b = harvest(generator, 31, shard_size=10)
@@ -172,11 +163,6 @@ def test_same_bytes_with_threads_and_more_torch_threads(tmp_path: Path, expected
     finally:
         torch.set_num_threads(before)
     assert contents(tmp_path / "two") == expected
-
-
-def test_a_generator_can_be_sent() -> None:
-    again = pickle.loads(pickle.dumps(stairs()))
-    assert again.digest == stairs().digest
 
 
 CHILD = """
@@ -409,18 +395,6 @@ def test_a_bank_of_another_generator_is_refused(tmp_path: Path) -> None:
 # ── weights and samples ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_weights_are_the_papers() -> None:
-    b = harvest(folded(), 100)
-    for rho, k in ((-1.0, None), (0.7, 1), (0.0, 2)):
-        np.testing.assert_allclose(b.log_weights(rho, k), polarity.log_weights(b.log_sigma, rho, k))
-        assert b.ess(rho, k) == pytest.approx(polarity.ess(b.log_weights(rho, k)))
-        assert b.largest(rho, k) == pytest.approx(np.exp(b.log_weights(rho, k)).max())
-    for sign in (-1, 1):
-        rho = b.rho_for_ess(0.4, sign=sign)
-        assert np.sign(rho) == sign
-        assert b.ess(rho) == pytest.approx(0.4, rel=1e-6)
-
-
 def test_weights_are_normalised_within_a_class() -> None:
     """Class 2 is e² times as steep as class 0: as a whole its latents would take nearly all the weight at ρ = 1."""
     b = harvest(Generator(Classes(), Uniform(1), labels=3), 300)
@@ -611,24 +585,3 @@ def test_wrong_latent_shape(tmp_path: Path) -> None:
         Bank(np.zeros((3, 1)), np.zeros((3, 2)), labels=[1])
     with pytest.raises(lw.InputError, match="row 1 contains NaN"):
         Bank(np.zeros((2, 1)), [[0.0], [np.nan]])
-
-
-def test_all_dead() -> None:
-    b = harvest(Generator(HalfDead(), Uniform(2, -3.0, -1.0)), 20)
-    with pytest.raises(lw.InputError, match=r"all 20 latents are dead at k = 2.*use k ≤ 1"):
-        b.sample(5, -1.0)
-    assert len(b.sample(5, -1.0, k=1)) == 5
-    assert len(b.sample(5, 0.0)) == 5
-
-
-def test_a_stream_of_its_own_for_every_shard() -> None:
-    first = harvesting.stream(3, 0).random(1000)
-    assert not set(first) & set(harvesting.stream(3, 1).random(1000))
-    np.testing.assert_array_equal(first, harvesting.stream(3, 0).random(1000))
-
-
-def test_labels_of_an_authors_file_that_are_words_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "r.npz"
-    np.savez(file, latents=np.zeros((2, 3)), svds=np.ones((2, 2)), labels=np.array([["a", "b"], ["c", "d"]]))
-    with pytest.raises(lw.FileError, match="'labels': expected numbers"):
-        Bank.from_reference_npz(file)

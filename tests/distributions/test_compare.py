@@ -14,7 +14,7 @@ from likewise.distributions.compare import compare
 from likewise.distributions.generator import Generator
 from likewise.distributions.latents import Normal
 from likewise.errors import FileError, InputError, ShapeError, SmallSampleWarning
-from likewise.nn.features import Features, extract
+from likewise.nn.features import extract
 
 
 class Colours:
@@ -51,33 +51,6 @@ def generator(**given: object) -> Generator:
 
 
 # --------------------------------------------------------------------------------------------------------- sources
-
-
-def test_every_form_of_the_same_pictures_gives_the_same_rows(tmp_path: Path) -> None:
-    arrays = pictures(70)
-    there = folder(tmp_path / "a", 70)
-    files = sorted(there.iterdir(), key=lambda p: int(p.stem))
-    tensor = torch.as_tensor(arrays).permute(0, 3, 1, 2)
-    with torch.no_grad():
-        expected = Colours()(tensor.float() / 255).numpy()
-    for source in (
-        arrays,
-        tensor,
-        tensor.float() / 255,
-        list(arrays),
-        list(tensor),
-        files,
-        [str(f) for f in files],
-        there,
-    ):
-        found = extract(source, Colours())
-        np.testing.assert_allclose(found.rows, expected, atol=1e-6)
-        assert found.net == "colours"
-    assert extract(files, Colours()).names == tuple(str(f) for f in files)
-    arrays.flags.writeable = False
-    np.testing.assert_allclose(extract(arrays, Colours()).rows, expected, atol=1e-6)
-    grey = extract(arrays[..., 0], lambda x: x.flatten(1))
-    assert grey.rows.shape == (70, 36)
 
 
 def test_pictures_of_different_sizes_are_described_in_their_own() -> None:
@@ -250,11 +223,6 @@ def test_the_json_says_net_sizes_and_k() -> None:
     assert repr(found).startswith("DistributionComparison(distance=")
 
 
-def test_few_pictures_warn_and_say_how_many() -> None:
-    with pytest.warns(SmallSampleWarning, match="5 real and 6 fake"):
-        compare(pictures(5), pictures(6, 1), features=Colours())
-
-
 # ---------------------------------------------------------------------------------------------------------- picture
 
 
@@ -279,20 +247,6 @@ def test_the_picture_shows_the_uncovered_and_their_nearest(tmp_path: Path) -> No
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_a_comparison_with_nothing_uncovered_is_drawn_and_so_is_one_with_nothing_covered() -> None:
-    a = pictures(12)
-    assert "none" in words(compare(a, a, features=Colours()).plot())
-    far = compare(a, pictures(12, tint=3.0), features=lambda x: x.mean((2, 3)))
-    assert "0 of 12" in words(far.plot())
-
-
-def test_pictures_of_a_generator_are_made_again_for_the_drawing() -> None:
-    found = compare(pictures(30), generator(), features=Colours())
-    shown = found.fake.images([3])[0]
-    z = Normal(3).sample(30, np.random.default_rng(0))[3]
-    np.testing.assert_allclose(shown[0, 0] / 255, 1 / (1 + np.exp(-z)), atol=0.003)
-
-
 @pytest.mark.parametrize("d", [1, 2, 3, 9])
 def test_features_without_pictures_are_drawn_as_a_map(d: int, tmp_path: Path) -> None:
     r = np.random.default_rng(0)
@@ -302,20 +256,6 @@ def test_features_without_pictures_are_drawn_as_a_map(d: int, tmp_path: Path) ->
     assert [len(p) for p in points] == [50, 40 - len(found.uncovered), len(found.uncovered)]
     assert found.plot(tmp_path / "again.png") is not None
     assert (tmp_path / "map.png").read_bytes() == (tmp_path / "again.png").read_bytes()
-
-
-def test_the_map_keeps_the_largest_variance() -> None:
-    r = np.random.default_rng(0)
-    X = r.normal(size=(60, 6)) * [0.1, 5, 0.1, 0.1, 3, 0.1]
-    points = compare(X, X).plot().axes[0].collections[0].get_offsets()
-    assert points.var(0).sum() == pytest.approx(X.var(0).sum(), rel=0.02)
-
-
-def test_features_may_be_given_with_names() -> None:
-    r = np.random.default_rng(0)
-    X = Features(r.normal(size=(12, 2)), "mine", tuple(f"x{i}" for i in range(12)))
-    far = compare(X, r.normal(size=(12, 2)) + 50)
-    assert sorted(far.uncovered) == sorted(X.names or ())
 
 
 # ------------------------------------------------------------------------------------------------------------- data

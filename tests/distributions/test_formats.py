@@ -16,7 +16,7 @@ from torch.func import jvp, vmap
 
 from likewise.distributions.data import FAMILIES, recognise
 from likewise.distributions.formats import Network, biggan, decoders, stylegan
-from likewise.distributions.formats.stylegan import demodulation, modulated_conv, upfirdn
+from likewise.distributions.formats.stylegan import modulated_conv, upfirdn
 from likewise.errors import InputError
 from worlds import networks as worlds
 
@@ -117,13 +117,6 @@ def test_truncation_shares_weights_and_leaves_the_original_alone(net: Network) -
         torch.testing.assert_close(cut(z, y), net(0.5 * z, y))
 
 
-def test_classes_are_asked_for() -> None:
-    for make in (lambda: worlds.stylegan2(4), worlds.biggan, worlds.upsampling):
-        net = make()
-        with pytest.raises(InputError, match=r"y: the network has \d classes"):
-            net(torch.zeros(1, net.dim))
-
-
 # ---------------------------------------------------------------------------------------------------------- layers
 
 
@@ -173,24 +166,6 @@ def test_modulated_convolution_is_a_kernel_for_each_sample() -> None:
                 own[o, i] = w[o, i] * s[n, i]
             own[o] = own[o] / math.sqrt(float((own[o] ** 2).sum()) + 1e-8)
         torch.testing.assert_close(got[n : n + 1], F.conv2d(x[n : n + 1], own, padding=1))
-
-
-def test_a_doubling_layer_stuffs_zeros_convolves_and_smooths() -> None:
-    """y = 4 f ∗ w ∗ x↑2 with true convolutions, cut from the third sample on: one plane at a time by SciPy."""
-    layer = worlds.stylegan2().get_submodule("synthesis.b8.conv0").double()
-    x, w = torch.randn(2, 10, 4, 4, dtype=torch.float64), torch.randn(2, 12, dtype=torch.float64)
-    s = layer.affine(w)
-    got = layer._doubled(x, s)
-    kernel, f = layer.weight.numpy(), layer.resample_filter.numpy()
-    scale = demodulation(layer.weight, s)
-    for n in range(2):
-        for o in range(8):
-            total = np.zeros((8, 8))
-            for i in range(10):
-                fine = np.zeros((8, 8))
-                fine[::2, ::2] = (x[n, i] * s[n, i]).numpy()
-                total += 4 * signal.convolve2d(signal.convolve2d(fine, kernel[o, i]), f)[2:10, 2:10]
-            np.testing.assert_allclose(got[n, o].numpy(), total * float(scale[n, o]), atol=1e-10)
 
 
 def plain_stylegan2(state: dict[str, Tensor], z: Tensor, y: Tensor | None, psi: float) -> Tensor:
@@ -258,13 +233,6 @@ def test_truncated_styles_are_on_the_line_to_the_mean_style(make: object) -> Non
     torch.testing.assert_close(net.truncated(0.3).style(z), mean + 0.3 * (w - mean))
     torch.testing.assert_close(net.truncated(0).style(z), mean.expand_as(w))
     torch.testing.assert_close(net.style(5 * z), w, rtol=1e-4, atol=1e-5)  # z counts by its direction only
-
-
-def test_activations_are_cut_off_where_asked() -> None:
-    state = worlds.stylegan2().state_dict()
-    z = torch.randn(2, 8)
-    wide, narrow = (FAMILIES["stylegan2"].from_state(state, clamp=c).preactivation(z) for c in (None, 0.5))
-    assert float(narrow.abs().max()) < float(wide.abs().max())
 
 
 # ------------------------------------------------------------------------------------------------------- StyleGAN3
@@ -346,21 +314,6 @@ def test_paddings_keep_the_canvas_centred() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- BigGAN
-
-
-def test_conditional_batch_normalisation_by_hand() -> None:
-    norm = biggan.Norm(2, 3, condition=1)
-    norm.running_means.copy_(torch.tensor([[0.0, 0.0], [1.0, 2.0], [3.0, 6.0]]))
-    norm.running_vars.copy_(torch.tensor([[1.0, 1.0], [4.0, 9.0], [16.0, 25.0]]))
-    for part, row in ((norm.scale, [[3.0], [4.0]]), (norm.offset, [[0.0], [2.0]])):
-        part.weight_orig.data.copy_(torch.tensor(row))
-        u = torch.tensor(row)[:, 0] / np.linalg.norm(row)
-        part.weight_u.copy_(u)
-        part.weight_v.copy_(torch.ones(1))
-    # spectral norms 5 and 2: scale (0.6, 0.8), offset (0, 1); the condition is 0.5; the statistics those of ψ = 1/2
-    y = norm(torch.tensor([[[[7.0]], [[11.0]]]]), torch.tensor([[0.5]]), 0.5)
-    wanted = [(7 - 1) / math.sqrt(4 + 1e-4) * 1.3, (11 - 2) / math.sqrt(9 + 1e-4) * 1.4 + 0.5]
-    assert y.flatten().tolist() == pytest.approx(wanted, rel=1e-6)
 
 
 def test_statistics_between_two_steps_are_on_the_line() -> None:
@@ -546,14 +499,6 @@ def test_strides_that_weights_do_not_tell_can_be_given() -> None:
     torch.testing.assert_close(ours(z), (body(z[:, :, None, None]) + 1) / 2)
     with pytest.raises(InputError, match="strides: expected 2, one a convolution, got 1"):
         decoders.DCGAN.from_state(state, strides=[1])
-
-
-def test_numbers_of_layers_are_sorted_as_numbers() -> None:
-    """safetensors gives keys in the order of their letters: main.10 before main.2."""
-    state = {f"main.{key}": value for key, value in worlds.example_dcgan().state_dict().items()}
-    assert sorted(state) != list(state)
-    z = torch.randn(2, 7)
-    assert torch.equal(decoders.DCGAN.from_state(dict(sorted(state.items())))(z), worlds.dcgan()(z))
 
 
 @pytest.mark.parametrize("latent_first", [True, False])

@@ -49,17 +49,6 @@ def test_no_rounded_sample_lies_outside(psi, scale):
     assert np.isfinite(latent.log_density(z)).all()
 
 
-@given(st.floats(-50, 50), st.floats(1e-3, 50))
-def test_no_rounded_uniform_lies_outside(low, width):
-    latent = Uniform(2, low, low + width)
-    assert np.isfinite(latent.log_density(latent.sample(200, np.random.default_rng(2)))).all()
-
-
-def test_outside_the_support_there_is_nothing():
-    assert Uniform(2).log_density([[0, 1.01]])[0] == -np.inf
-    assert TruncatedNormal(2, 0.5).log_density([[0, -0.51]])[0] == -np.inf
-
-
 def test_the_seed_decides():
     for latent in EVERY:
         one, two = (latent.sample(5, np.random.default_rng(3)) for _ in range(2))

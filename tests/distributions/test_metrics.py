@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import warnings
 
 import numpy as np
@@ -82,11 +81,6 @@ def test_unlike_figures_refuse_to_be_compared(changed: dict[str, object]) -> Non
     assert float(b) - float(a) == 1.0
 
 
-def test_a_figure_survives_a_trip_to_another_process() -> None:
-    again = pickle.loads(pickle.dumps(figure(2.0, error=0.5)))
-    assert again.to_dict() == figure(2.0, error=0.5).to_dict()
-
-
 # --------------------------------------------------------------------------------------------------------- Fréchet
 
 
@@ -95,14 +89,6 @@ def test_frechet_by_hand() -> None:
     found = metrics.frechet(X, Y)
     assert found == pytest.approx((9 - 1) ** 2 + (4 - np.sqrt(2)) ** 2)
     assert (found.n_real, found.n_fake, found.net, found.measure) == (2, 3, "features", "frechet")
-
-
-@given(st.integers(0, 100), st.integers(4, 30))
-def test_frechet_is_symmetric_and_least_for_the_same(seed: int, n: int) -> None:
-    X, Y = sample(n, seed=seed), sample(n + 3, seed=seed + 1, shift=0.3)
-    forth, back = metrics.frechet(X, Y), metrics.frechet(Y, X)
-    assert float(forth) == pytest.approx(float(back), rel=1e-9)
-    assert metrics.frechet(X, X) < 1e-12 < forth
 
 
 def test_few_samples_are_said_and_nothing_is_shrunk() -> None:
@@ -116,13 +102,6 @@ def test_few_samples_are_said_and_nothing_is_shrunk() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         metrics.frechet(sample(9, 8), sample(9, 8, seed=1))
-
-
-def test_frechet_of_growing_samples_falls_to_that_of_the_gaussians() -> None:
-    means = []
-    for n in (20, 80, 320):
-        means.append(np.mean([metrics.frechet(sample(n, 6, s), sample(n, 6, s + 500)) for s in range(12)]))
-    assert means[0] > 2.5 * means[1] > 6 * means[2] > 0
 
 
 # ------------------------------------------------------------------------------------------------------------- KID
@@ -142,11 +121,6 @@ def mmd_by_loops(X: np.ndarray, Y: np.ndarray) -> float:
 def test_kid_is_that_of_the_loops(m: int, n: int, seed: int) -> None:
     X, Y = sample(m, seed=seed), sample(n, seed=seed + 1, shift=0.5)
     assert float(metrics.kid(X, Y)) == pytest.approx(mmd_by_loops(X, Y), abs=1e-11)
-
-
-def test_kid_by_hand() -> None:
-    X, Y = np.array([[1.0], [2.0]]), np.array([[0.0], [0.0]])
-    assert float(metrics.kid(X, Y)) == pytest.approx(3**3 + 1 - 2 * 1)
 
 
 def test_kid_is_unbiased_and_its_error_is_that_of_many_samples() -> None:
@@ -223,11 +197,6 @@ def test_a_sample_covers_itself_even_with_duplicates(n: int, k: int, seed: int, 
     found = metrics.support(X, X, k=k)
     assert float(found.precision) == float(found.recall) == float(found.coverage) == 1.0
     assert len(found.uncovered) == 0
-
-
-def test_samples_far_apart_share_nothing() -> None:
-    found = metrics.support(sample(20), sample(20, seed=1, shift=100.0))
-    assert float(found.precision) == float(found.recall) == float(found.density) == float(found.coverage) == 0.0
 
 
 def test_quality_and_diversity_are_told_apart() -> None:

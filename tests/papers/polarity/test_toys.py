@@ -43,21 +43,6 @@ def test_the_volume_is_that_of_the_jacobian(name: str) -> None:
     np.testing.assert_allclose(toy.log_volume(z), autograd_volume(toy, z), atol=1e-9)
 
 
-@pytest.mark.parametrize("name", list(TOYS))
-def test_a_toy_is_a_generator(name: str) -> None:
-    toy = TOYS[name]
-    generator = toy.generator()
-    z = latents(toy, 5).astype(np.float32)
-    x = generator(z)
-    assert generator.name == toy.name
-    torch.testing.assert_close(x, toy(torch.from_numpy(z)))
-    assert generator.digest == toy.generator().digest
-
-
-def test_two_mosaics_are_two_generators() -> None:
-    assert toys.mosaic("moons").generator().digest != toys.mosaic("rings").generator().digest
-
-
 def test_stairs_by_hand() -> None:
     toy = toys.stairs((1.0, 3.0))
     u = torch.tensor([[0.0], [0.25], [0.5], [0.75], [1.0]], dtype=torch.float64)
@@ -107,12 +92,6 @@ def chi2(x: np.ndarray, table: np.ndarray, log_w: np.ndarray | None = None) -> f
     return float(stats.chi2.sf(statistic, 63))
 
 
-def test_a_linear_toy_ignores_polarity() -> None:
-    toy = TOYS["linear"]
-    v = toy.log_volume(latents(toy, 50))
-    assert polarity.ess(polarity.log_weights(v[:, None], 3.0)) == pytest.approx(1)
-
-
 def test_the_flanks_of_the_bump_get_their_due() -> None:
     """At ρ = 1 each of two parts of the sheet has probability ∝ its area, by the surface integral."""
     toy = TOYS["bump"]
@@ -134,18 +113,6 @@ def test_stairs_weigh_steps_by_their_slopes(slopes: list[float], rho: float) -> 
     w = np.exp(polarity.log_weights(toy.log_volume(middles)[:, None], rho))
     expected = np.array(slopes) ** rho
     np.testing.assert_allclose(w, expected / expected.sum(), rtol=1e-9)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(2, 6))
-def test_a_mosaics_outputs_stay_in_cells_that_have_mass(seed: int, cells: int) -> None:
-    rng = np.random.default_rng(seed)
-    table = rng.random((cells, cells)) * (rng.random((cells, cells)) < 0.6)
-    table[rng.integers(cells), rng.integers(cells)] = 1.0
-    toy = toys.mosaic(table)
-    x = toy(torch.from_numpy(latents(toy, 50, seed))).numpy()
-    assert ((x >= 0) & (x <= 1)).all()
-    i, j = np.minimum((x * cells * (1 - 1e-12)).astype(int), cells - 1).T
-    assert (table[i, j] > 0).all()
 
 
 @pytest.mark.parametrize(
