@@ -60,8 +60,6 @@ def test_the_seed_decides():
 def test_they_are_latents_and_say_what_they_are():
     assert all(isinstance(latent, Latent) for latent in EVERY)
     assert TruncatedNormal(4, 0.5).to_dict() == {"kind": "TruncatedNormal", "dim": 4, "psi": 0.5, "scale": 1.0}
-    assert Uniform(2).bounded
-    assert not Normal(2).bounded
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,6 @@ class _Independent:
         """What it is called in tables and messages."""
         return repr(self)
 
-    @property
-    def bounded(self) -> bool:
-        """Whether a uniform density on the support exists."""
-        return self.support() is not None
-
     def support(self) -> tuple[float, float] | None:
         """The interval in which every coordinate lies; None where it is unbounded."""
         raise NotImplementedError

@@ -262,7 +262,6 @@ class Support:
     real: Covered
     fake: Covered
     real_radius: Array
-    fake_radius: Array
 
     def _figure(self, name: str, value: float) -> Figure:
         return _figure(name, value, self.a, self.b, k=self.k)
@@ -305,7 +304,7 @@ def support(real: Any, fake: Any, *, k: int = K, features: Any = None, n: int | 
         raise InputError(f"k: expected a whole number from 1 to {most}, fewer than the samples of each side, got {k!r}")
     ra, rb = numeric.radii(a.rows, int(k)), numeric.radii(b.rows, int(k))
     left, right = numeric.cover(a.rows, b.rows, ra, rb)
-    return Support(a, b, int(k), left, right, ra, rb)
+    return Support(a, b, int(k), left, right, ra)
 
 
 def measures(real: Any, fake: Any, *, k: int = K, **options: Any) -> dict[str, Figure]:

@@ -125,9 +125,10 @@ def rho_for_ess(
                 f"{len(members) / len(logs):.2g} at any ρ, one latent each; got {fraction:g}"
             )
         if high > MOST_RHO:
+            v = log_volume(logs, k)[~dead(logs, k, rank=rank)]
             raise InputError(
                 f"fraction: every ρ up to {MOST_RHO:g} leaves an effective share ≥ {fraction:g}: the log-volumes are "
-                f"the same (they spread by {_spread(logs, k, rank):.1e} nats), so ρ changes nothing"
+                f"the same (they spread by {np.ptp(v):.1e} nats), so ρ changes nothing"
             )
     return float(sign * brentq(excess, tiny, high, xtol=1e-12, rtol=1e-12))
 
@@ -196,11 +197,6 @@ def _all_dead(logs: Array, k: int, rank: ArrayLike | None) -> str:
     best = int(alive.max() if rank is None else np.minimum(alive, np.asarray(rank)).max())
     fix = f"use k ≤ {best}" if best else "the generator is constant around every latent"
     return f"k: all {len(logs)} latents are dead at k = {k}: their Jacobians have a lower rank; {fix}"
-
-
-def _spread(logs: Array, k: int | None, rank: ArrayLike | None) -> float:
-    v = log_volume(logs, k)[~dead(logs, k, rank=rank)]
-    return float(v.max() - v.min())
 
 
 def _spectra(log_sigma: ArrayLike) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -348,10 +348,6 @@ def _left(J: Jacobian, z: Tensor, options: Options, power: int = 0) -> Tensor:
     return (A if options.basis is None else J.pull(z, _orthonormal(A))).transpose(0, 1)
 
 
-def _subspace(J: Jacobian, z: Tensor, options: Options) -> Tensor:
-    return _left(J, z, options, options.power)
-
-
 def _sketch(J: Jacobian, z: Tensor, options: Options) -> Tensor:
     """W J by VJPs, W semi-orthogonal (rows, D) [Polarity A.4]."""
     W = torch.linalg.qr(_gaussian(options.rows, J.size, z, options.seed).double().T)[0].T
@@ -406,7 +402,12 @@ def _inner(f: Composite, z: Tensor) -> tuple[Tensor, Tensor]:
     return w, (s[:count, None] * U[:count]).to(z.dtype)
 
 
-_SKETCHES = {"left": _left, "subspace": _subspace, "sketch": _sketch, "through": _through}
+_SKETCHES: dict[str, Callable[[Jacobian, Tensor, Options], Tensor]] = {
+    "left": _left,
+    "subspace": lambda J, z, options: _left(J, z, options, options.power),
+    "sketch": _sketch,
+    "through": _through,
+}
 
 
 # ── values ────────────────────────────────────────────────────────────────────────────────────────────────────────

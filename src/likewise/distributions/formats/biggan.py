@@ -120,17 +120,12 @@ class Attention(nn.Module):
     def forward(self, x: Float[Tensor, "n c h w"], condition: Tensor, psi: float) -> Float[Tensor, "n c h w"]:
         """The layer; it knows neither condition nor ψ."""
         query = self.snconv1x1_theta(x).flatten(2)
-        key = _pooled(self.snconv1x1_phi(x)).flatten(2)
-        value = _pooled(self.snconv1x1_g(x)).flatten(2)
+        key = nn.functional.max_pool2d(self.snconv1x1_phi(x), 2).flatten(2)
+        value = nn.functional.max_pool2d(self.snconv1x1_g(x), 2).flatten(2)
         share = torch.softmax(query.transpose(1, 2) @ key, dim=2)
         seen = (value @ share.transpose(1, 2)).reshape(*value.shape[:2], *x.shape[2:])
         y: Tensor = x + self.gamma * self.snconv1x1_o_conv(seen)
         return y
-
-
-def _pooled(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h2 w2"]:
-    """The largest of each 2 × 2 cell."""
-    return nn.functional.max_pool2d(x, 2)
 
 
 class Trunk(nn.Module):

@@ -71,19 +71,11 @@ class Layout(NamedTuple):
 class Decoder(Network):
     """A chain of units. Before the first (transposed) convolution, features are laid out as channels of a square."""
 
-    def __init__(
-        self,
-        units: Sequence[Unit],
-        *,
-        slope: float = 0.0,
-        output: str = "tanh",
-        colours: int | None = None,
-        plain: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, units: Sequence[Unit], layout: Layout, colours: int | None = None) -> None:
         super().__init__()
-        if output not in OUTPUTS:
-            raise InputError(f"output: expected one of {', '.join(OUTPUTS)}, got {output!r}")
-        self.units, self.slope, self.output, self.plain = tuple(units), slope, output, tuple(plain)
+        if layout.output not in OUTPUTS:
+            raise InputError(f"output: expected one of {', '.join(OUTPUTS)}, got {layout.output!r}")
+        self.units, self.slope, self.output, self.plain = tuple(units), layout.slope, layout.output, layout.plain
         self.dim, self.colours = units[0].into, colours
         for unit in self.units:
             _place(self, unit.path, unit.module())
@@ -107,30 +99,20 @@ class Decoder(Network):
         output: str | None = None,
         colours: int | None = None,
     ) -> Self:
-        usual = cls._layout(state)
-        keys = (key for key in state if key.endswith(".weight") and re.match(usual.layers, key))
+        layout = cls._layout(state)
+        keys = (key for key in state if key.endswith(".weight") and re.match(layout.layers, key))
         units = _units(state, [key.removesuffix(".weight") for key in keys])
-        return cls(
-            _gridded(units, kinds, strides, paddings, extras),
-            slope=usual.slope if slope is None else slope,
-            output=output or usual.output,
-            colours=colours,
-            plain=usual.plain,
-        )
+        slope = layout.slope if slope is None else slope
+        layout = layout._replace(slope=slope, output=output or layout.output)
+        return cls(_gridded(units, kinds, strides, paddings, extras), layout, colours)
 
     @property
     def settings(self) -> dict[str, Any]:
         """Grids, activation, squashing, and which layers are not activated."""
         ups = [unit for unit in self.units if unit.kind != "linear"]
-        return {
-            "kinds": [unit.kind for unit in ups],
-            "strides": [unit.stride for unit in ups],
-            "paddings": [unit.padding for unit in ups],
-            "extras": [unit.extra for unit in ups],
-            "slope": self.slope,
-            "output": self.output,
-            "colours": self.colours,
-        }
+        grid = {"kinds": "kind", "strides": "stride", "paddings": "padding", "extras": "extra"}
+        columns = {name: [getattr(unit, field) for unit in ups] for name, field in grid.items()}
+        return {**columns, "slope": self.slope, "output": self.output, "colours": self.colours}
 
     def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
         """What goes into the last squashing."""
@@ -364,7 +346,7 @@ class UpsamplingDCGAN(Network):
             slope = 0.2 if classes is None else 0.0
         dim = int(into) - (classes[1] if classes else 0)
         if latent_first is None:
-            latent_first = embedding is None or _latent_first(state)
+            latent_first = embedding is None or _misfit(state, True) <= _misfit(state, False)
         widths = (first, second, third, colours)
         return cls(dim, widths, side, slope=slope, classes=classes, latent_first=latent_first)
 
@@ -387,12 +369,7 @@ class UpsamplingDCGAN(Network):
         return out
 
 
-def _latent_first(state: Mapping[str, Tensor]) -> bool:
-    """Whether z ‖ embedding fits the first normalisation's running mean and variance better than embedding ‖ z."""
-    return _misfit(state, latent_first=True) <= _misfit(state, latent_first=False)
-
-
-def _misfit(state: Mapping[str, Tensor], *, latent_first: bool) -> float:
+def _misfit(state: Mapping[str, Tensor], latent_first: bool) -> float:
     """How far mean and variance of l1's outputs, z ~ N(0, I) and all classes alike, are from the stored ones."""
     embedding = state["label_emb.weight"].double()
     weight, bias = state["l1.0.weight"].double(), state["l1.0.bias"].double()

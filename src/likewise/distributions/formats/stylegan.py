@@ -376,11 +376,8 @@ class Fourier(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(channels, channels))
         self.affine = Dense(w, 4)
-        with torch.no_grad():
-            self.affine.weight.zero_()
-            self.affine.bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]))
         self.register_buffer("transform", torch.eye(3))
-        self.register_buffer("freqs", _in_disc(channels) * CUTOFF)
+        self.register_buffer("freqs", torch.randn(channels, 2))
         self.register_buffer("phases", torch.rand(channels) - 0.5)
         self.size, self.rate = size, rate
 
@@ -409,12 +406,6 @@ class Fourier(nn.Module):
         line = torch.arange(self.size, dtype=like.dtype, device=like.device)
         line = (line + 0.5 - self.size / 2) / self.rate
         return torch.stack(torch.meshgrid(line, line, indexing="xy"), 2)
-
-
-def _in_disc(n: int) -> Float[Tensor, "n 2"]:
-    """n points spread evenly over the disc of radius 1."""
-    angle, radius = 2 * math.pi * torch.rand(n), torch.rand(n).sqrt()
-    return torch.stack([radius * angle.cos(), radius * angle.sin()], 1)
 
 
 class AliasFreeLayer(nn.Module):
