@@ -1,4 +1,4 @@
-"""The pictures of docs/studio.md: starts the studio, does in each tab what a person would, and takes its picture.
+"""The screenshots of docs/studio.md: starts the studio, does in each tab what a person would, and takes one.
 
     python docs/screenshots.py [TAB …]
 
@@ -100,17 +100,14 @@ def main(tabs: list[str]) -> None:
         process, address = started([sys.executable, "-m", "likewise.cli"], Path(folder))
         try:
             for tab in tabs:
-                v = Visit(browser, address, tab, width=1400, colours="light", touch=False)
-                SCENES[tab](v)
-                v.page.mouse.move(0, 0)
-                v.page.wait_for_timeout(1500)
-                v.page.evaluate("scrollTo(0, 0)")
-                path = write_bytes(
-                    ROOT / "docs" / "_static" / f"studio-{tab}.png", small(v.page.screenshot(full_page=True))
-                )
+                with Visit(browser, address, tab) as v:
+                    SCENES[tab](v)
+                    v.page.mouse.move(0, 0)
+                    v.page.wait_for_timeout(1500)
+                    v.page.evaluate("scrollTo(0, 0)")
+                    shot = small(v.page.screenshot(full_page=True))
+                path = write_bytes(ROOT / "docs" / "_static" / f"studio-{tab}.png", shot)
                 print(path.relative_to(ROOT), f"{path.stat().st_size:,} bytes")
-                v.close()
-                v.check()
         finally:
             stopped(process)
             browser.close()

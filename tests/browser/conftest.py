@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import shutil
 import subprocess
 import sys
@@ -47,33 +49,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproces
 
 
 @pytest.fixture(scope="session")
-def visits(chromium: Any, server: tuple[Any, str]) -> Iterator[Visits]:
-    """Open a tab in a browser of its own: visits("pixels", width=390, colours="dark")."""
-    opened: list[Visit] = []
-
-    def visit(tab: str = "", *, width: int = 1400, colours: str = "light", touch: bool = False) -> Visit:
-        one = Visit(chromium, server[1], tab, width=width, colours=colours, touch=touch)
-        opened.append(one)
-        return one
-
-    yield visit
-    for one in opened:
-        one.close()
+def visits(chromium: Any, server: tuple[Any, str]) -> Visits:
+    """Open a tab in a window of its own: with visits("pixels", width=390, colours="dark") as v: …"""
+    return functools.partial(Visit, chromium, server[1])
 
 
 @pytest.fixture
 def visit(visits: Visits) -> Iterator[Visits]:
-    """Like `visits`, and closed and checked after the test: only the server was asked, nothing was complained of."""
-    opened: list[Visit] = []
-
-    def one(*given: Any, **named: Any) -> Visit:
-        opened.append(visits(*given, **named))
-        return opened[-1]
-
-    yield one
-    for each in opened:
-        each.close()
-        each.check()
+    """The same, closed and checked after the test: only the server was asked, nothing was complained of."""
+    with contextlib.ExitStack() as windows:
+        yield lambda *given, **named: windows.enter_context(visits(*given, **named))
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The tab of distributions, as a person uses it: ρ and ψ are dragged, the grid follows, curves show quality and diversity."""
+"""The tabs of distributions and runs, as a person uses them: ρ and ψ are dragged, the sample run is watched."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from tests.browser.visits import Visit, crowd
 RHO = "#panel-distributions .slider:has-text('ρ') input"
 PSI = "#panel-distributions .slider:has-text('ψ') input"
 ALT = "document.querySelector('.grid-picture').alt"
+POINTS = "Number(document.querySelector('#panel-runs .chart-line')?.dataset.points ?? 0)"
 SOURCE = "document.querySelector('.grid-picture').src"
 
 
 @pytest.fixture(scope="module")
 def generator(visits: Any) -> Iterator[Visit]:
-    v = visits("distributions")
-    v.wait(".grid-picture:not([hidden])", heavy=True)
-    yield v
-    v.close()
-    v.check()
+    with visits("distributions") as v:
+        v.wait(".grid-picture:not([hidden])", heavy=True)
+        yield v
 
 
 def ess(v: Visit) -> float:
@@ -91,3 +90,30 @@ def test_on_a_phone_the_sliders_stand_above_the_grid(visit: Any) -> None:
     slider, grid = v.page.locator(RHO).bounding_box(), v.page.locator(".grid-frame").bounding_box()
     assert slider["y"] < grid["y"]
     assert v.sideways() <= 0
+
+
+def test_the_sample_run_is_started_watched_and_cancelled(visit: Any) -> None:
+    v = visit("runs")
+    v.wait("#panel-runs h1")
+    v.page.get_by_role("button", name="Start the sample run").click()
+    v.wait(".run[data-state=running]", heavy=True)
+    shown = "s => !document.querySelector(`.run-detail ${s}`).hidden"
+    v.wait(".run-detail .card", heavy=True)
+    assert v.page.evaluate(shown, ".nothing-logged") != v.page.evaluate(shown, ".chart-box")  # words or a curve
+    v.until(f"{POINTS} >= 2", heavy=True)
+    assert v.page.locator(".nothing-logged").is_hidden()
+    first = v.page.evaluate(POINTS)
+    v.until(f"was => {POINTS} > was", first, heavy=True)
+    assert v.page.locator("#panel-runs .config tr").count() >= 3
+    chosen = v.page.locator(".run[aria-selected=true]").get_attribute("data-run")
+    assert v.page.evaluate("decodeURIComponent(location.hash)") == f"#runs/{chosen}"
+    names = v.page.locator("#panel-runs select option").all_inner_texts()
+    assert len(names) >= 1
+    v.page.locator("#panel-runs select").select_option(names[-1])
+    v.until("name => document.querySelector('#panel-runs .chart-line')?.dataset.series === name", names[-1])
+    v.page.locator(".run-head button", has_text="Cancel").click()
+    v.wait(f".run[data-run='{chosen}'][data-state=stopped]", heavy=True)
+    v.wait(".run-head .badge.stopped")
+    v.page.reload()  # the address leads to the run
+    v.wait(f".run[data-run='{chosen}'][aria-selected=true]")
+    v.until(f"{POINTS} >= 2")

@@ -11,11 +11,9 @@ from tests.browser.visits import Visit
 
 @pytest.fixture(scope="module")
 def page(visits: Any) -> Iterator[Visit]:
-    v = visits("runs")
-    v.wait("#panel-runs h1")
-    yield v
-    v.close()
-    v.check()
+    with visits("runs") as v:
+        v.wait("#panel-runs h1")
+        yield v
 
 
 def called(v: Visit, module: str, name: str, *arguments: Any) -> Any:

@@ -17,12 +17,10 @@ DONE = """id => {
 
 @pytest.fixture(scope="module")
 def gallery(visits: Any) -> Iterator[Visit]:
-    v = visits("images")
-    v.wait(".gallery .thumb", heavy=True)
-    v.until(DONE, heavy=True)
-    yield v
-    v.close()
-    v.check()
+    with visits("images") as v:
+        v.wait(".gallery .thumb", heavy=True)
+        v.until(DONE, heavy=True)
+        yield v
 
 
 def searched(v: Visit, thumb: Any) -> list[dict[str, str]]:
@@ -129,12 +127,6 @@ def test_a_photo_of_ones_own_is_searched(gallery: Visit, photos: dict[str, Path]
     gallery.until(DONE, heavy=True)
     assert len(hits(gallery)) >= 5
     assert gallery.page.locator(".thumb[aria-current=true]").count() == 0
-
-
-def test_a_file_that_is_no_picture_shows_the_sentence_of_the_server(gallery: Visit, photos: dict[str, Path]) -> None:
-    gallery.drop("#panel-images", photos["words"])
-    gallery.complains("images", gallery.refusal(photos["words"]))
-    gallery.forgive("422")
 
 
 def test_on_a_phone_a_tap_leads_to_the_neighbours(visit: Any) -> None:

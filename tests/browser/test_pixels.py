@@ -15,12 +15,10 @@ from tests.worlds.layouts import video
 @pytest.fixture(scope="module")
 def sample(visits: Any) -> Iterator[Visit]:
     """The first visit: the first sample is compared by itself."""
-    v = visits("pixels")
-    v.wait("#panel-pixels[data-key]", heavy=True)
-    v.wait(".legend button")
-    yield v
-    v.close()
-    v.check()
+    with visits("pixels") as v:
+        v.wait("#panel-pixels[data-key]", heavy=True)
+        v.wait(".legend button")
+        yield v
 
 
 def lines(v: Visit) -> dict[str, int]:
@@ -132,14 +130,6 @@ def test_two_photos_of_ones_own_by_the_chooser_and_by_a_drop(visit: Any, photos:
     assert b["y"] > a["y"]  # on a phone b stands below a
     assert v.sideways() <= 0
     v.page.locator(".work button", has_text="Cancel").wait_for(state="hidden")
-
-
-def test_a_file_that_is_no_picture_shows_the_sentence_of_the_server(visit: Any, photos: dict[str, Path]) -> None:
-    v = visit("pixels")
-    v.wait(".frame[data-side=a] img:not([hidden])")
-    v.drop(".frame[data-side=b]", photos["words"])
-    v.complains("pixels", v.refusal(photos["words"]))
-    v.forgive("422")
 
 
 def test_a_comparison_is_cancelled_and_started_again(visit: Any) -> None:

@@ -13,13 +13,11 @@ from tests.worlds.layouts import video
 
 @pytest.fixture(scope="module")
 def albums(visits: Any) -> Iterator[Visit]:
-    v = visits("sets")
-    v.wait("#panel-sets[data-gamma]", heavy=True)
-    v.until("document.querySelector('#panel-sets .work').hidden", heavy=True)  # the metric is learned, too
-    v.until("document.querySelector('#panel-sets [data-reading=metric]').textContent === 'learned'", heavy=True)
-    yield v
-    v.close()
-    v.check()
+    with visits("sets") as v:
+        v.wait("#panel-sets[data-gamma]", heavy=True)
+        v.until("document.querySelector('#panel-sets .work').hidden", heavy=True)  # the metric is learned, too
+        v.until("document.querySelector('#panel-sets [data-reading=metric]').textContent === 'learned'", heavy=True)
+        yield v
 
 
 def bands(v: Visit) -> dict[tuple[str, str], float]:
@@ -136,12 +134,4 @@ def test_a_bad_file_is_left_out_and_the_others_are_compared(visit: Any, photos: 
     v.until("document.querySelectorAll('.bands path').length > 0", heavy=True)
     v.page.get_by_role("button", name="Samples").click()
     v.until("!document.querySelector('#panel-sets .left-out')")
-    v.forgive("422")
-
-
-def test_a_file_that_is_no_picture_shows_the_sentence_of_the_server(visit: Any, photos: dict[str, Path]) -> None:
-    v = visit("sets")
-    v.wait(".album[data-side=a] .tile")
-    v.choose("button[aria-label='Choose photos for album b']", photos["words"])
-    v.complains("sets", v.refusal(photos["words"]))
     v.forgive("422")

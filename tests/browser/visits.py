@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import select
 import signal
@@ -12,9 +11,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+
+import httpx
 
 PATIENCE = 1000.0 * float(os.environ.get("LIKEWISE_PATIENCE", "120"))
 """How long heavy work may take, in ms; on two idle cores a tenth of it is enough."""
@@ -63,7 +62,9 @@ def stopped(process: subprocess.Popen[str]) -> None:
 class Visit:
     """One window: `page` is Playwright's; `asked` every address it requested; `complaints` what went to its console."""
 
-    def __init__(self, browser: Any, address: str, tab: str, *, width: int, colours: str, touch: bool) -> None:
+    def __init__(
+        self, browser: Any, address: str, tab: str, *, width: int = 1400, colours: str = "light", touch: bool = False
+    ) -> None:
         self.address = address
         self.asked: list[str] = []
         self.complaints: list[str] = []
@@ -81,7 +82,6 @@ class Visit:
         self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
         self.began = time.monotonic()
         self.page.goto(address + (f"#{tab}" if tab else ""))
-        self.open = True
 
     def _request(self, request: Any) -> None:
         self.asked.append(request.url)
@@ -169,13 +169,9 @@ class Visit:
 
     def refusal(self, file: Path) -> str:
         """The server's sentence about a file that it refuses, asked without the page."""
-        request = Request(f"{self.address}api/pictures", data=file.read_bytes(), headers={"X-Name": file.name})
-        try:
-            urlopen(request, timeout=PATIENCE / 1000).close()
-        except HTTPError as error:
-            with error:
-                return str(json.load(error)["error"])
-        raise AssertionError(f"{file.name} was not refused")
+        answer = httpx.post(f"{self.address}api/pictures", content=file.read_bytes(), headers={"X-Name": file.name})
+        assert answer.status_code == 422
+        return str(answer.json()["error"])
 
     def complains(self, panel: str, words: str) -> None:
         """Wait until a tab shows a sentence as an error."""
@@ -200,8 +196,11 @@ class Visit:
         assert not foreign, f"requests that leave the server: {foreign}"
         assert not self.complaints, f"the console says: {self.complaints}"
 
-    def close(self) -> None:
-        """Close the window; what was recorded stays."""
-        if self.open:
-            self.open = False
-            self.context.close()
+    def __enter__(self) -> Visit:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the window; unless something went wrong already, check what was recorded."""
+        self.context.close()
+        if kind is None:
+            self.check()

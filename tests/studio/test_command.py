@@ -43,16 +43,6 @@ def test_one_line_then_the_page_then_an_orderly_end(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("likewise-studio-*"))
 
 
-def test_help_is_quick() -> None:
-    code = (
-        "import sys\nfrom likewise.cli import main\nmain(['studio', '--help'])\n"
-        "print('torch' in sys.modules, 'starlette' in sys.modules)"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "--no-open" in out
-    assert out.endswith("False False\n")
-
-
 def test_without_the_extra_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

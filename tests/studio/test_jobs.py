@@ -116,23 +116,6 @@ def test_who_waits_hears_how_many_are_ahead(queue: Jobs) -> None:
     assert asyncio.run(run()) == ({"state": "waiting", "ahead": 2}, {"state": "waiting", "ahead": 1})
 
 
-def test_a_job_that_is_cancelled_while_it_waits_never_starts(queue: Jobs) -> None:
-    free, started = threading.Event(), list[str]()
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        first = queue.submit(lambda _: free.wait(20), loop)
-        second = queue.submit(lambda _: started.append("second"), loop)
-        third = queue.submit(lambda _: started.append("third"), loop)
-        queue.cancel(second)
-        free.set()
-        await _lines(first)
-        await _lines(third)
-
-    asyncio.run(run())
-    assert started == ["third"]
-
-
 # ── over a connection ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -32,16 +32,8 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from likewise import media
-from likewise.errors import (
-    ConvergenceWarning,
-    DegeneracyWarning,
-    FileError,
-    InputError,
-    LikewiseError,
-    RequestError,
-    SmallSampleWarning,
-)
+from likewise import errors, media
+from likewise.errors import FileError, InputError, LikewiseError, RequestError
 from likewise.inputs import GENERATORS
 from likewise.studio import uploads
 from likewise.studio.distributions import DistributionsTab
@@ -281,7 +273,8 @@ class Server(uvicorn.Server):
 def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True) -> None:
     """Serve until interrupted."""
     listening = bind(port)
-    for kind in (SmallSampleWarning, DegeneracyWarning, ConvergenceWarning):  # the page shows what they would say
+    # The page shows what these would say.
+    for kind in (errors.SmallSampleWarning, errors.DegeneracyWarning, errors.ConvergenceWarning):
         warnings.filterwarnings("ignore", category=kind)
     session = Session(given)
     try:

@@ -99,11 +99,10 @@ class DistributionsTab:
 
         Each n has a folder of its own: a harvest that was interrupted resumes, and hides no smaller one.
         """
-        k, words = min(TOP, opened.generator.dim), "measuring volumes, once"
-        folder = self.cache / f"bank-{opened.generator.digest[:20]}-{k}-{n}"
+        words, folder = "measuring volumes, once", self.cache / f"bank-{opened.generator.digest[:20]}-{TOP}-{n}"
         work.report(words)
         here = InPlace(lambda done: work.report(f"{words}: {min(done * SHARD, n)} of {n}", min(1.0, done * SHARD / n)))
-        return harvest(opened.generator, n, out=folder, k=k, shard_size=SHARD, executor=here, progress=False)
+        return harvest(opened.generator, n, out=folder, k=TOP, shard_size=SHARD, executor=here, progress=False)
 
     def _extremes(self, opened: Opened) -> dict[str, str]:
         """Modes and anti-modes of the bank as sheets of images."""
@@ -118,12 +117,12 @@ class DistributionsTab:
         return sheets
 
     def _answer(self, key: str, opened: Opened, images: dict[str, str]) -> dict[str, Any]:
-        k, n = opened.bank.k, len(opened.bank)
-        volume = "the largest singular value" if k == 1 else f"the product of the {k} largest singular values"
-        words = f"{n} latents; a latent's volume is {volume} of the generator's Jacobian there. {opened.words}"
+        n = len(opened.bank)
+        volume = "the largest singular value of the generator's Jacobian there"
+        words = f"{n} latents; a latent's volume is {volume}. {opened.words}"
         curve = sorted(opened.curve, key=lambda point: point["rho"])
         ranges = {"rho": list(RHO), "psi": list(PSI)}
-        return {"key": key, "n": n, "k": k, **ranges, "curve": curve, **images, "words": words.strip()}
+        return {"key": key, "n": n, **ranges, "curve": curve, **images, "words": words.strip()}
 
     def _measure(self, work: Work, opened: Opened, report: Callable[[], None]) -> None:
         """The curve at ψ = 1, from ρ = 0 outwards."""
