@@ -1,6 +1,5 @@
 """How well: figures on real data. Those of the papers are `likewise papers <paper> <table>`.
 
-python benchmarks/quality.py pixels          flow, matches and losses: see quality_pixels.py
 python benchmarks/quality.py search          known places among thousands of photos: see quality_search.py
 """
 
@@ -12,7 +11,6 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS
 
 import click
 
-from quality_pixels import pixels
 from quality_search import search
 
 
@@ -21,7 +19,7 @@ def main() -> None:
     """Accuracy on real data."""
 
 
-for command in (pixels, search):
+for command in (search,):
     main.add_command(command)
 
 

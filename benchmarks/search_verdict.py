@@ -1,6 +1,6 @@
 """Fit the verdict of a search: the probability that two pictures show the same, from what was measured of them.
 
-    python benchmarks/training_photos.py photos/            freely licensed photos out of Debian's packages
+    python tools/training_photos.py photos/            freely licensed photos out of Debian's packages
     python benchmarks/search_verdict.py photos/             places made of them, searched, verified, and the fit
 
 Every photo gives places in a gallery and two queries (another view, another light: benchmarks/places.py); every other

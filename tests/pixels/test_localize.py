@@ -143,8 +143,6 @@ def test_a_query_is_placed_in_the_room(room: Map, query: np.ndarray) -> None:
     assert angle < 0.3
     assert set(found.photos) <= {"1.png", "3.png", "0.png", "4.png"}
     assert len(found.photos) == 2
-    rates = metrics.localized([distance], [angle])
-    assert rates[(0.25, 2.0)] == 1.0
 
 
 def test_flow_guides_the_matches_of_a_dark_query(room: Map, query: np.ndarray) -> None:

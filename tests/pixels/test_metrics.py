@@ -169,11 +169,6 @@ def test_corner_error_by_hand() -> None:
     assert metrics.corner_error(-2 * shift, np.eye(3), (10, 20)) == pytest.approx(5.0)
     assert metrics.corner_error(None, np.eye(3), (10, 20)) == math.inf
     assert metrics.corner_error(np.array([[1.0, 0, 0], [0, 1, 0], [-1, 0, 1]]), np.eye(3), (10, 20)) == math.inf
-    pairs = [shift, None, np.eye(3)], [np.eye(3)] * 3, [(10, 20)] * 3
-    assert metrics.corner_correctness(*pairs) == pytest.approx(2 / 3)
-    assert metrics.corner_correctness(*pairs, px=4.9) == pytest.approx(1 / 3)
-    with pytest.raises(ShapeError, match="homographies: expected as many as truths and sizes"):
-        metrics.corner_correctness([shift], [], [])
     with pytest.raises(ShapeError, match=r"homography: expected a finite matrix \(3, 3\)"):
         metrics.corner_error(np.eye(2), np.eye(3), (10, 20))
 
@@ -270,7 +265,3 @@ def test_localisation_by_hand() -> None:
     distance, angle = metrics.camera_error(R, -R @ moved, np.eye(3), -centre)
     assert (distance, angle) == pytest.approx((0.3, 3.0))
     assert metrics.camera_error(None, None, R, centre) == (math.inf, math.inf)
-    found = metrics.localized([0.1, 0.3, 0.2, math.inf], [1, 3, 8, math.inf])
-    assert found == {(0.25, 2.0): 0.25, (0.5, 5.0): 0.5, (5.0, 10.0): 0.75}
-    with pytest.raises(ShapeError, match="angles: expected 2, one a query"):
-        metrics.localized([1, 2], [1])

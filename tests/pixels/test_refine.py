@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from likewise.pixels.geometry import sample
-from likewise.pixels.life.network import Nearby, Network, Refine, Start, Volume, _enlarged, _finer, at_pixels, window
+from likewise.pixels.life.network import Nearby, Network, Refine, Start, Volume, _enlarged, _finer, at_pixels
+from likewise.pixels.raft.correlation import window
 
 
 def maps(seed=0, b=2, d=12, size=(6, 7), other=(5, 8)):
@@ -15,12 +16,12 @@ def maps(seed=0, b=2, d=12, size=(6, 7), other=(5, 8)):
 def test_a_window_against_bilinear_sampling():
     level = torch.randn(1, 3, 5 * 8, generator=torch.Generator().manual_seed(1))
     at = torch.tensor([[[2.3, 1.6], [0.0, 4.0], [7.4, -0.5]]])
-    found = window(level, at, (5, 8), 2)
+    found = window(level[0], at[0], (5, 8), 2)
     for i in range(3):
         picture = level[0, i].view(1, 1, 5, 8)
         offsets = torch.arange(-2.0, 3.0)
         points = torch.stack(torch.meshgrid(offsets, offsets, indexing="ij")[::-1], -1)[None] + at[0, i]
-        assert torch.allclose(found[0, i].view(5, 5), sample(picture, points)[0, 0], atol=1e-5)
+        assert torch.allclose(found[i].mT, sample(picture, points)[0, 0], atol=1e-5)
 
 
 def test_windows_computed_when_asked_for_are_the_same():

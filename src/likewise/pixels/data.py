@@ -200,13 +200,40 @@ Side: TypeAlias = Literal["shortest", "longest"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FlowPair:
-    """Two pictures and what is known to be true of them; files are read by `load`, not before.
+    """Two images and what is known to be true of them; files are read by `load`, not before.
 
-    flow: a Flow, vectors (h, w, 2), or a flow file, a→b; occluded: the pixels (h, w) of a that b does not show, or a
-    picture that is not black there; homography: (3, 3), a→b; points: matching points (n, 2) of a and of b, or a
-    function that gives them; F: (3, 3); Ka, Kb (3, 3), R (3, 3), t (3,): the cameras, X_b = R X_a + t.
-    `seen_through` is a homography G, or a function of b's size (h, w) that gives it: the picture b is drawn by it, and
-    the pair's homography, which it needs, becomes G H.
+    Parameters
+    ----------
+    a, b : image
+        In any form that `likewise.inputs` takes.
+    name, group : str
+        What results call the pair, and the part of the data set that it counts to.
+    flow : Flow, array (h, w, 2) or path, optional
+        The dense flow a→b, or a flow file.
+    occluded : array (h, w) or path, optional
+        The pixels of a that b does not show, or an image that is not black there.
+    homography, F : array (3, 3), optional
+        The homography a→b; the fundamental matrix, [y, 1] F [x, 1]ᵀ = 0.
+    points : tuple of two arrays (n, 2), or a function that gives them, optional
+        Matching points of a and of b.
+    Ka, Kb, R, t : arrays, optional
+        The cameras, X_b = R X_a + t.
+    seen_through : array (3, 3), or a function of b's size, optional
+        A homography G: the image b is drawn by it, and the pair's homography, which it needs, becomes G H.
+
+    Raises
+    ------
+    InputError
+        Where `seen_through` is given for a pair of which more, or less, than a homography is known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import likewise as lw
+    >>> image = np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)
+    >>> pair = lw.pixels.FlowPair(image, image, "still", homography=np.eye(3))
+    >>> pair.load(24).flow
+    Flow(24 × 32, 0.00 px in the mean)
     """
 
     a: Any
@@ -283,7 +310,28 @@ class Sample:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FlowDataset:
-    """Pairs of pictures with something true of each; nothing is read before a pair is loaded."""
+    """Pairs of images with something true of each; nothing is read before a pair is loaded.
+
+    Parameters
+    ----------
+    items : sequence of FlowPair
+        The pairs, one at least.
+    name : str
+        What results call the data set.
+
+    Raises
+    ------
+    InputError
+        Where there is no pair.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import likewise as lw
+    >>> image = np.zeros((48, 64, 3), np.uint8)
+    >>> lw.pixels.FlowDataset([lw.pixels.FlowPair(image, image, homography=np.eye(3))], "mine")
+    FlowDataset(mine: 1 pairs in 1 groups)
+    """
 
     items: tuple[FlowPair, ...]
     name: str = "pairs"

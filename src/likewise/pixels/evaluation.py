@@ -43,15 +43,44 @@ def evaluate(
 ) -> dict[str, Any]:
     """The figures of a model on pairs of which something is known, in all, by group and by pair.
 
-    With dense truth: "aepe", "acc@1", "acc@3", "acc@5" and "fl"; where it is known what b does not show, "aepe visible"
-    and "aepe occluded". With points: "sparse@1" … With `matching` (True: `pixels.match` guided by the model; or a
-    function of a and b that gives Matches) "matches", and with a homography "mma@1" … and the same of stage 1 alone,
-    "corners@5"; with cameras "median rotation" and "median translation" in degrees, shares of both right to 10° under
-    "pose", and "auc@5" ….
+    Parameters
+    ----------
+    model : object with .flow(a, b)
+        Gives the flow (h, w, 2) of two tensors (3, h, w) in [0, 1].
+    dataset : FlowDataset
+        The pairs.
+    size : int, optional
+        The shortest (or longest) side of each image in pixels; None for its own.
+    side : {"shortest", "longest"}
+        Which side `size` means.
+    matching : bool or callable
+        True: also measure `pixels.match` guided by the model; or a function of a and b that gives Matches.
+    progress : bool
+        Show a bar on stderr.
 
-    Figures are means over pairs, each of the same weight; "fl" is over all known pixels, as KITTI has it. Pairs whose
-    files cannot be read are left out and named under "skipped". `size` is the shortest (or longest) side of each
-    picture in pixels, None for its own.
+    Returns
+    -------
+    dict
+        With dense truth "aepe", "acc@1", "acc@3", "acc@5" and "fl"; where it is known what b does not show, "aepe
+        visible" and "aepe occluded". With points "sparse@1" … With `matching` "matches", with a homography "mma@1" …
+        and the same of stage 1 alone, "corners@5"; with cameras "median rotation" and "median translation" in degrees,
+        shares of both right to 10° under "pose", and "auc@5" …. Figures are means over pairs, each of the same weight;
+        "fl" is over all known pixels, as KITTI has it. The same under "groups" and "pairs"; pairs whose files cannot be
+        read are left out and named under "skipped".
+
+    Raises
+    ------
+    InputError
+        Where no pair can be read, or nothing can be measured on one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import likewise as lw
+    >>> image = np.random.default_rng(0).integers(0, 255, (72, 96, 3), np.uint8)
+    >>> pairs = lw.pixels.FlowDataset([lw.pixels.FlowPair(image, image, homography=np.eye(3))])
+    >>> lw.pixels.evaluate(lw.pixels.default(), pairs)["aepe"] < 0.05
+    True
     """
     pairs, matcher = _pairs_of(dataset), _matcher(model, matching)
     rows, skipped = [], []

@@ -86,7 +86,31 @@ class Located:
 
 
 class Map:
-    """Photos whose poses are known, and points in space that they show: `Map.build` makes one, `Map.open` opens one."""
+    """Photos whose poses are known, and points in space that they show.
+
+    `Map.build` makes one from a folder of photos, `Map.open` opens one, `.localize(query)` places a photo in it.
+
+    Parameters
+    ----------
+    folder : Path
+        Where images/ lies.
+    survey : Survey
+        The photos' cameras, and the points.
+    metres : float, optional
+        How long a unit of the map is, by the photos' GPS.
+
+    Raises
+    ------
+    MissingExtra
+        Without pycolmap (the extra `sfm`).
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> place = lw.pixels.Map.build("photos/", "map/")                 # doctest: +SKIP
+    >>> place.localize("query.jpg").centre                             # doctest: +SKIP
+    array([0.41, -0.02, 1.73])
+    """
 
     def __init__(self, folder: Path, survey: Survey, metres: float | None = None) -> None:
         self.folder, self.survey, self.metres = folder, survey, metres

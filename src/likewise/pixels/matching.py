@@ -51,8 +51,32 @@ FOCAL = 1.2
 class Matches(types.Matches):
     """Matches a ↔ b (n, 2) with their stage and score, which give models, and know why there are none.
 
-    `sizes` are (h, w) of the two pictures where they are known; `reason` says why there is no match, and is empty where
-    there is one.
+    Parameters
+    ----------
+    a, b : array (n, 2)
+        Points of the first and second image, x then y, in pixels.
+    stage : array (n,), optional
+        1: found near the flow, 2: without it.
+    score : array (n,), optional
+        How alike the descriptors are, 1 where they are equal.
+    sizes : tuple of two (h, w), optional
+        Of the two images, where they are known.
+    reason : str
+        Why there is no match; empty where there is one.
+
+    Raises
+    ------
+    ShapeError
+        Where a and b are not as many points.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import likewise as lw
+    >>> a = np.random.default_rng(0).uniform(0, 100, (50, 2))
+    >>> matches = lw.pixels.Matches(a, a + [3.0, -2.0])
+    >>> matches.homography().matrix.round(3)[:2, 2].tolist()
+    [3.0, -2.0]
     """
 
     sizes: tuple[Size, Size] | None = None
@@ -241,8 +265,8 @@ def match(
     Examples
     --------
     >>> import likewise as lw
-    >>> a, b = lw.samples.pair()
-    >>> matches = lw.pixels.match(a, b)
+    >>> from likewise import samples
+    >>> matches = lw.pixels.match(*samples.pair())
     >>> matches.homography().n <= len(matches)
     True
     """

@@ -27,8 +27,6 @@ MMA_PX = tuple(range(1, 11))
 POSE_BINS = (0.0, 15.0, 30.0, 60.0)
 """Degrees between the bins of true rotation: easy, moderate, hard."""
 AUC_DEGREES = (5.0, 10.0, 20.0)
-AACHEN = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
-"""Metres and degrees within which a query of Aachen Day-Night counts as localised."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- flow
@@ -163,17 +161,6 @@ def corner_error(homography: Any, truth: Any, size: tuple[int, int]) -> float:
     return float(apart.mean()) if np.isfinite(apart).all() else float("inf")
 
 
-def corner_correctness(
-    homographies: Sequence[Any], truths: Sequence[Any], sizes: Sequence[tuple[int, int]], px: float = 5.0
-) -> float:
-    """The share of pairs whose corner error is at most px."""
-    if not len(homographies) == len(truths) == len(sizes) or not len(truths):
-        found = f"{len(homographies)}, {len(truths)} and {len(sizes)}"
-        raise ShapeError(f"homographies: expected as many as truths and sizes, one at least, got {found}")
-    errors = [corner_error(*pair) for pair in zip(homographies, truths, sizes, strict=True)]
-    return shares(errors, (px,))[px]
-
-
 # --------------------------------------------------------------------------------------------------------------- poses
 
 
@@ -267,19 +254,6 @@ def camera_error(R: Any, t: Any, R_true: Any, t_true: Any) -> tuple[float, float
     centre = -_matrix("R", R).T @ _vector("t", t)
     true = -_matrix("R_true", R_true).T @ _vector("t_true", t_true)
     return float(np.linalg.norm(centre - true)), rotation_angle(R, R_true)
-
-
-def localized(
-    distances: Any, angles: Any, thresholds: Sequence[tuple[float, float]] = AACHEN
-) -> dict[tuple[float, float], float]:
-    """The share of queries within each (metres, degrees) of their true pose, both at once, as Aachen's benchmark.
-
-    Infinite errors are queries that were not placed at all.
-    """
-    d, r = _numbers("distances", distances).ravel(), _numbers("angles", angles).ravel()
-    if d.shape != r.shape or not d.size:
-        raise ShapeError(f"angles: expected {d.size}, one a query and one at least, got {r.size}")
-    return {(m, g): float(((d <= m) & (r <= g)).mean()) for m, g in thresholds}
 
 
 # -------------------------------------------------------------------------------------------------------------- pieces

@@ -367,11 +367,45 @@ def reconstruct(
 ) -> Pairs:
     """Structure from motion of a folder of photos into a folder of pairs with F, which is returned.
 
-    `size` is the longest side, `features` the most a photo; "sequential" is for the frames of a walk. `camera` says who
-    shares intrinsics: "auto" (photos of one make, focal length and size), "single", or "each" has its own. Pairs show
-    `overlap` common points at least. In `out`: images/ (undistorted), model/ (COLMAP's binary files, for them),
-    pairs.npz, summary.json, and work/ with what the steps need. Steps that are finished are kept when it is called
-    again. With one thread the result is a function of the seed; with more, COLMAP's sums may be ordered differently.
+    Parameters
+    ----------
+    photos : path
+        A folder of photos.
+    out : path
+        Gets images/ (undistorted), model/ (COLMAP's binary files), pairs.npz, summary.json, and work/ with what the
+        steps need. Steps that are finished are kept when it is called again.
+    size : int
+        The longest side of a photo, in pixels.
+    matcher : {"exhaustive", "sequential"}
+        Every two photos, or neighbours: the frames of a walk.
+    camera : {"auto", "single", "each"}
+        Who shares intrinsics: photos of one make, focal length and size; all; none.
+    features : int
+        The most features a photo.
+    overlap : int
+        The least points that the photos of a pair have in common.
+    seed, threads : int
+        With one thread the result is a function of the seed; with more, COLMAP's sums may be ordered differently.
+    report : callable, optional
+        Is told each step in a line.
+
+    Returns
+    -------
+    Pairs
+        The pairs with their fundamental matrices, as `train(scenes=out)` takes them.
+
+    Raises
+    ------
+    MissingExtra
+        Without pycolmap (the extra `sfm`).
+    InputError
+        Where the folder holds fewer than two photos, or too few show the same.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.pixels.reconstruct("photos/", "place/")                     # doctest: +SKIP
+    Pairs(41 of 12 photos in place)
     """
     settings = Settings(os.path.abspath(photos), size, matcher, camera, features, overlap, seed)
     _check(settings)

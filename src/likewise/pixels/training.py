@@ -41,7 +41,17 @@ from likewise.train.options import LoopOptions, option
 
 @dataclass(frozen=True)
 class Config(LoopOptions):
-    """The recipe of `likewise.pixels.train`; its defaults are for one CPU and a folder of photos."""
+    """The recipe of `likewise.pixels.train`; its defaults are for one CPU and a folder of photos.
+
+    Every option is also one of `likewise pixels train`; docs/pixels.md lists them with their defaults.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> recipe = lw.pixels.Config(warm=10, refine=0, joint=5)
+    >>> recipe.total, recipe.stage(12)
+    (15, 'joint')
+    """
 
     network: Literal["cells", "tiny", "light", "small", "large"] = option(
         "cells", "the aligner's own network on cells, or a RAFT of this size"
@@ -315,10 +325,39 @@ def train(
 ) -> Aligner | RAFT:
     """A network trained on a folder of photos; photos that are set aside choose among its weights.
 
-    `scenes` are the pairs with fundamental matrices of the joint stage: "rendered" makes places with the photos as
-    textures, a folder is one that `likewise pixels sfm` wrote, a function gives its own. With `out`, a run directory is
-    written; `resume=True` goes on with it. `start` goes on from a trained model. Under torchrun every process calls
-    this, and each gives back the same network.
+    Parameters
+    ----------
+    photos : Photos or path
+        The photos.
+    config : Config, optional
+        The recipe.
+    scenes : "rendered", path, callable or None
+        The pairs with fundamental matrices of the joint stage: places rendered with the photos as textures, a folder
+        that `likewise pixels sfm` wrote, or a function (n, size, seed) → Views.
+    out : path, optional
+        Where a run directory is written; `resume=True` continues it.
+    start : Aligner or RAFT, optional
+        A trained model to continue from.
+    check : callable, optional
+        A further evaluation: figures by name, of which the first, smaller being better, chooses the weights.
+    device : str
+        Where it is trained.
+
+    Returns
+    -------
+    Aligner or RAFT
+        As `config.network` says. Under torchrun every process calls this, and each gets the same network.
+
+    Raises
+    ------
+    InputError
+        Where there are too few photos, or the joint stage lacks its pairs.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> model = lw.pixels.train("photos/", lw.pixels.Config(warm=600), out="run/")     # doctest: +SKIP
+    >>> lw.save(model, "mine.safetensors")                                             # doctest: +SKIP
     """
     chosen = config or Config()
     pictures = photos if isinstance(photos, Photos) else Photos.folder(photos)
@@ -446,40 +485,33 @@ class Training:
         return bent if self.device == "cpu" else bent.to(self.device)
 
     def _parts(self, step: int, bent: Bent, stage: str) -> dict[str, Tensor]:
-        """BiT; in the joint stage also SED, cycle and contrast."""
+        """BiT; in the joint stage also SED and cycle on pairs of views [LIFE Eq. 1–3], and contrast."""
         c, s = self.config, self.learner.stride
         joint, parts = stage == "joint", dict[str, Tensor]()
         if c.bit or (joint and c.contrast):
             ways, truth, missed = self.learner.bent(bent, c, learning=joint and c.contrast > 0)
             losses = [
-                s * life.bit_loss(f, g, truth, one_way=c.one_way, scale=c.bit_scale / s)
+                life.bit_loss(f, g, truth, one_way=c.one_way, scale=c.bit_scale / s)
                 for f, g in zip(ways.there, ways.back, strict=True)
             ]
-            parts["bit"] = c.bit * life.sequence(losses, c.gamma)
+            parts["bit"] = s * c.bit * life.sequence(losses, c.gamma)
             parts |= {} if missed is None else {"contrast": c.contrast * missed}
         if joint and self.scenes is not None and c.scenes and (c.sed or c.cycle):
-            parts |= self._epipolar(step, self.scenes)
+            views, part = self.scenes(c.scenes, c.size, (c.seed, 3, step)), self.processes.part(c.scenes)
+            a, b, F = (x[part].to(self.device) for x in (views.a, views.b, views.F))
+            ways = self.learner.views(a, b, c.iters)
+            both = life.life_loss(
+                *(ways.there, ways.back, self.learner.epipolar(F).to(a.dtype)),
+                weights=life.Weights(c.sed, 0.0, c.cycle),
+                gamma=c.gamma,
+                cycle_mode=c.cycle_mode,
+                alpha=c.alpha / s,
+                beta=c.beta,
+                sed_scale=c.sed_scale / s,
+            )
+            parts |= {} if both.sed is None else {"sed": s * c.sed * both.sed}
+            parts |= {} if both.cycle is None else {"cycle": s * c.cycle * both.cycle}
         return parts
-
-    def _epipolar(self, step: int, scenes: Scenes) -> dict[str, Tensor]:
-        """SED and cycle on pairs of views, the means of both directions [LIFE Eq. 1, 2]."""
-        c, s = self.config, self.learner.stride
-        views = scenes(c.scenes, c.size, (c.seed, 3, step))
-        part = self.processes.part(c.scenes)
-        a, b = (x[part].to(self.device) for x in (views.a, views.b))
-        F = self.learner.epipolar(views.F[part].to(self.device)).to(a.dtype)
-        ways = self.learner.views(a, b, c.iters)
-        pairs = list(zip(ways.there, ways.back, strict=True))
-        found: dict[str, Tensor] = {}
-        if c.sed:
-            scale = c.sed_scale / s
-            losses = [life.sed_loss(f, F, scale=scale) + life.sed_loss(g, F.mT, scale=scale) for f, g in pairs]
-            found["sed"] = 0.5 * s * c.sed * life.sequence(losses, c.gamma)
-        if c.cycle:
-            options: dict[str, Any] = {"mode": c.cycle_mode, "alpha": c.alpha / s, "beta": c.beta}
-            losses = [life.cycle_loss(f, g, **options) + life.cycle_loss(g, f, **options) for f, g in pairs]
-            found["cycle"] = 0.5 * s * c.cycle * life.sequence(losses, c.gamma)
-        return found
 
     def _error(self, flow: Tensor, truth: life.Truth) -> float:
         """Mean end-point error in pixels where the truth is known."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -25,25 +26,27 @@ COARSE = 8
 """A thin plate is inverted on every eighth point first."""
 
 
-class Warp:
-    """b invertible maps of the plane between a picture B and B′ = T(B)."""
+class Warp(ABC):
+    """b invertible maps of the plane between an image B and B′ = T(B)."""
 
+    like: Tensor
+    """A tensor of the dtype and on the device that its points should have."""
+
+    @abstractmethod
     def __len__(self) -> int:
         """How many maps: b."""
-        raise NotImplementedError
 
-    @property
-    def like(self) -> Tensor:
-        """A tensor of the dtype and on the device that its points should have."""
-        raise NotImplementedError
-
+    @abstractmethod
     def backward(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """T⁻¹: points of B′ to points of B, exact; points (1, …, 2) are taken through all b maps."""
-        raise NotImplementedError
 
+    @abstractmethod
     def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """T(x) for points x of B as far as it could be found, and T⁻¹ of that, which should be x."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def part(self, rows: slice) -> Warp:
+        """Some of the maps."""
 
     def forward(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, " b *n"]]:
         """T(x), and the residual ‖T⁻¹(T(x)) − x‖ in pixels of B; points (1, …, 2) are taken through all b maps."""
@@ -60,10 +63,6 @@ class Warp:
         points = self.backward(grid(*(size or (h, w)), like=self.like)[None])
         return sample(B, points), inside(points, h, w)
 
-    def part(self, rows: slice) -> Warp:
-        """Some of the maps."""
-        raise NotImplementedError
-
     def then(self, second: Warp) -> Chain:
         """This warp first, `second` on what it made."""
         return Chain(self, second)
@@ -79,15 +78,11 @@ class Affine(Warp):
         if bool((torch.linalg.det(exact[:, :, :2]).abs() < 1e-9).any()):
             raise InputError("matrix: a map has determinant 0 and no inverse; give invertible ones")
         back = torch.linalg.inv(exact[:, :, :2])
-        self.matrix = matrix
+        self.matrix = self.like = matrix
         self.inverted = torch.cat([back, -back @ exact[:, :, 2:]], dim=2).to(matrix.dtype)
 
     def __len__(self) -> int:
         return len(self.matrix)
-
-    @property
-    def like(self) -> Tensor:
-        return self.matrix
 
     def backward(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """A p + c."""
@@ -121,15 +116,12 @@ class ThinPlate(Warp):
         local = (exact - centre) / self.unit
         self.centre, self.knots, self.tol, self.steps = centre.to(moved), local.to(moved), tol, steps
         self.bend, self.plane = (part.to(moved) for part in _spline(local, moved.double()))
+        self.like = self.bend
         ones = torch.ones_like(self.knots[:, :1])
         self._apart = torch.cat([-2.0 * self.knots, self.knots.square().sum(dim=1, keepdim=True), ones], dim=1)
 
     def __len__(self) -> int:
         return len(self.bend)
-
-    @property
-    def like(self) -> Tensor:
-        return self.bend
 
     def backward(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """p + D(p)."""
@@ -207,14 +199,10 @@ class Chain(Warp):
     def __init__(self, first: Warp, second: Warp) -> None:
         if len(first) != len(second):
             raise ShapeError(f"second: expected {len(first)} maps as the first warp has, got {len(second)}")
-        self.first, self.second = first, second
+        self.first, self.second, self.like = first, second, first.like
 
     def __len__(self) -> int:
         return len(self.first)
-
-    @property
-    def like(self) -> Tensor:
-        return self.first.like
 
     def backward(self, points: Float[Tensor, "#b *n 2"]) -> Float[Tensor, "b *n 2"]:
         """T₁⁻¹(T₂⁻¹(p))."""
@@ -292,19 +280,14 @@ def random_warp(
     w: int,
     *,
     generator: torch.Generator,
-    rotation: float = 30.0,
-    scale: float = 1.4,
-    shear: float = 0.15,
-    shift: float = 0.1,
     strength: float = 0.15,
     cells: int = 3,
     like: Tensor | None = None,
+    **affine: float,
 ) -> Chain:
     """b random affine maps, each followed by a random thin plate; the options are those of both."""
-    affine = random_affine(
-        b, h, w, generator=generator, rotation=rotation, scale=scale, shear=shear, shift=shift, like=like
-    )
-    return Chain(affine, random_thin_plate(b, h, w, generator=generator, strength=strength, cells=cells, like=like))
+    first = random_affine(b, h, w, generator=generator, like=like, **affine)
+    return Chain(first, random_thin_plate(b, h, w, generator=generator, strength=strength, cells=cells, like=like))
 
 
 def _affine(matrix: Tensor, points: Tensor) -> Tensor:

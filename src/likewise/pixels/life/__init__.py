@@ -64,10 +64,38 @@ def sed(
     eps: float = EPS,
     cap: float | None = None,
 ) -> Float[Tensor, "*n"]:
-    """Symmetric epipolar distance of matches x ↔ y, in pixels [LIFE Eq. 1].
+    """Symmetric epipolar distance of the matches x ↔ y, in pixels [LIFE Eq. 1].
 
-    SED = d(y, F x) + d(x, Fᵀ y), the distances of each point to the other's epipolar line. The scale of F does not
-    matter; `eps` bounds the norm of a line from below, `cap` the result from above (and its gradient is 0 there).
+    SED = d(y, F x) + d(x, Fᵀ y): the distance of each point to the other's epipolar line.
+
+    Parameters
+    ----------
+    x, y : Tensor (…, 2)
+        Pixels in the first and second image, x then y.
+    F : Tensor (3, 3) or (…, 3, 3)
+        Fundamental matrix, yᵀ F x = 0, one for all or one for each of the first axes; its scale does not matter.
+    eps : float
+        Bounds the norm of a line from below, as a share of its terms: near the epipole lines lose their direction.
+    cap : float, optional
+        Bounds the result from above (and its gradient is 0 there).
+
+    Returns
+    -------
+    Tensor (…)
+        The distances.
+
+    Raises
+    ------
+    InputError, ShapeError
+        Where F is not of rank 2, or shapes do not fit.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import likewise as lw
+    >>> F = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]])            # a camera that moved sideways
+    >>> lw.pixels.sed(torch.tensor([[5.0, 3.0]]), torch.tensor([[9.0, 4.0]]), F).round().tolist()
+    [2.0]
     """
     check_fundamental(F)
     if x.shape != y.shape or x.shape[-1:] != (2,) or x.shape[: F.ndim - 2] != F.shape[:-2]:
@@ -107,8 +135,37 @@ def cycle_loss(
 ) -> Float[Tensor, ""]:
     """Mean of d(p) = ‖f[p] + g[p + f[p]]‖, there and back again, over the pixels that are kept [LIFE §3.1].
 
-    Kept are those that land inside the other frame; with `mode="adaptive"` of these only where d ≤ max(α, β‖f[p]‖):
-    what misses by more is taken for occluded. `mode="full"` is the ablation. ‖f‖ is the displacement's length.
+    Parameters
+    ----------
+    forward, backward : Tensor (b, h, w, 2)
+        The flows a→b and b→a.
+    mode : {"adaptive", "full"}
+        Kept are pixels that land inside the other frame; under "adaptive" of these only where d ≤ max(α, β‖f[p]‖): what
+        misses by more is taken for occluded. "full" is the ablation.
+    alpha, beta : float
+        The tolerance, in pixels and as a share of the displacement's length.
+    valid : Tensor (b, h, w), optional
+        Which pixels of a count.
+    scale : float, optional
+        Distances beyond it grow slowly (`soft`).
+
+    Returns
+    -------
+    Tensor ()
+        The mean; 0 where nothing is kept.
+
+    Raises
+    ------
+    InputError, ShapeError
+        Where the mode is unknown, or a flow has another shape.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import likewise as lw
+    >>> flow = torch.full((1, 8, 8, 2), 1.0)
+    >>> float(lw.pixels.cycle_loss(flow, -flow)), float(lw.pixels.cycle_loss(flow, 0 * flow))
+    (0.0, 1.4142135381698608)
     """
     if mode not in ("adaptive", "full"):
         raise InputError(f"mode: expected 'adaptive' or 'full', got {mode!r}")
@@ -158,8 +215,40 @@ def bit_loss(
 ) -> Float[Tensor, ""]:
     """Bidirectional transformation loss [LIFE Eq. 3]: ‖f_B→B′(p) − T(p)‖ + ‖f_B′→B(p′) − T⁻¹(p′)‖, each a mean.
 
-    Distances go through `soft`; pixels out of the frame, and those where T missed, count nothing. `one_way` keeps only
-    B→B′, which is T(B′B) of Tab. 6. `warp` may be its `bit_truth`, made once; `valid` is a mask of B.
+    Parameters
+    ----------
+    there, back : Tensor (b, h, w, 2)
+        The flows B→B′ and B′→B.
+    warp : Warp or Truth
+        T with B′ = T(B), or its `bit_truth`, made once for all iterations.
+    one_way : bool
+        Only B→B′, which is T(B′B) of Tab. 6.
+    scale : float, optional
+        Distances beyond it grow slowly (`soft`).
+    residual : float
+        Pixels where the inverse of T misses by more than this (px) count nothing, nor do those out of the frame.
+    valid : Tensor (b, h, w), optional
+        Which pixels of B count.
+
+    Returns
+    -------
+    Tensor ()
+        The loss.
+
+    Raises
+    ------
+    InputError, ShapeError
+        Where the flow back is missing, or a flow has another shape than its warp.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import likewise as lw
+    >>> from likewise.pixels.warps import Affine
+    >>> shift = Affine(torch.tensor([[[1.0, 0, -2], [0, 1, 0]]]))              # B′ is B moved by 2 px
+    >>> there = torch.tensor([2.0, 0]).expand(1, 8, 8, 2)
+    >>> float(lw.pixels.bit_loss(there, -there, shift))
+    0.0
     """
     _check(there, "there")
     if back is None and not one_way:
@@ -196,10 +285,41 @@ def life_loss(
     sed_scale: float | None = 5.0,
     bit_scale: float | None = 4.0,
 ) -> Life:
-    """The joint loss w_sed·SED + w_bit·BiT + w_cycle·cycle [LIFE Eq. 1–3]; F maps points of a to lines in b.
+    """The joint loss w_sed·SED + w_bit·BiT + w_cycle·cycle [LIFE Eq. 1–3].
 
-    Each flow may be one tensor or a list of one an iteration, weighted by `sequence`. SED and cycle are the means of
-    both directions. A loss of weight 0 is not computed; BiT needs `there`, `back` and `warp`.
+    Parameters
+    ----------
+    ab, ba : Tensor (b, h, w, 2), or a list of one an iteration
+        The flows of a pair of views, weighted by `sequence`. SED and cycle are the means of both directions.
+    F : Tensor (b, 3, 3)
+        Maps points of a to lines in b.
+    there, back : the same, optional
+        The flows between photos and their bent selves, which BiT needs.
+    warp : Warp or Truth, optional
+        The bend.
+    weights : Weights
+        Of the three losses; one of weight 0 is not computed.
+    gamma, one_way, cycle_mode, alpha, beta, sed_scale, bit_scale
+        As for the losses themselves.
+
+    Returns
+    -------
+    Life
+        The total and its parts before weighting; a part that was not asked for is None.
+
+    Raises
+    ------
+    InputError
+        Where BiT has a weight but no flows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import likewise as lw
+    >>> F = torch.tensor([[[0.0, 0, 0], [0, 0, -1], [0, 1, 0]]])
+    >>> flow = torch.tensor([3.0, 0]).expand(1, 8, 8, 2)
+    >>> float(lw.pixels.life_loss(flow, -flow, F, weights=lw.pixels.life.Weights(bit=0)).total)
+    0.0
     """
     pairs = _pairs(ab, ba, "ab, ba")
     parts: dict[str, Tensor | None] = {"sed": None, "bit": None, "cycle": None}

@@ -14,7 +14,7 @@ from likewise.errors import ShapeError
 from likewise.nn.efficientnet import Block, EfficientNetLite0
 from likewise.nn.pretrained import named
 from likewise.pixels.geometry import grid
-from likewise.pixels.raft import correlation
+from likewise.pixels.raft.correlation import on_demand, window
 
 STRIDE = 4
 """Pixels between the centres of neighbouring cells."""
@@ -226,8 +226,8 @@ class Volume:
         b, _, h, w = self.shape
         planes = []
         for i, (level, size) in enumerate(zip(self.levels, self.sizes, strict=True)):
-            at = (goals.reshape(b, h * w, 2) + 0.5) / 2**i - 0.5
-            planes.append(window(level, at, size, radius))
+            at = (goals.reshape(-1, 2) + 0.5) / 2**i - 0.5
+            planes.append(window(level.flatten(0, 1), at, size, radius).mT.flatten(1))  # there, x is the slower one
         return torch.cat(planes, -1).view(b, h, w, -1).movedim(-1, 1)  # channels-last as it stands
 
 
@@ -251,25 +251,9 @@ class Nearby:
         for i, features in enumerate(self.maps):
             at = ((goals + 0.5) / 2**i - 0.5).reshape(-1, 2).contiguous().numpy()
             found = goals.new_empty(b * h * w, side * side)
-            correlation.on_demand(self.rows, [features], at, radius, found.numpy())
+            on_demand(self.rows, [features], at, radius, found.numpy())
             planes[:, i] = found.view(-1, side, side).mT  # there, x is the slower one
         return planes.view(b, h, w, -1).movedim(-1, 1)
-
-
-def window(level: Float[Tensor, "b n m"], at: Float[Tensor, "b n 2"], size: tuple[int, int], radius: int) -> Tensor:
-    """(2 r + 1)² bilinear samples of each row's picture, 0 outside; all share one fraction: 2 r + 2 whole lines do."""
-    h, w = size
-    low = at.floor()
-    fx, fy = (at - low).unbind(-1)
-    offsets = torch.arange(-radius, radius + 2, device=at.device)
-    x = low[..., 0, None].long() + offsets
-    y = low[..., 1, None].long() + offsets
-    index = y.clamp(0, h - 1)[..., :, None] * w + x.clamp(0, w - 1)[..., None, :]
-    values = level.gather(2, index.flatten(2)).view(index.shape)
-    inside = ((y >= 0) & (y < h))[..., :, None] & ((x >= 0) & (x < w))[..., None, :]
-    values = values * inside
-    across = torch.lerp(values[..., :-1], values[..., 1:], fx[..., None, None])
-    return torch.lerp(across[..., :-1, :], across[..., 1:, :], fy[..., None, None]).flatten(2)
 
 
 class Refine(nn.Module):

@@ -212,9 +212,30 @@ WIDEST = 1024
 
 
 class RAFT(nn.Module):
-    """RAFT of a size: "small" and "large" as published, "tiny" and "light" for a CPU, or a `Size` of your own.
+    """RAFT: dense flow by a recurrent search in the correlations of all pairs of features.
 
-    New weights are a function of the seed; the model starts in evaluation mode, on `device`.
+    Parameters
+    ----------
+    size : str or Size
+        "small" and "large" as published, "tiny" and "light" for a CPU, or a `Size` of your own.
+    seed : int
+        New weights are a function of it; `from_official` loads published ones.
+    device : str
+        Where it runs. The model starts in evaluation mode.
+
+    Raises
+    ------
+    InputError
+        Where there is no such size.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import likewise as lw
+    >>> model = lw.pixels.RAFT("tiny")
+    >>> a, b = torch.rand(2, 3, 64, 80)
+    >>> model.flow(a, b, iters=2).shape
+    torch.Size([64, 80, 2])
     """
 
     def __init__(self, size: str | Size = "small", *, seed: int = 0, device: str | torch.device = "cpu") -> None:

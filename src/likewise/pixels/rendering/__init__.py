@@ -82,16 +82,58 @@ def render(
     lighting: float = 1.0,
     sensor: float = 1.0,
 ) -> Pair:
-    """One pair; see Renderer, which is faster for many."""
+    """One pair of lit places with exact flow; see Renderer, which is faster for many.
+
+    Parameters
+    ----------
+    seed : int
+        What the pair is a function of.
+    size : tuple (h, w)
+        The size of both images.
+    textures, motion, lighting, sensor
+        As for `Renderer`.
+
+    Returns
+    -------
+    Pair
+        Images a, b, flow, occluded, F, Ka, Kb, R, t as tensors.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> pair = lw.pixels.render(3, (64, 96))
+    >>> tuple(pair.flow.shape), bool(pair.visible.float().mean() > 0.5)
+    ((64, 96, 2), True)
+    """
     return Renderer(textures, size, motion=motion, lighting=lighting, sensor=sensor).pair(seed)
 
 
 class Renderer:
     """Pairs by seed. The same seed and settings give the same bytes.
 
-    size: (h, w). motion: how far the second camera moves, turns and zooms, 1 being about 8 px of flow at 96 × 128.
-    lighting: 0 gives both pictures one light, 1 independent ones, between them a mixture. sensor: strength of noise,
-    blur and vignette.
+    Parameters
+    ----------
+    textures : Textures or list of arrays, optional
+        What covers the walls; made-up patterns where none are given.
+    size : tuple (h, w)
+        The size of both images.
+    motion : float
+        How far the second camera moves, turns and zooms, 1 being about 8 px of flow at 96 × 128.
+    lighting : float
+        0 gives both images one light, 1 independent ones, between them a mixture.
+    sensor : float
+        The strength of noise, blur and vignette.
+
+    Raises
+    ------
+    ConfigError
+        Where an option is out of its range.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.pixels.Renderer(size=(64, 96)).batch([1, 2]).a.shape
+    torch.Size([2, 3, 64, 96])
     """
 
     def __init__(

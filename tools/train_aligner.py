@@ -1,7 +1,7 @@
 """The network that ships with the level pixels: weights/pixels-aligner.safetensors.
 
-    python benchmarks/training_photos.py photos/
-    python benchmarks/train_aligner.py photos/ runs/ --ship
+    python tools/training_photos.py photos/
+    python tools/train_aligner.py photos/ runs/ --ship
 
 About an hour on one core; a training that was stopped goes on. --ship writes the package's weights.
 
@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 import likewise as lw
-from likewise.pixels.aligner import WEIGHTS, Aligner, AlignerOptions, resize_flows, working_image
-from likewise.pixels.life.inference import align_once
+from likewise.pixels.aligner import WEIGHTS, Aligner, AlignerOptions, working_image
+from likewise.pixels.life.inference import align_once, resize_flows
 from likewise.pixels.life.pairs import Photos
 from likewise.pixels.rendering import Renderer
 from likewise.pixels.training import Config, train

@@ -1,6 +1,6 @@
 """Freely licensed photos to train the level pixels on, out of Debian's packages.
 
-    python benchmarks/training_photos.py photos/
+    python tools/training_photos.py photos/
 
 Fetches the packages with apt (nothing is installed), keeps what looks like a photo, and writes each with its shorter
 side at 540 px, and SOURCES.txt with package, version and path of every one. Pictures that the measurements use (graf,
