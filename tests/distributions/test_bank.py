@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import copy
-import logging
-import os
-import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -199,52 +195,6 @@ def test_killed_in_the_middle_and_resumed(tmp_path: Path, expected: dict[int, by
     harvest(folded(), 48, out=out, shard_size=8, seed=5)
     assert contents(out) == expected
     assert kept.items() <= finished(out).items()  # what was finished was not done again
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_cluster_that_loses_a_worker(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    out, journal = tmp_path / "bank", tmp_path / "journal"
-    journal.touch()
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=logging.CRITICAL
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        killer = threading.Thread(target=_kill_a_worker, args=(out, journal), daemon=True)
-        killer.start()
-        generator = Generator(_Journal(str(journal)), Normal(2), name="Folded")
-        harvest(generator, 48, out=out, shard_size=8, seed=5, executor=client)
-        killer.join(timeout=60)
-    assert "killed" in journal.read_text()
-    assert same(Bank.open(out), harvest(folded(), 48, shard_size=8, seed=5))
-
-
-class _Journal(nn.Module):
-    """The folded map, slowly, noting the process that computes it."""
-
-    def __init__(self, journal: str) -> None:
-        super().__init__()
-        self.map, self.journal = Folded(), journal
-
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
-        with open(self.journal, "a") as stream:
-            stream.write(f"{os.getpid()}\n")
-        time.sleep(0.1)
-        return self.map(z)
-
-
-def _kill_a_worker(out: Path, journal: Path) -> None:
-    """Once two shards are finished, kill a worker that is at work."""
-    while len(finished(out)) < 2:
-        time.sleep(0.005)
-    victims = [int(p) for p in journal.read_text().split() if int(p) != os.getpid()]
-    os.kill(victims[-1], signal.SIGKILL)
-    with journal.open("a") as stream:
-        stream.write("killed\n")
 
 
 @pytest.mark.slow

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -157,20 +152,3 @@ def test_the_command_begins_anew_when_told_to(file, monkeypatch):
     monkeypatch.setattr(runs.Run, "log", log)
     assert fit(file, *WORDS, "--no-resume") == 0
     assert [line["fold"] for line in lines()[:5]] == ["choice-0"] * 4 + ["choice-1"]
-
-
-@pytest.mark.slow
-def test_the_command_goes_on_after_kill_9(file, tmp_path):
-    command = [sys.executable, "-m", "likewise.cli", "sets", "fit", file, *WORDS]
-    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    log = tmp_path / "model.run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (log.exists() and log.read_text().count("\n") >= 5):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "model.safetensors").exists()
-    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
-    assert fit(file, "--out", "whole.safetensors", *WORDS) == 0
-    one, two = (checkpoint.load(tmp_path / f"{name}.safetensors") for name in ("whole", "model"))
-    assert one.M0_.tobytes() == two.M0_.tobytes()

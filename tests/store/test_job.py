@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import multiprocessing
 import os
 import random
 import signal
@@ -14,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -207,14 +206,6 @@ def test_any_damage_to_a_shard_is_seen_named_and_mended(
     assert job.verify() == {}
 
 
-def test_damage_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run(squares, 3, tmp_path / "out")
-    put(tmp_path / "out", 1, b"")
-    run(squares, 3, tmp_path / "out")
-    assert len(caplog.messages) == 1
-    assert "shard 1 is done again" in caplog.messages[0]
-
-
 @settings(max_examples=40, phases=[Phase.generate])
 @given(st.data())
 def test_a_damaged_record_is_a_file_error_or_reads(
@@ -334,17 +325,6 @@ def test_a_dead_joblib_worker(tmp_path: Path, expected: dict[Any, bytes]) -> Non
     assert blobs(tmp_path / "out") == expected
 
 
-@pytest.mark.slow
-def test_a_broken_process_pool(tmp_path: Path, expected: dict[Any, bytes]) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=spawn) as pool, pytest.raises(ShardError, match="a worker process died"):
-        run(partial(dies_on, bad=6), 12, tmp_path / "out", executor=pool)
-    assert 0 < len(Job.open(tmp_path / "out").missing()) < 12
-    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
-        run(squares, 12, tmp_path / "out", executor=pool)
-    assert blobs(tmp_path / "out") == expected
-
-
 def test_work_that_cannot_be_sent(tmp_path: Path) -> None:
     lock = threading.Lock()
     with pytest.raises(lw.InputError, match="work: cannot be sent"):
@@ -436,19 +416,6 @@ def done(out: Path) -> int:
         return len(Job.open(out).finished())
     except lw.FileError:
         return 0
-
-
-def test_ctrl_c_leaves_what_is_finished(tmp_path: Path, expected: dict[Any, bytes]) -> None:
-    def interrupted(i: int) -> dict[str, Any]:
-        if i == 4:
-            raise KeyboardInterrupt
-        return squares(i)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(interrupted, 12, tmp_path / "out")
-    assert Job.open(tmp_path / "out").missing() == list(range(4, 12))
-    run(squares, 12, tmp_path / "out")
-    assert blobs(tmp_path / "out") == expected
 
 
 def test_a_real_ctrl_c(tmp_path: Path, expected: dict[Any, bytes]) -> None:

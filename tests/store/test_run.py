@@ -67,7 +67,7 @@ def test_a_torn_last_line_is_ignored_and_not_grown_onto(tmp_path: Path) -> None:
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     run = Run.create(tmp_path, {})
-    for bad in (b'{"step": 1, \n', b"[1]\n"):
+    for bad in (b'{"step": 1, \n', b"[1]\n", b"[" * 100_000 + b"\n"):
         (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0}\n' + bad + b'{"step": 2}\n')
         with pytest.raises(lw.FileError, match=r"metrics\.jsonl, line 2 is damaged"):
             run.metrics()
@@ -200,13 +200,6 @@ def test_a_run_of_this_process_is_running_and_does_not_interrupt_itself(tmp_path
     (tmp_path / "process.json").unlink()
     assert run.state == "stopped"
     assert Run.create(tmp_path, {"a": 1}, resume=True).state == "running"
-
-
-def test_a_line_nested_too_deep_is_refused(tmp_path: Path) -> None:
-    run = Run.create(tmp_path / "run", {})
-    (tmp_path / "run" / "metrics.jsonl").write_bytes(b"[" * 100_000 + b"\n")
-    with pytest.raises(lw.FileError, match="line 1 is damaged"):
-        run.metrics()
 
 
 def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
