@@ -699,30 +699,50 @@ def _check_png(data: bytes, size: int, name: str) -> None:
 # ------------------------------------------------------------------------------- arrays of objects, MATLAB files
 
 
+class _Counted(np.ndarray[Any, Any]):
+    """An array that is filled from a pickle only where it brings as many values as its shape asks for."""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, _, values = state
+        size = len(values) if dtype.hasobject else len(values) // max(dtype.itemsize, 1)
+        if math.prod(shape) != size:
+            raise FileError(f"declares an array of shape {shape} and brings {size:,} values")
+        super().__setstate__(state)
+
+
+def _make_array(*_: Any) -> Any:
+    """What NumPy's `_reconstruct` does: an empty array, whatever size is asked for, to be filled from its state."""
+    return np.ndarray.__new__(_Counted, (0,), dtype=np.int8)
+
+
+def _make_scalar(dtype: np.dtype[Any], value: bytes) -> Any:
+    return np.frombuffer(value, dtype=dtype, count=1)[0]
+
+
+def _encode(text: str, codec: str = "latin1") -> bytes:
+    """Bytes as Python 2's protocols write them: as Latin-1 text."""
+    if codec != "latin1":
+        raise FileError(f"holds text in {codec!r}, which arrays do not need")
+    return text.encode("latin1")
+
+
 class _ArrayUnpickler(pickle.Unpickler):
     """Rebuilds NumPy arrays, numbers, text and plain containers; any other name is refused, never called."""
 
-    ALLOWED = frozenset(
-        (module, name)
-        for package in ("numpy.core", "numpy._core", "numpy")
-        for module, name in (
-            (f"{package}.multiarray", "_reconstruct"),
-            (f"{package}.multiarray", "scalar"),
-            (f"{package}.numeric", "_frombuffer"),
-            (package, "ndarray"),
-            (package, "dtype"),
-        )
-    )
+    ALLOWED = {  # noqa: RUF012
+        "multiarray._reconstruct": _make_array,
+        "multiarray.scalar": _make_scalar,
+        "_codecs.encode": _encode,
+        "numpy.ndarray": np.ndarray,
+        "numpy.dtype": np.dtype,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
-        """One of the few names that arrays are made of; protocol 2 writes bytes as a call, which is done here."""
-        if (module, name) == ("_codecs", "encode"):
-            return lambda text, *_: text.encode("latin1")
-        if (module, name) == ("__builtin__", "bytes"):
-            return lambda: b""
-        if (module, name) not in self.ALLOWED:
+        """One of the few names that arrays are made of; NumPy's own makers are replaced by ours, which count."""
+        short = f"{module.removeprefix('numpy.core.').removeprefix('numpy._core.')}.{name}"
+        if short not in self.ALLOWED:
             raise FileError(f"names {module}.{name}, which arrays do not need; nothing was run")
-        return super().find_class(module, name)
+        return self.ALLOWED[short]
 
 
 def unpickle_arrays(data: bytes, name: str) -> Any:

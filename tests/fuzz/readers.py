@@ -137,38 +137,6 @@ def pairs(folder: Path) -> None:
     found.views(1, (32, 32), 0)
 
 
-def dataset(name: str, **options: Any) -> Any:
-    """A data set of pairs of pictures, every pair with its truth."""
-
-    def read(folder: Path) -> None:
-        from likewise.papers.life import layouts
-
-        for pair in list(layouts.LAYOUTS[name](folder / name[0] if (folder / name[0]).is_dir() else folder, **options))[
-            :3
-        ]:
-            pair.load(24)
-
-    return read
-
-
-def megadepth(folder: Path) -> None:
-    from likewise.papers.life.layouts import megadepth as read
-
-    for points in (False, True):
-        for pair in list(read(folder / "m", points=points))[:3]:
-            pair.load(24)
-
-
-def labelled(layout: str) -> Any:
-    def read(folder: Path) -> None:
-        from likewise.papers.diva import layouts
-
-        for split in (None, "train", "test"):
-            repr(layouts.LAYOUTS[layout](folder, split))
-
-    return read
-
-
 # -------------------------------------------------------------------------------------------------------------- sealing
 
 
@@ -198,15 +166,6 @@ def _signatures(path: Path) -> Any:
     from likewise.inputs import load_signatures
 
     return load_signatures(path)
-
-
-def _sets(name: str) -> Any:
-    def read(*arguments: Any, **options: Any) -> Any:
-        from likewise.papers.mlml import layouts
-
-        return getattr(layouts, name)(*arguments, **options)
-
-    return read
 
 
 def _reference(path: Path) -> None:
@@ -241,9 +200,20 @@ def _arrays(path: Path) -> None:
     repr(load_arrays(path))
 
 
+def _objects(path: Path) -> None:
+    """Arrays of objects: unpickled by the allow-list; that nothing but arrays was asked for is checked here."""
+    from likewise.media import unpickle_arrays
+
+    repr(unpickle_arrays(path.read_bytes(), str(path)))
+
+
+def _mat(path: Path) -> None:
+    from likewise.media import read_mat
+
+    repr(read_mat(path, ["x", "cells"]))
+
+
 MATRIX = {"m/*.npy": (forms.npy,), "m/*.json": (as_json,)}
-SCENES = {"m/scene_info/*.npz": (*NPZ, *PICKLES)}
-CARS = {"cars_annos.mat": MATLAB}
 BANK = {"bank/job.sqlite": (*ANY, forms.job)}
 
 READERS: tuple[Reader, ...] = (
@@ -258,6 +228,8 @@ READERS: tuple[Reader, ...] = (
     Reader("exif", seeds.jpeg, each(_exif), {"a.jpg": ANY}),
     Reader("video", seeds.video, each(film), {"*": ANY}, needs=("av",)),
     Reader("arrays", seeds.arrays, each(_arrays), ARRAYS),
+    Reader("object arrays", seeds.object_arrays, each(_objects), {"*": (forms.pickled, bytewise)}),
+    Reader("matlab", seeds.matlab, each(_mat), {"*": MATLAB}, allowed=("subprocess.Popen",)),
     Reader("flow .flo", seeds.flo, each(flow), {"*": ANY}),
     Reader("flow png", seeds.kitti, each(flow), {"*": (bytewise, forms.png, forms.png)}),
     Reader("sets npz", seeds.set_arrays, each(_signatures), {"*": NPZ}),
@@ -284,18 +256,6 @@ READERS: tuple[Reader, ...] = (
     Reader("distance matrix", seeds.distance_matrix, matrix, MATRIX, seal_matrix),
     Reader("index", seeds.index, index, {"i/index.sqlite": ANY}),
     Reader("ivf index", seeds.ivf_index, index, {"i/index.faiss": ANY}, seal_index),
-    Reader("megadepth loftr", seeds.megadepth("loftr"), megadepth, SCENES),
-    Reader("megadepth d2net", seeds.megadepth("d2net"), megadepth, SCENES),
-    Reader("robotcar", seeds.robotcar, dataset("robotcar"), {"r/*.csv": (text, bytewise)}),
-    Reader("hpatches", seeds.hpatches, dataset("hpatches"), {"h/*/H_1_?": (text, bytewise)}),
-    Reader("kinfacew", seeds.kinfacew, lambda f: _sets("kinfacew")(f / "k"), {"k/meta_data/fs_pairs.mat": MATLAB}),
-    Reader("ilids", seeds.ilids, lambda f: _sets("ilids_vid")(f / "i"), {"i/*splits/*.mat": MATLAB}),
-    Reader("traffic", seeds.traffic_text, lambda f: _sets("ucsd_traffic")(f / "t"), {"t/[EI]*": (text,)}),
-    Reader("time series", seeds.series, each(_sets("read_ts")), {"*": (text, bytewise)}),
-    Reader("cub", seeds.cub, labelled("cub200"), {"*.txt": (text,)}),
-    Reader("cars", seeds.cars, labelled("cars196"), CARS),
-    Reader("products", seeds.products, labelled("sop"), {"*.txt": (text,)}),
-    Reader("omniglot", seeds.omniglot, labelled("omniglot"), {"*.zip": (forms.zipped(forms.png),)}),
 )  # fmt: skip
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io as streams
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from tests.worlds import layouts, scenes
+from scipy.io import savemat
+from tests.worlds import layouts
 
 from likewise import types
 from likewise.types import Flow
@@ -147,6 +149,20 @@ def arrays(folder: Path) -> None:
     np.save(folder / "c.npy", np.array(["one", "two"]))
     np.savez(folder / "d.npz", a=np.arange(5), b=np.eye(3))
     np.savez_compressed(folder / "e.npz", rows=np.zeros((40, 8)), names=np.array(["x"] * 40))
+
+
+def object_arrays(folder: Path) -> None:
+    held = np.empty(3, dtype=object)
+    held[:] = [np.eye(2), "text", [1, np.arange(3.0)]]
+    for protocol in (2, 4):
+        (folder / f"{protocol}.pkl").write_bytes(pickle.dumps(held, protocol=protocol))
+
+
+def matlab(folder: Path) -> None:
+    cells = np.empty((1, 2), dtype=object)
+    cells[0, :] = [np.eye(2), "text"]
+    for packed in (False, True):
+        savemat(folder / f"{packed}.mat", {"x": np.arange(6.0).reshape(2, 3), "cells": cells}, do_compression=packed)
 
 
 def set_arrays(folder: Path) -> None:
@@ -362,75 +378,3 @@ def _filled(path: Path, kind: str, rows: int, *, cells: int = 0) -> None:
     made.remove(["k1/p0-0001.png"])
     made.settle()
     made.close()
-
-
-# ------------------------------------------------------------------------------------------------------------- layouts
-
-
-def megadepth(kind: str) -> Any:
-    return lambda folder: scenes.megadepth(folder / "m", scenes.world(cameras=3, points=60), kind)
-
-
-def robotcar(folder: Path) -> None:
-    scenes.robotcar(folder / "r")
-
-
-def hpatches(folder: Path) -> None:
-    scenes.hpatches(folder / "h", ("v_door",))
-
-
-def kinfacew(folder: Path) -> None:
-    layouts.kinfacew(folder / "k", 5)
-
-
-def ilids(folder: Path) -> None:
-    layouts.ilids(folder / "i", 4, 1, 2)
-
-
-def traffic_text(folder: Path) -> None:
-    layouts.traffic(folder / "t", ("light", "heavy"))
-
-
-def series(folder: Path) -> None:
-    (folder / "x.ts").write_text(layouts.TS)
-
-
-def cars(folder: Path) -> None:
-    from scipy.io import savemat
-
-    rows = np.zeros(4, dtype=[("relative_im_path", object), ("class", object)])
-    for i in range(4):
-        layouts.picture(folder / "car_ims" / f"{i}.png", i, (8, 8))
-        rows[i] = (f"car_ims/{i}.png", 1 + 98 * (i % 2))
-    savemat(
-        folder / "cars_annos.mat",
-        {"annotations": rows, "class_names": layouts.cells([[f"car {i}" for i in range(1, 100)]])},
-    )
-
-
-def cub(folder: Path) -> None:
-    names = [f"{c:03d}.bird/{i}.png" for c in (1, 150) for i in range(2)]
-    for i, name in enumerate(names):
-        layouts.picture(folder / "images" / name, i, (8, 8))
-    (folder / "images.txt").write_text("".join(f"{i} {n}\n" for i, n in enumerate(names, 1)))
-    (folder / "image_class_labels.txt").write_text("".join(f"{i} {int(n[:3])}\n" for i, n in enumerate(names, 1)))
-
-
-def products(folder: Path) -> None:
-    for part, first in (("train", 1), ("test", 5)):
-        lines = ["image_id class_id super_class_id path"]
-        for i in range(first, first + 3):
-            layouts.picture(folder / "bicycle_final" / f"{i}.png", i, (8, 8))
-            lines.append(f"{i} {i} 1 bicycle_final/{i}.png")
-        (folder / f"Ebay_{part}.txt").write_text("\n".join(lines) + "\n")
-
-
-def omniglot(folder: Path) -> None:
-    import zipfile
-
-    for part in ("images_background", "images_evaluation"):
-        with zipfile.ZipFile(folder / f"{part}.zip", "w") as archive:
-            for k in range(3):
-                out = streams.BytesIO()
-                Image.fromarray(picture(k, (9, 9))[:, :, 0]).save(out, "PNG")
-                archive.writestr(f"{part}/Runes/character{k % 2 + 1}/{k}.png", out.getvalue())

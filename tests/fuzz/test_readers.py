@@ -21,7 +21,7 @@ from tests.fuzz.readers import READERS, missing
 from likewise.errors import LikewiseError
 from likewise.store import checkpoint
 
-SLOW = frozenset({"aligner", "learned metric", "generator", "raft", "embedder", "features", "ivf index"})
+SLOW = frozenset({"aligner", "learned metric", "generator", "raft", "embedder", "features", "ivf index", "matlab"})
 """Readers whose every file takes tens of milliseconds: few in the fast lane."""
 FAST, FEW, MANY = 30, 5, 150
 """Files a reader."""
