@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tests.browser.visits import Visit
-from tests.worlds.layouts import video
 
 
 @pytest.fixture(scope="module")
@@ -95,20 +94,6 @@ def test_what_was_done_is_there_after_another_tab(sample: Visit) -> None:
     sample.wait(".pair")
     assert sample.page.locator("#panel-pixels").get_attribute("data-key") == key
     assert lines(sample)["stage1"] > 0
-
-
-def names(v: Visit) -> list[str]:
-    """Of the pictures in the two frames."""
-    titles = [v.page.locator(f".frame[data-side={side}] .frame-name").inner_text() for side in "ab"]
-    return [title.partition(" · ")[0] for title in titles]
-
-
-def test_of_a_video_and_a_photo_each_gives_one_picture(visit: Any, photos: dict[str, Path], tmp_path: Path) -> None:
-    pytest.importorskip("av")
-    v = visit("pixels")
-    v.wait("#panel-pixels[data-key]", heavy=True)
-    v.drop(".frame[data-side=a]", video(tmp_path / "film.mp4"), photos["a"])
-    v.soon(lambda: names(v) == ["film.mp4 #0", photos["a"].name], "a frame of the video and the photo")
 
 
 def test_two_photos_of_ones_own_by_the_chooser_and_by_a_drop(visit: Any, photos: dict[str, Path]) -> None:

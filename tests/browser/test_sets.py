@@ -60,15 +60,6 @@ def test_gamma_is_dragged_and_the_lines_change(albums: Visit) -> None:
     albums.soon(lambda: bands(albums) == before, "the plan is the first one again")
 
 
-def test_gamma_follows_the_arrow_keys(albums: Visit) -> None:
-    gamma = albums.page.locator("#panel-sets").get_attribute("data-gamma")
-    albums.page.locator("#panel-sets input[type=range]").focus()
-    albums.page.keyboard.press("Home")
-    albums.until("was => Number(document.querySelector('#panel-sets').dataset.gamma) < Number(was)", gamma)
-    albums.page.get_by_role("button", name="Automatic γ").click()
-    albums.until("was => document.querySelector('#panel-sets').dataset.gamma === was", gamma)
-
-
 def test_the_metric_is_switched(albums: Visit) -> None:
     first, before = albums.reading("metric", "sets"), distance(albums)
     other = "identity" if first == "learned" else "learned"

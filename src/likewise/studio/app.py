@@ -235,9 +235,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 class Server(uvicorn.Server):
     """uvicorn's server, which prints its address once it answers, and ends jobs before it waits for their readers."""
 
-    def __init__(
-        self, session: Session, listening: socket.socket, *, open_browser: bool = False, token: str = ""
-    ) -> None:
+    def __init__(self, session: Session, listening: socket.socket, open_browser: bool = False, token: str = "") -> None:
         token, port = token or new_token(), int(listening.getsockname()[1])
         config = uvicorn.Config(
             build(session, token, port),
@@ -296,7 +294,5 @@ def bind(port: int) -> socket.socket:
         listening.bind(("127.0.0.1", port))
     except OSError as error:
         listening.close()
-        raise InputError(
-            f"port: {port} cannot be used: {error.strerror}; leave --port away to take a free one"
-        ) from None
+        raise InputError(f"port: {port} cannot be used: {error.strerror}; without it a free one is taken") from None
     return listening

@@ -76,10 +76,7 @@ class PixelsTab:
         said = comparison.to_dict()
         result = {
             "key": self._kept.put((comparison, features)),
-            **{
-                name: said[name]
-                for name in ("distance", "cycle_consistency", "model", "steps", "size_a", "size_b", "motion")
-            },
+            **{name: said[name] for name in ("distance", "cycle_consistency", "model", "steps", "size_a", "size_b")},
             "largest": longest(comparison.flow),
             "images": self._images(comparison),
         }

@@ -303,7 +303,5 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _time(file: Path) -> float:
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return 0.0
+    """When a file was written, in seconds since 1970; 0 where it is gone."""
+    return max(0, media.size_and_time(file)[1]) / 1e9

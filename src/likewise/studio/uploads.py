@@ -216,9 +216,7 @@ class ImageStore:
         image, name = self.get(key), f"{key}-{'thumb' if thumb else 'view'}.jpg"
         if image.ours and not thumb:
             return image.path
-        with self._lock:
-            missing = name not in self._sizes
-        if missing:
+        if not (self.folder / name).exists():
             self.write(self.read(key, THUMB if thumb else SIDE), name)
         return self.file(name)
 
