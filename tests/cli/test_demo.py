@@ -13,7 +13,7 @@ from PIL import Image
 
 from likewise import cli, samples
 from likewise.cli import demo as module
-from likewise.cli.demo import same_scene, stack
+from likewise.cli.demo import same_scene
 from likewise.plot import report
 from worlds.command import Runner, formats
 
@@ -75,16 +75,6 @@ def test_same_scene_names_may_have_hyphens_and_the_plan_may_miss() -> None:
     assert possible == 1
 
 
-def test_images_stand_below_each_other(tmp_path: Path) -> None:
-    stack([picture(tmp_path / "a.png", (300, 100)), picture(tmp_path / "b.png", (40, 20))], tmp_path / "c.png", 150, 10)
-    with Image.open(tmp_path / "c.png") as im:
-        red = (np.asarray(im.convert("RGB")) == [255, 0, 0]).all(axis=2)
-    assert red.shape == (50 + 10 + 20 + 10, 150)
-    assert red[:50].all()
-    assert red[60:80, 55:95].all()
-    assert red.sum() == 50 * 150 + 20 * 40
-
-
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -103,7 +93,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_images_are_pngs_and_figures_on_the_page_are_those_of_the_json(made: Path) -> None:
-    assert set(formats(made)) == {f"{n}.png" for n in ("alignment", "search", "plan", "polarity", "demo")}
+    assert set(formats(made)) == {f"{n}.png" for n in ("alignment", "search", "plan", "polarity")}
     assert not list(made.rglob("*.tmp*"))
     figures, text = json.loads((made / "demo.json").read_text()), (made / "report.html").read_text()
     assert f"{figures['albums']['distance']:.3f}" in text

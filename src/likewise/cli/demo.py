@@ -2,7 +2,6 @@
 
 demo/
   report.html      the page: everything below in one file
-  demo.png         the panels below each other
   alignment.png, search.png, plan.png, polarity.png, demo.json
   search.html      the search, with its reasons; index/ is the index that was searched
   place/, albums/, places/   the images that were compared, to try the commands on
@@ -54,7 +53,7 @@ class Panel:
 def demo(out: str, seed: int) -> None:
     """See what likewise does, on photographs that come with it: about a minute, no download.
 
-    Writes report.html, demo.png, the figures of its panels and their numbers as JSON.
+    Writes report.html, the figures of its panels and their numbers as JSON.
 
     \b
     likewise demo --out demo
@@ -63,7 +62,6 @@ def demo(out: str, seed: int) -> None:
     makers: list[Callable[[Path, int], Panel]] = [pixels_panel, search_panel, albums_panel, polarity_panel]
     panels = [make(folder, seed) for make in makers]
     seconds = time.perf_counter() - began
-    stack([panel.section.image for panel in panels if panel.section.image], folder / "demo.png")
     figures = {panel.name: panel.figures for panel in panels}
     terminal.write_json(folder / "demo.json", {"seed": seed, "seconds": round(seconds, 1), **figures})
     click.echo(f"\n{_page(panels, folder, seconds, seed).absolute()}")
@@ -270,21 +268,6 @@ def polarity_panel(folder: Path, seed: int) -> Panel:
 
 
 # ── what is written ───────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def stack(files: Sequence[Path], target: Path, width: int = 1200, gap: int = 40) -> None:
-    """Images of one width below each other, on white."""
-    import numpy as np
-
-    from likewise.media import read_array, write_image
-    from likewise.plot.report import fit
-
-    parts = []
-    for file in files:
-        image = fit(read_array(file), width)
-        side = width - image.shape[1]
-        parts.append(np.pad(image, ((0, gap), (side // 2, side - side // 2), (0, 0)), constant_values=255))
-    write_image(target, np.vstack(parts))
 
 
 def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> Path:

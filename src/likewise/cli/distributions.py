@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -25,8 +26,17 @@ family_flag = flag("--family", help="the kind of network in a file of weights, w
 top_flag = count("--top", help="singular values in a volume; by default all that the bank keeps")
 
 
-def named(function: F) -> F:
-    """BANK GENERATOR --space --family --device: a bank and the generator that it came from."""
+def with_bank(function: Callable[..., None]) -> Callable[..., None]:
+    """BANK GENERATOR --space --family --device: a bank and the generator that it came from, opened."""
+
+    @functools.wraps(function)
+    def run(
+        bank: str, generator: str, family: str | None, space: str | None, device: str, out: str, **given: Any
+    ) -> None:
+        folder = terminal.check_writable(Path(out))
+        function(*bank_at(bank, generator, family, space, device), folder, **given)
+
+    command: Callable[..., None] = run
     for decorate in (
         device_flag,
         family_flag,
@@ -34,8 +44,8 @@ def named(function: F) -> F:
         click.argument("generator"),
         click.argument("bank", type=click.Path()),
     ):
-        function = decorate(function)
-    return function
+        command = decorate(command)
+    return command
 
 
 def generator_at(name: str, family: str | None, space: str, device: str = "cpu") -> Generator:
@@ -94,7 +104,7 @@ def harvest(
 
 
 @click.command(cls=Command)
-@named
+@with_bank
 @flag("--rho", type=float, help="polarity: below 0 modes, 0 the model, above 0 anti-modes")
 @flag("--ess", type=float, help="instead of --rho: as far as this effective share of the bank allows, below 0 modes")
 @count("--n", default=64, help="images")
@@ -112,18 +122,15 @@ def harvest(
 @out_flag("samples", "folder for images and JSON")
 @json_flag
 def sample(
-    bank: str,
-    generator: str,
+    store: Bank,
+    source: Generator,
+    folder: Path,
     rho: float | None,
     ess: float | None,
     n: int,
     psi: float,
     label: int | None,
     top: int | None,
-    space: str | None,
-    family: str | None,
-    device: str,
-    out: str,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -138,7 +145,6 @@ def sample(
 
     if (rho is None) == (ess is None):
         raise InputError("rho: give --rho or --ess; one of the two")
-    folder, (store, source) = terminal.check_writable(Path(out)), bank_at(bank, generator, family, space, device)
     if rho is None:
         share = float(ess or 0.0)
         rho = store.rho_for_ess(abs(share), k=top, sign=-1 if share < 0 else 1, label=label)
@@ -146,12 +152,12 @@ def sample(
     x = source.truncated(psi)(drawn.latents, drawn.labels).cpu()
     record = {name: getattr(drawn, name) for name in ("rho", "k", "ess", "largest", "dead")}
     record |= {"n": n, "psi": psi, "label": label, "distinct": len(np.unique(drawn.indices)), **given}
-    record |= {"bank": bank, "generator": generator, "rows": drawn.indices.tolist()}
+    record |= {"generator": source.name, "rows": drawn.indices.tolist()}
     _write_samples(x, folder, f"ρ = {rho:.3g}")
     _save_array(folder / "latents.npy", drawn.latents)
     terminal.write_json(folder / "sample.json", record)
     share_words = f"ESS {drawn.ess:.1%} of {len(store)}, {record['distinct']} distinct"
-    terminal.result(f"{n} images, ρ = {rho:.4g}, {share_words}, in {out}", record, as_json)
+    terminal.result(f"{n} images, ρ = {rho:.4g}, {share_words}, in {folder}", record, as_json)
 
 
 def _write_samples(x: Any, folder: Path, title: str) -> None:
@@ -191,7 +197,7 @@ def _numbers(_: Any, param: click.Parameter, text: str) -> list[float]:
 
 
 @click.command(cls=Command)
-@named
+@with_bank
 @flag("--real", required=True, help="real images (a folder), or their features (.npy, .npz)")
 @flag("--rhos", default="-1,-0.5,-0.2,0,0.2,0.5,1", callback=_numbers, help="polarities")
 @flag("--psis", default="1", callback=_numbers, help="truncations; 1 is none")
@@ -203,16 +209,12 @@ def _numbers(_: Any, param: click.Parameter, text: str) -> list[float]:
 @out_flag("sweep", "folder for figures and table")
 @json_flag
 def sweep(
-    bank: str,
-    generator: str,
-    real: str,
+    store: Bank,
+    source: Generator,
+    folder: Path,
     rhos: list[float],
     top: int | None,
     features: str | None,
-    space: str | None,
-    family: str | None,
-    device: str,
-    out: str,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -227,9 +229,8 @@ def sweep(
     from likewise.distributions.sweep import sweep as measure
     from likewise.media import write_text
 
-    folder, (store, source) = terminal.check_writable(Path(out)), bank_at(bank, generator, family, space, device)
     net = None if features is None else load_object(features)
-    table = measure(source, store, rhos, real=real, features=net, k=top, progress=True, **given)
+    table = measure(source, store, rhos, features=net, k=top, progress=True, **given)
     table.to_json(folder / "sweep.json")
     write_text(folder / "sweep.md", table.table() + "\n")
     table.plot(folder / "frontier.png")
@@ -240,22 +241,12 @@ def sweep(
 
 
 @click.command(cls=Command)
-@named
+@with_bank
 @count("--n", default=32, help="images of each")
 @top_flag
 @out_flag("modes", "folder for modes.png and modes.json")
 @json_flag
-def modes(
-    bank: str,
-    generator: str,
-    n: int,
-    top: int | None,
-    space: str | None,
-    family: str | None,
-    device: str,
-    out: str,
-    as_json: bool,
-) -> None:
+def modes(store: Bank, source: Generator, folder: Path, n: int, top: int | None, as_json: bool) -> None:
     """Show the modes and anti-modes of a GENERATOR: where its density on its manifold is greatest and least.
 
     \b
@@ -263,7 +254,6 @@ def modes(
     """
     from likewise.distributions.sweep import modes as find_modes
 
-    folder, (store, source) = terminal.check_writable(Path(out)), bank_at(bank, generator, family, space, device)
     least, greatest = find_modes(source, store, n, k=top)
     volume = store.log_volume(top)
     ends = {"modes": least, "anti_modes": greatest}
@@ -273,7 +263,7 @@ def modes(
     terminal.write_json(folder / "modes.json", record)
     spread = volume[greatest[0]] - volume[least[0]]
     terminal.result(
-        f"{n} modes and {n} anti-modes of {len(store)} latents, {spread:.1f} nats apart, in {out}", record, as_json
+        f"{n} modes and {n} anti-modes of {len(store)} latents, {spread:.1f} nats apart, in {folder}", record, as_json
     )
 
 
