@@ -120,7 +120,6 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "media.frames": None,
     "nn.backbone.crop": lambda f, png: f(photo()),
     "nn.backbone.resize": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
-    "images.embedder.resize_whole": lambda f, png: f(photo()),
     "sets.transport.batched.log_sinkhorn": lambda f, png: f(
         batch(2, 3, 4), -batch(2, 3), -batch(2, 4), 0.5, max_iter=3
     ),

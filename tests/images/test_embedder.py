@@ -23,7 +23,7 @@ from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import Embedder, default
 from likewise.images import embedder as module
 from likewise.images.compare import thumbnail
-from likewise.images.embedder import GRID, assemble, directions, pool_parts, resize_whole
+from likewise.images.embedder import GRID, assemble, directions, pool_parts
 from likewise.nn import named
 from likewise.nn.backbone import crop
 from likewise.types import Image as Photo
@@ -180,9 +180,6 @@ def test_wrong_arguments_are_named(embedder: lw.images.Embedder, tmp_path: Path)
         embedder.embed([np.zeros((4, 4, 3), int)])
     with pytest.raises(FileError, match="no image in this folder"):
         embedder.embed(tmp_path)
-    for grid in (0, (1, 2, 3), 1.5):
-        with pytest.raises(InputError, match="grid"):
-            embedder.local(scene(1), grid)  # type: ignore[arg-type]
 
 
 def test_images_are_decoded_off_the_main_thread_and_only_so_far_ahead(
@@ -261,11 +258,7 @@ def test_resizing_is_antialiased() -> None:
 def test_any_size_can_be_prepared(height: int, width: int) -> None:
     array = np.full((height, width, 3), 77, np.uint8)
     assert crop(array).shape == (224, 224, 3)
-    whole = resize_whole(array)
-    assert min(whole.shape[:2]) == 224
-    assert max(whole.shape[:2]) <= 672
-    assert max(whole.shape[:2]) % 32 == 0
-    for made in (crop(array), whole, thumbnail(array, 50)):
+    for made in (crop(array), thumbnail(array, 50)):
         assert (made == 77).all()
     assert max(thumbnail(array, 50).shape[:2]) <= 50
 
@@ -279,36 +272,6 @@ def test_a_large_jpeg_decoded_small_nearly_keeps_its_row(embedder: lw.images.Emb
     assert Photo(tmp_path / "large.jpg").reduced(512).shape == (600, 902, 3)
     rows = embedder.embed([tmp_path / "large.jpg", media.read_array(tmp_path / "large.jpg"), coffee])
     assert np.linalg.norm(rows[0] - rows[1]) < 0.05 * np.linalg.norm(rows[0] - rows[2])
-
-
-# --------------------------------------------------------------------------------------------------------- local
-
-
-def test_local_descriptors_are_the_map_averaged_over_a_grid(embedder: lw.images.Embedder) -> None:
-    array = scene(1, 224, 448)
-    cells = embedder.local(array, None)
-    assert cells.shape == (14 * 28, 112)
-    x = torch.from_numpy(array.copy()).permute(2, 0, 1)[None] / 255
-    with torch.no_grad():
-        maps = embedder.network.features(x, 10)[0].numpy()
-    want = maps.reshape(112, 2, 7, 4, 7).mean(axis=(2, 4)).reshape(112, 8).T
-    np.testing.assert_allclose(
-        embedder.local(array, (2, 4)), want / np.linalg.norm(want, axis=1, keepdims=True), atol=1e-5
-    )
-    parts = embedder.local(array)
-    assert parts.shape == (49, 112)
-    assert parts.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(parts, axis=1), 1, atol=1e-6)
-    assert embedder.local(array, 3, block=4).shape == (9, 40)
-
-
-def test_local_descriptors_stand_where_things_are(embedder: lw.images.Embedder) -> None:
-    """A mirrored picture has its parts mirrored: the left column is nearer to the mirror's right than to its left."""
-    array = scene(4, 224, 224)
-    array[:, :112] //= 4
-    a = embedder.local(array, 4).reshape(4, 4, -1)
-    b = embedder.local(np.ascontiguousarray(array[:, ::-1]), 4).reshape(4, 4, -1)
-    assert np.linalg.norm(a[:, 0] - b[:, 3]) < np.linalg.norm(a[:, 0] - b[:, 0])
 
 
 # ------------------------------------------------------------------------------------------------------------- parts

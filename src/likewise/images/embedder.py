@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from likewise import inputs
 from likewise.errors import InputError, LikewiseError, ShapeError
-from likewise.nn.backbone import CROP, DECODED_SIDE, SHORTEST, Backbone, crop, resize
+from likewise.nn.backbone import CROP, DECODED_SIDE, SHORTEST, Backbone, crop
 from likewise.nn.efficientnet import EfficientNetLite0
 from likewise.nn.pretrained import named
 from likewise.types import Image
@@ -40,12 +40,8 @@ CHUNK = 4
 """Images in one pass of the network, whatever the batch: larger passes leave the processor's cache and are slower."""
 DEFAULT = "efficientnet-lite0-imagenet"
 """The name of the embedder that needs no training."""
-LOCAL_BLOCK = 10
-"""The last map of stride 16: 112 channels, 14 × 14 cells for 224 px."""
 GRID, STRIDE = 7, 16
 """Parts along each side of the crop; their map is the last one with at least 1/16 of the crop's pixels along a side."""
-CELL, LONGEST = 32, 3
-"""Whole images get sides that are multiples of 32 px, the longer at most three times the shorter."""
 WHOLE = 1 << 30
 """A chunk that holds any batch."""
 MOST_NUMBERS = 65_536
@@ -375,27 +371,6 @@ class Embedder:
         sides = self._forward([np.zeros((self.size, self.size, 3), dtype=np.uint8)], parts=True)
         return None if len(sides) < 2 else (int(sides[1].shape[1]), int(sides[1].shape[2]))
 
-    def local(
-        self, image: Any, grid: int | tuple[int, int] | None = 7, *, block: int = LOCAL_BLOCK
-    ) -> Float32[np.ndarray, "n d"]:
-        """Unit descriptors of an image's parts, row by row from the top left: a block's map averaged over a grid.
-
-        The whole image is taken, its shortest side at 224 px. grid=7 is 7 × 7 parts; None keeps the map's own cells.
-        """
-        if not isinstance(self.network, EfficientNetLite0):
-            raise InputError(f"local: {self.name} has no maps of an image's parts; likewise.images.default() has")
-        cells = (grid, grid) if isinstance(grid, int) else grid
-        pair = isinstance(cells, tuple) and len(cells) == 2 and all(isinstance(c, int) and c >= 1 for c in cells)
-        if cells is not None and not pair:
-            raise InputError(f"grid: expected a whole number ≥ 1, two of them, or None, got {grid!r}")
-        with torch.inference_mode():
-            pixels = resize_whole(inputs.image(image).reduced(DECODED_SIDE))
-            maps = self.network.features(self._tensor([pixels]), block)
-            if cells is not None:
-                maps = nn.functional.adaptive_avg_pool2d(maps, cells)
-            rows = nn.functional.normalize(maps[0].flatten(1).T, dim=1)
-        return np.ascontiguousarray(rows.cpu().numpy())
-
     @functools.cached_property
     def digest(self) -> str:
         """sha256 of all that decides a row: the weights and how an image is prepared."""
@@ -571,10 +546,3 @@ def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def _shown(crops: Iterator[R], images: object) -> Iterator[R]:
     """The same images, counted on a bar on stderr."""
     yield from track(crops, "embedding", total=inputs.count(images), console=Console(stderr=True))
-
-
-def resize_whole(array: UInt8[np.ndarray, "h w 3"]) -> UInt8[np.ndarray, "H W 3"]:
-    """The whole image with its shortest side at 224 and the other at the nearest multiple of 32 (at most 672)."""
-    height, width = array.shape[:2]
-    longer = min(round(CROP * max(height, width) / min(height, width) / CELL) * CELL, LONGEST * CROP)
-    return resize(array, (longer, CROP) if width >= height else (CROP, longer))
