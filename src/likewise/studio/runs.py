@@ -263,8 +263,7 @@ class RunsTab:
 
 SAMPLE = (
     *("--steps", "150", "--evaluate-every", "15", "--classes", "12", "--per-class", "3", "--size", "96"),
-    *("--shortest", "112", "--frozen", "12", "--workers", "1", "--dim", "128", "--save-every", "10"),
-    *("--views", "2", "--lr", "5e-4", "--head-lr", "2e-3"),
+    *("--frozen", "12", "--workers", "1", "--dim", "128", "--lr", "5e-4"),
 )
 """A training that takes about a minute, logged at every step."""
 
