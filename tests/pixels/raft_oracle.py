@@ -1,7 +1,7 @@
 """RAFT as its paper and its published layout describe it, in plain eager torch: what ours must equal and outrun.
 
 Functions on a state dict under the official keys (without `module.`). Nothing is shared with the library, nothing is
-clever: pictures stay (b, c, h, w), correlations of all pairs are pooled and sampled by `grid_sample`, gates read
+clever: images stay (b, c, h, w), correlations of all pairs are pooled and sampled by `grid_sample`, gates read
 torch.cat of state and input, and the flow is made large in every iteration, as the official code does it.
 """
 
@@ -157,7 +157,7 @@ def _torchvision(key: str) -> str:
 def flows(
     w: State, a: Tensor, b: Tensor, iters: int = 12, *, start: Tensor | None = None, every: bool = True
 ) -> list[Tensor]:
-    """RAFT's flows (b, h, w, 2) of pictures (b, 3, h, w) in [0, 1], h and w multiples of 8, h, w ≥ 128.
+    """RAFT's flows (b, h, w, 2) of images (b, 3, h, w) in [0, 1], h and w multiples of 8, h, w ≥ 128.
 
     `start` is a flow at 1/8 of the size, in its pixels, (b, 2, h/8, w/8). With `every`, as officially, each iteration's
     flow is made large; without it only the last one is, which is what a user of the network could ask for.

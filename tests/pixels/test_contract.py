@@ -67,7 +67,7 @@ class TestPixels(ContractOfALevel):
         assert found.cycle_consistency > 0.95  # a pixel of the rim may lie 1e-6 px outside
 
     def test_a_moved_picture_is_laid_back(self):
-        """A picture moved by (6, −4) px: the flow says so, and what is laid onto a is a again."""
+        """An image moved by (6, −4) px: the flow says so, and what is laid onto a is a again."""
         x = texture(2, 120, 160)
         found = compare(x, moved(x, 6, -4), model=self.careful())
         inner = np.asarray(found.flow)[16:-16, 16:-16]

@@ -74,5 +74,5 @@ def test_the_axes_are_principal(encoder):
 
 
 def test_a_wrong_shape_is_told():
-    with pytest.raises(ShapeError, match="pictures"):
+    with pytest.raises(ShapeError, match="images"):
         cells(torch.zeros(3, 64, 64))

@@ -89,7 +89,7 @@ def test_one_way_is_from_b_to_its_warped_copy() -> None:
 def test_without_the_half_pixel_shift_f_of_a_resized_pair_is_wrong() -> None:
     """At × 0.75 exact matches of this pair miss their lines by HALF px in the mean if S is only diag(s, s, 1).
 
-    With the shift they miss by nothing. The shift of both pictures is ⅛ px, most of which lies along the lines or
+    With the shift they miss by nothing. The shift of both images is ⅛ px, most of which lies along the lines or
     cancels; that it is small is why it goes unnoticed.
     """
     x, y, F = pair()

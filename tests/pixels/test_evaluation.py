@@ -199,7 +199,7 @@ def test_matching_is_guided_by_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(scope="module")
 def shifted() -> FlowPair:
-    """A picture, and the same moved by (5, −3)."""
+    """An image, and the same moved by (5, −3)."""
     picture = scenes.texture(7, 128, 160)
     return FlowPair(
         picture[8:-8, 8:-8], picture[11:-5, 3:-13], "shifted", homography=np.array([[1, 0, 5.0], [0, 1, -3], [0, 0, 1]])

@@ -43,7 +43,7 @@ def test_sift_finds_a_blob_where_it_is(sigma: float) -> None:
 
 
 def mirrored_bias(name: str, levels: bool) -> dict[float, float]:
-    """Half of what a picture's features and its mirror image's disagree by: 0 if centres are at integers."""
+    """Half of what an image's features and its mirror image's disagree by: 0 if centres are at integers."""
     shown = texture(3)
     one, two = detect(shown, name), detect(np.ascontiguousarray(shown[:, ::-1]), name)
     back = np.column_stack([shown.shape[1] - 1 - two.points[:, 0], two.points[:, 1]])

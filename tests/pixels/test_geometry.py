@@ -173,7 +173,7 @@ def test_resizing_there_and_back(seed: int, old: g.Size, new: g.Size) -> None:
 
 
 def test_corners_of_pixels_keep_their_place() -> None:
-    """The frame runs from −½ to w − ½: both ends stay ends when a picture is resized."""
+    """The frame runs from −½ to w − ½: both ends stay ends when an image is resized."""
     corners = torch.tensor([[-0.5, -0.5], [7.5, 3.5]], dtype=torch.float64)
     want = torch.tensor([[-0.5, -0.5], [5.5, 2.5]], dtype=torch.float64)
     assert torch.equal(g.resize_points(corners, (4, 8), (3, 6)), want)
@@ -277,7 +277,7 @@ RECTIFIED = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]])
 
 
 def test_good_matrices_pass() -> None:
-    """Of rectified cameras, of large pictures in float32, of small numbers, and in batches."""
+    """Of rectified cameras, of large images in float32, of small numbers, and in batches."""
     K = torch.tensor([[3000.0, 0, 2000], [0, 3000, 1500], [0, 0, 1]])
     R, t = rotation(torch.tensor([0.1, 0.2, 0.05])), torch.tensor([1.0, 0.1, 0.3])
     F = g.fundamental(K, K, R, t)

@@ -66,7 +66,7 @@ def test_parts_and_levels_of_hpatches(tmp_path: Path) -> None:
     assert len(layouts.read(root / "v_door")) == 5
     with pytest.raises(InputError, match="part: expected all, viewpoint, illumination, got 'both'"):
         layouts.hpatches(root, part="both")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"levels: expected numbers of the second picture, 2 to 6, got \(1,\)"):
+    with pytest.raises(InputError, match=r"levels: expected numbers of the second image, 2 to 6, got \(1,\)"):
         layouts.hpatches(root, levels=(1,))
     (root / "v_door" / "H_1_3").write_text("1 0 0 0 1 0 0 0")
     with pytest.raises(FileError, match=r"H_1_3: expected nine numbers, got 8"):
@@ -102,7 +102,7 @@ def test_generated_homographies_draw_the_second_picture_and_the_truth_follows(tm
 
 
 def test_b_is_drawn_after_the_pairs_own_homography() -> None:
-    """G H, not H G: a point of a goes to b by H, and with b's picture by G."""
+    """G H, not H G: a point of a goes to b by H, and with b's image by G."""
     own, G = np.array([[1.0, 0, 4], [0, 1, 0], [0, 0, 1]]), np.array([[0.5, 0, 0], [0, 0.5, 0], [0, 0, 1]])
     sample = FlowPair(scenes.texture(0), scenes.texture(1), homography=own, seen_through=G).load()
     np.testing.assert_allclose(sample.homography, G @ own)

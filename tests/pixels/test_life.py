@@ -108,7 +108,7 @@ def test_sed_takes_one_matrix_for_each_of_a_batch() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_at_the_epipole_value_and_gradient_are_finite(dtype: torch.dtype) -> None:
-    """Forward motion: the epipole is the middle of the picture, a pixel, and no line leads from it."""
+    """Forward motion: the epipole is the middle of the image, a pixel, and no line leads from it."""
     K = torch.tensor([[15.0, 0, 8], [0, 15, 6], [0, 0, 1]], dtype=dtype)
     F = g.fundamental(K, K, torch.eye(3, dtype=dtype), torch.tensor([0.0, 0, 1], dtype=dtype))
     e = torch.tensor([8.0, 6.0], dtype=dtype)

@@ -21,7 +21,7 @@ BLANK = torch.zeros(3, 100, 120)
 
 
 class Moved:
-    """A model that knows the homography: the flow both ways, on the grid of each picture."""
+    """A model that knows the homography: the flow both ways, on the grid of each image."""
 
     def __init__(self, H: np.ndarray) -> None:
         self.H = torch.tensor(H, dtype=torch.float64)

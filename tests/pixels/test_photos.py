@@ -1,4 +1,4 @@
-"""Bent photos: the bend explains the second picture, light moves nothing, and a part is a part of the whole."""
+"""Bent photos: the bend explains the second image, light moves nothing, and a part is a part of the whole."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_another(photos):
 
 
 def test_light_stays_in_range_and_moves_nothing():
-    """Relit twice, a picture with one bright column still has its largest step there."""
+    """Relit twice, an image with one bright column still has its largest step there."""
     x = torch.full((6, 3, 48, 48), 0.25)
     x[:, :, :, 24:] = 0.75
     y = relit(x, torch.Generator().manual_seed(0), night=0.0)

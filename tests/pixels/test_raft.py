@@ -21,7 +21,7 @@ State = dict[str, torch.Tensor]
 
 
 def weights(size: str, dtype: torch.dtype = torch.float64) -> State:
-    """Random weights whose flow stays within the picture, as a trained network's does."""
+    """Random weights whose flow stays within the image, as a trained network's does."""
     state = oracle.random_state(size, dtype=dtype)
     state["update_block.flow_head.conv2.weight"] *= 0.1
     return state
@@ -125,7 +125,7 @@ def test_a_guess_carries_no_gradient_into_the_next_iteration() -> None:
     bias = model.update_block.flow_head.conv2.bias
     flows = model(a, b, 3)
     (slope,) = torch.autograd.grad(flows[2].sum(), bias)
-    assert slope.tolist() == pytest.approx([64 * 64 * 8 * 0.5] * 2), "8 × one step, halved with the enlarged picture"
+    assert slope.tolist() == pytest.approx([64 * 64 * 8 * 0.5] * 2), "8 × one step, halved with the enlarged image"
 
 
 def test_a_start_is_where_the_search_begins() -> None:
@@ -233,7 +233,7 @@ def test_resizing_the_target_and_back_changes_nothing(h: int, w: int, h2: int, w
 
 
 def test_resizing_moves_points_as_pixel_centres_do() -> None:
-    """Zero flow between one picture at two sizes sends pixel x to (x + ½) s − ½."""
+    """Zero flow between one image at two sizes sends pixel x to (x + ½) s − ½."""
     flow = resize_flow(torch.zeros(4, 6, 2, dtype=torch.float64), (4, 6), ((4, 6), (8, 18)))
     assert flow[0, 0].tolist() == [1.0, 0.5]
     assert flow[3, 5].tolist() == [5.5 * 3 - 0.5 - 5, 3.5 * 2 - 0.5 - 3]
@@ -373,9 +373,9 @@ def test_two_names_of_one_module_must_agree() -> None:
     ("a", "b", "words", "error", "message"),
     [
         ((3, 64, 64), (3, 64, 63), {}, ShapeError, "b: expected at least 64 × 64 px, got 64 × 63"),
-        ((1, 64, 64), (3, 64, 64), {}, ShapeError, r"a: expected a picture \(3, h, w\), got shape \(1, 64, 64\)"),
+        ((1, 64, 64), (3, 64, 64), {}, ShapeError, r"a: expected an image \(3, h, w\), got shape \(1, 64, 64\)"),
         ((3, 64, 64), (4, 64, 64), {}, ShapeError, "b: .*drop the alpha channel"),
-        ((64, 64), (3, 64, 64), {}, ShapeError, "a: expected a picture"),
+        ((64, 64), (3, 64, 64), {}, ShapeError, "a: expected an image"),
         ((3, 0, 64), (3, 64, 64), {}, ShapeError, "a: expected at least 64 × 64 px, got 0 × 64"),
         ((3, 64, 64), (3, 70, 64), {"start": torch.zeros(2)}, ShapeError, r"start: expected a flow \(64, 64, 2\)"),
         ((3, 64, 64), (3, 64, 64), {"iters": 0}, InputError, "iters: expected a whole number ≥ 1, got 0"),
@@ -401,7 +401,7 @@ def test_wrong_numbers_are_named(tiny: RAFT) -> None:
 
 
 def test_forward_wants_one_size(tiny: RAFT) -> None:
-    with pytest.raises(ShapeError, match=r"a, b: expected pictures of one size.*flow\(\)"):
+    with pytest.raises(ShapeError, match=r"a, b: expected images of one size.*flow\(\)"):
         tiny(torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 72))
     with pytest.raises(ShapeError, match=r"a: expected \(b, 3, h, w\)"):
         tiny(torch.rand(3, 64, 64), torch.rand(3, 64, 64))

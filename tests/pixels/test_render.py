@@ -244,7 +244,7 @@ ALBEDO = 0.02 + 0.98 * (GREY / 255) ** 2.2
 
 
 def lit(build: Builder, light: list[list[float]], *, size: tuple[int, int] = (31, 31)) -> np.ndarray:
-    """Radiance of a grey scene seen from 4 m above, straight down; x to the right, y up in the picture."""
+    """Radiance of a grey scene seen from 4 m above, straight down; x to the right, y up in the image."""
     scene = build.scene()
     scene.solids[:, scenes.PAINT : scenes.PAINT + 5] = 1, 0, 0, 1, 0
     K = cameras.intrinsics(20.0, (size[1] - 1) / 2, (size[0] - 1) / 2)

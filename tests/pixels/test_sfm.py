@@ -142,7 +142,7 @@ def corner_of(photo: int, pairs: Pairs, pair: int, end: str, size: tuple[int, in
 
 
 def test_views_show_what_f_says(folder: Path) -> None:
-    """The pictures, too: SIFT matches of a view agree with its F."""
+    """The images, too: SIFT matches of a view agree with its F."""
     from likewise.pixels.matching import raw
 
     views = Pairs.open(folder).views(2, (240, 320), 4)

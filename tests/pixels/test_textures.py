@@ -50,13 +50,13 @@ def test_a_folder_is_read_and_shrunk(tmp_path: Path) -> None:
     Image.fromarray(rng.integers(0, 255, (300, 500, 3), dtype=np.uint8)).save(tmp_path / "large.png")
     Image.fromarray(rng.integers(0, 255, (100, 80), dtype=np.uint8)).save(tmp_path / "inner" / "grey.png")
     Image.fromarray(rng.integers(0, 255, (20, 80, 3), dtype=np.uint8)).save(tmp_path / "small.png")
-    (tmp_path / "notes.txt").write_text("not a picture")
+    (tmp_path / "notes.txt").write_text("not an image")
     found = folder(tmp_path, shortest=120)
     assert dict(zip(found.names, (p.shape for p in found), strict=True)) == {
         "inner/grey.png": (100, 80, 3),
         "large.png": (120, 200, 3),
     }
-    with pytest.raises(FileError, match="holds no picture of at least 200 px"):
+    with pytest.raises(FileError, match="holds no image of at least 200 px"):
         folder(tmp_path, shortest=120, least=200)
     ramp = np.linspace(0, 255, 200 * 300).reshape(200, 300).astype(np.uint8)
     Image.fromarray(ramp).save(tmp_path / "smooth.png")
@@ -156,7 +156,7 @@ def test_a_far_texture_is_between_two_levels(u: float, v: float, level: float) -
         at, w, h = table[0, n]
         small = texels[at : at + w * h].reshape(h, w, 3)
         small = np.pad(small, ((0, int(h == 1)), (0, int(w == 1)), (0, 0)), "edge")
-        # the same place in the smaller picture: (u, v) folded at the full size, then scaled
+        # the same place in the smaller image: (u, v) folded at the full size, then scaled
         fold = [abs((x * 12 / s + 1) % 2 - 1) for x, s in ((u, 20), (v, 12))]
         x, y = (min(max(f * s - 0.5, 0), s - 1) for f, s in zip(fold, (w, h), strict=True))
         i, j = min(int(x), max(w - 2, 0)), min(int(y), max(h - 2, 0))

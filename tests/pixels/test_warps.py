@@ -150,7 +150,7 @@ def test_few_steps_are_enough_and_too_few_are_reported() -> None:
 
 
 def test_a_scattered_field_needs_no_smooth_start() -> None:
-    """Points in the shape of a picture but in no order: the coarse start is useless, Newton finds them all the same."""
+    """Points in the shape of an image but in no order: the coarse start is useless, Newton finds them all the same."""
     warp = warps.random_thin_plate(2, 96, 128, generator=source(), strength=0.2, like=double)
     points = torch.rand(2, 40, 50, 2, generator=source(1)).double() * torch.tensor([127.0, 95.0]).double()
     assert warp.forward(points)[1].max() < 0.01
@@ -180,7 +180,7 @@ def test_draws_follow_the_generator_alone(draw: object) -> None:
 
 @pytest.mark.parametrize("draw", [warps.random_affine, warps.random_thin_plate, warps.random_warp])
 def test_pictures_and_points_agree(draw: object) -> None:
-    """A smooth picture of coordinates: B′[p] is T⁻¹(p), and a point x of B is seen in B′ at T(x)."""
+    """A smooth image of coordinates: B′[p] is T⁻¹(p), and a point x of B is seen in B′ at T(x)."""
     warp = draw(2, 40, 50, generator=source(3), like=double)  # type: ignore[operator]
     B = field(2, 40, 50).permute(0, 3, 1, 2)
     moved, seen = warp.image(B, (44, 54))

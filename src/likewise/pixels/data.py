@@ -1,6 +1,6 @@
-"""What the level reads: pairs of pictures with what is true of them, loaded when they are asked for.
+"""What the level reads: pairs of images with what is true of them, loaded when they are asked for.
 
-A pair can be loaded at any size; what is true of it is brought along by the half-pixel rule: a picture resized by s
+A pair can be loaded at any size; what is true of it is brought along by the half-pixel rule: an image resized by s
 moves the point p to (p + ½) s − ½.
 """
 
@@ -46,7 +46,7 @@ JUMP = 3.0
 def homography_truth(H: ArrayLike, a: Size, b: Size, *, seen_through: ArrayLike | None = None) -> Flow:
     """The flow H p − p on the (h, w) frame of a, known where it ends inside the frame of b and before the camera.
 
-    Where b was drawn by a homography G (`seen_through`), G⁻¹ H p must also lie inside the picture that was drawn.
+    Where b was drawn by a homography G (`seen_through`), G⁻¹ H p must also lie inside the image that was drawn.
     """
     start = _grid(a).reshape(-1, 2)
     ends = project(H, start)
@@ -69,7 +69,7 @@ def _inside(points: Floats, size: Size) -> Mask:
 
 
 def resized_flow(flow: Flow, a: Size, b_old: Size, b: Size) -> Flow:
-    """The flow between both pictures resized: a to size `a`, b from `b_old` to `b`.
+    """The flow between both images resized: a to size `a`, b from `b_old` to `b`.
 
     Between four known pixels whose vectors differ by at most 3 px it is bilinear; elsewhere (sparse truth, edges of
     things) it is the nearest pixel's, known where that is.
@@ -85,7 +85,7 @@ def resized_flow(flow: Flow, a: Size, b_old: Size, b: Size) -> Flow:
 
 
 def moved(points: Floats, old: Size, new: Size) -> Floats:
-    """(p + ½) s − ½: points of a picture of size `old` in the picture resized to `new`."""
+    """(p + ½) s − ½: points of an image of size `old` in the image resized to `new`."""
     scale = np.array([new[1] / old[1], new[0] / old[0]])
     return np.asarray((points + 0.5) * scale - 0.5)
 
@@ -123,7 +123,7 @@ def resized_mask(mask: Mask, size: Size) -> Mask:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes (h, w) of both pictures as they are on disk and as they are compared."""
+    """The sizes (h, w) of both images as they are on disk and as they are compared."""
 
     a_old: Size
     a: Size
@@ -134,15 +134,15 @@ class Sizes:
 def dense(flow: Any, name: str, sizes: Sizes) -> Flow:
     """A Flow, vectors, or a flow file, at the sizes at which its pair is compared."""
     given = read_flow(flow) if isinstance(flow, str | os.PathLike) else flow
-    found = given if isinstance(given, Flow) else Flow(given)
-    if (found.height, found.width) != sizes.a_old:
+    truth = given if isinstance(given, Flow) else Flow(given)
+    if (truth.height, truth.width) != sizes.a_old:
         words = "{} × {}, a vector a pixel of a".format(*sizes.a_old)
-        raise ShapeError(f"flow of {name}: expected {words}, got {found.height} × {found.width}")
-    return resized_flow(found, sizes.a, sizes.b_old, sizes.b)
+        raise ShapeError(f"flow of {name}: expected {words}, got {truth.height} × {truth.width}")
+    return resized_flow(truth, sizes.a, sizes.b_old, sizes.b)
 
 
 def hidden(occluded: Any, name: str, sizes: Sizes) -> Mask:
-    """The pixels of a that b does not show: a mask, or a picture that is not black there."""
+    """The pixels of a that b does not show: a mask, or an image that is not black there."""
     if isinstance(occluded, str | os.PathLike):
         mask = np.asarray(media.read_array(occluded).max(axis=2) > 0)
     else:
@@ -154,7 +154,7 @@ def hidden(occluded: Any, name: str, sizes: Sizes) -> Mask:
 
 
 def sparse(points: Any, name: str, sizes: Sizes) -> Points:
-    """Matching points of a and of b (or a function that gives them) in the pictures resized."""
+    """Matching points of a and of b (or a function that gives them) in the images resized."""
     a, b = (plain(p).astype(np.float64).reshape(-1, 2) for p in (points() if callable(points) else points))
     if len(a) != len(b):
         raise ShapeError(f"points of {name}: expected as many in b as in a, got {len(a)} and {len(b)}")
@@ -162,20 +162,20 @@ def sparse(points: Any, name: str, sizes: Sizes) -> Points:
 
 
 def homography(H: Any, name: str, sizes: Sizes) -> Floats:
-    """A homography between the pictures resized, S_b H S_a⁻¹."""
+    """A homography between the images resized, S_b H S_a⁻¹."""
     given = torch.from_numpy(matrix(H, f"homography of {name}"))
     return np.asarray(rescale_homography(given, sizes.a_old, sizes.a, sizes.b_old, sizes.b).numpy())
 
 
 def fundamental(F: Any, name: str, sizes: Sizes) -> Floats:
-    """A fundamental matrix between the pictures resized, S_b⁻ᵀ F S_a⁻¹, of unit norm."""
+    """A fundamental matrix between the images resized, S_b⁻ᵀ F S_a⁻¹, of unit norm."""
     given = torch.from_numpy(matrix(F, f"F of {name}"))
     scaled = rescale_fundamental(given, sizes.a_old, sizes.a, sizes.b_old, sizes.b).numpy()
     return np.asarray(scaled / np.linalg.norm(scaled))
 
 
 def camera(K: Any, name: str, old: Size, new: Size) -> Floats:
-    """The intrinsics S K of the picture resized."""
+    """The intrinsics S K of the image resized."""
     return np.asarray(rescale_intrinsics(torch.from_numpy(matrix(K, name)), old, new).numpy())
 
 
@@ -186,10 +186,10 @@ def plain(values: Any) -> NDArray[Any]:
 
 def matrix(values: Any, where: str) -> Floats:
     """A finite matrix (3, 3) as float64, a copy."""
-    found = np.array(plain(values), dtype=np.float64)
-    if found.shape != (3, 3) or not np.isfinite(found).all():
-        raise ShapeError(f"{where}: expected a finite matrix (3, 3), got shape {found.shape}")
-    return found
+    array = np.array(plain(values), dtype=np.float64)
+    if array.shape != (3, 3) or not np.isfinite(array).all():
+        raise ShapeError(f"{where}: expected a finite matrix (3, 3), got shape {array.shape}")
+    return array
 
 
 Side: TypeAlias = Literal["shortest", "longest"]
@@ -262,7 +262,7 @@ class FlowPair:
         return (*known, "pose") if self.R is not None and self.t is not None else tuple(known)
 
     def load(self, size: int | None = None, *, side: Side = "shortest") -> Sample:
-        """Both pictures with their shortest (or longest) side at most `size`, and what is true of them there.
+        """Both images with their shortest (or longest) side at most `size`, and what is true of them there.
 
         Each is made smaller by its own factor, and never enlarged; None leaves them as they are.
         """
@@ -380,11 +380,11 @@ def rendered(pairs: Sequence[Any], name: str = "rendered") -> FlowDataset:
     return FlowDataset(tuple(items), name)
 
 
-# ------------------------------------------------------------------------------------------------------------- pictures
+# ------------------------------------------------------------------------------------------------------------- images
 
 
 def fitted(size: Size, px: int | None, side: Side = "shortest") -> Size:
-    """The size (h, w) of a picture whose shortest (or longest) side is at most `px`; it is never enlarged."""
+    """The size (h, w) of an image whose shortest (or longest) side is at most `px`; it is never enlarged."""
     scale = 1.0 if px is None else min(1.0, px / (min(size) if side == "shortest" else max(size)))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
@@ -401,7 +401,7 @@ def _size_of(image: Tensor) -> Size:
 
 
 def _sized(image: Float[Tensor, "3 h w"], px: int | None, side: Side) -> Float[Tensor, "3 h2 w2"]:
-    """The picture made small, antialiased bicubic."""
+    """The image made small, antialiased bicubic."""
     new = fitted(_size_of(image), px, side)
     if new == _size_of(image):
         return image
@@ -410,7 +410,7 @@ def _sized(image: Float[Tensor, "3 h w"], px: int | None, side: Side) -> Float[T
 
 
 def _through(image: Float[Tensor, "3 h w"], G: Floats) -> Float[Tensor, "3 h w"]:
-    """The picture drawn by G on a frame of its own size: drawn[G p] = picture[p]; black where nothing falls."""
+    """The image drawn by G on a frame of its own size: drawn[G p] = image[p]; black where nothing falls."""
     h, w = image.shape[1:]
     back = transform(torch.from_numpy(np.linalg.inv(G)), grid(h, w, like=torch.empty(0, dtype=torch.float64)))
     return sample(image[None], back[None].float())[0]
@@ -420,7 +420,7 @@ def _through(image: Float[Tensor, "3 h w"], G: Floats) -> Float[Tensor, "3 h w"]
 
 
 def _sample(pair: FlowPair, a: Tensor, b: Tensor, G: Floats | None, sizes: Sizes) -> Sample:
-    """What is true of a pair once its pictures have these sizes."""
+    """What is true of a pair once its images have these sizes."""
     name = pair.name
     H = None if pair.homography is None else matrix(pair.homography, f"homography of {name}")
     H = None if H is None else homography(H if G is None else G @ H, name, sizes)

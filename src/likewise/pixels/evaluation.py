@@ -27,7 +27,7 @@ MMA_SHOWN = (1, 3, 5, 10)
 
 
 class Flows(Protocol):
-    """Anything that gives a flow (h, w, 2) for two pictures (3, h, w) in [0, 1]."""
+    """Anything that gives a flow (h, w, 2) for two images (3, h, w) in [0, 1]."""
 
     def flow(self, a: Any, b: Any) -> Any: ...
 
@@ -123,15 +123,15 @@ def measured(model: Flows, sample: Sample, matcher: Matcher | None = None) -> Ro
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The means of what the pairs have in common; "fl" over their pixels, areas under curves over their errors."""
     names = dict.fromkeys(n for row in rows for n, v in row.items() if isinstance(v, int | float) and n not in _RAW)
-    found: dict[str, Any] = {"n": len(rows)}
+    figures: dict[str, Any] = {"n": len(rows)}
     for name in names:
-        found[name] = _mean(row[name] for row in rows if name in row)
+        figures[name] = _mean(row[name] for row in rows if name in row)
     if "pixels" in rows[0]:
-        found["fl"] = sum(r["outliers"] for r in rows if "pixels" in r) / sum(
+        figures["fl"] = sum(r["outliers"] for r in rows if "pixels" in r) / sum(
             r["pixels"] for r in rows if "pixels" in r
         )
     poses = [(r["rotation"], r["translation"], r["true rotation"]) for r in rows if "rotation" in r]
-    return found | (_pose_figures(np.array(poses)) if poses else {})
+    return figures | (_pose_figures(np.array(poses)) if poses else {})
 
 
 _RAW = ("pixels", "outliers", "rotation", "translation", "true rotation")
@@ -183,17 +183,17 @@ def _parts(flow: Floats, sample: Sample) -> Row:
 # ------------------------------------------------------------------------------------------------------------- matches
 
 
-def _match_figures(found: Matches, sample: Sample) -> Row:
-    row: Row = {"matches": len(found), "matches of stage 1": int((found.stage == 1).sum())}
+def _match_figures(matches: Matches, sample: Sample) -> Row:
+    row: Row = {"matches": len(matches), "matches of stage 1": int((matches.stage == 1).sum())}
     if sample.homography is not None:
         for name, stage in (("mma", None), ("stage 1 mma", 1)):
-            shares = metrics.mma(found, sample.homography, MMA_SHOWN, stage=stage)
+            shares = metrics.mma(matches, sample.homography, MMA_SHOWN, stage=stage)
             row |= {f"{name}@{p:g}": v for p, v in shares.items()}
         size = int(sample.a.shape[-2]), int(sample.a.shape[-1])
-        error = metrics.corner_error(robust.homography(found.a, found.b).matrix, sample.homography, size)
+        error = metrics.corner_error(robust.homography(matches.a, matches.b).matrix, sample.homography, size)
         row |= {"corners@5": float(error <= 5)}
     if sample.R is not None and sample.t is not None and sample.Ka is not None and sample.Kb is not None:
-        pose = robust.pose(found.a, found.b, sample.Ka, sample.Kb)
+        pose = robust.pose(matches.a, matches.b, sample.Ka, sample.Kb)
         row["rotation"], row["translation"] = metrics.pose_error(pose.R, pose.t, sample.R, sample.t)
         row["true rotation"] = metrics.rotation_angle(sample.R)
     return row

@@ -26,16 +26,16 @@ CV: Any = cv2
 """OpenCV, whose stubs lack what its versions disagree on."""
 
 MOST = 4096
-"""The most features that are kept of a picture, the strongest ones."""
+"""The most features that are kept of an image, the strongest ones."""
 BRIGHT, DARK = 99.5, 0.5
-"""A picture whose percentile BRIGHT is below DARK is lit up before features are sought."""
+"""An image whose percentile BRIGHT is below DARK is lit up before features are sought."""
 ORB_SCALE = 1.2
 """How much coarser each level of ORB's pyramid is than the one before."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Features:
-    """Points (n, 2) of a picture, x then y, descriptors (n, d) and scores (n,), larger is more distinct.
+    """Points (n, 2) of an image, x then y, descriptors (n, d) and scores (n,), larger is more distinct.
 
     `scale` (n,) in pixels and `angle` (n,) in degrees where the detector gives them. `binary` descriptors are bytes,
     eight bits each, and compared by Hamming's distance; others are numbers and compared by Euclid's.
@@ -88,7 +88,7 @@ class Features:
 
 
 Detector: TypeAlias = Callable[["Tensor"], Any]
-"""A function of a picture (3, h, w) in [0, 1] that gives Features, or points (n, 2) and descriptors (n, d)."""
+"""A function of an image (3, h, w) in [0, 1] that gives Features, or points (n, 2) and descriptors (n, d)."""
 
 
 def detect(image: Any, features: str | Features | Detector = "sift", most: int = MOST) -> Features:
@@ -114,13 +114,13 @@ def detect(image: Any, features: str | Features | Detector = "sift", most: int =
             + ("; give a function that runs it" if str(features) in OUTSIDE else "")
         )
 
-    def found() -> Features:
+    def compute() -> Features:
         if features in CLASSIC:
             return CLASSIC[features](brighten(luma(photo.tensor)), most).strongest(most)
         with torch.inference_mode():
             return LEARNED[features][1](_network(features), photo.tensor[None], most).strongest(most)
 
-    kept: Features = photo.remember(("features", features, most), found)
+    kept: Features = photo.remember(("features", features, most), compute)
     return kept
 
 
@@ -143,9 +143,9 @@ def as_features(given: Any) -> Features:
 
 
 def brighten(shade: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
-    """Luma as 8 bits; of a dark picture, whose 99.5th percentile p is below ½, √(x / p).
+    """Luma as 8 bits; of a dark image, whose 99.5th percentile p is below ½, √(x / p).
 
-    Descriptors do not mind a dark picture, but detectors do: their thresholds are in grey levels. A photo at an eighth
+    Descriptors do not mind a dark image, but detectors do: their thresholds are in grey levels. A photo at an eighth
     of its light (γ 2.2, noise of 0.02) gave 5 SIFT features as it was, 2,619 lit up, 168 instead of 1 rightly matched.
     """
     top = float(np.percentile(shade, BRIGHT))
@@ -154,8 +154,8 @@ def brighten(shade: Float[np.ndarray, "h w"]) -> UInt8[np.ndarray, "h w"]:
 
 
 def _sift(shown: UInt8[np.ndarray, "h w"], most: int) -> Features:
-    found = _sift_l2(shown, most)
-    return Features(found.points, root(found.descriptors), found.scores, found.scale, found.angle)
+    plain = _sift_l2(shown, most)
+    return Features(plain.points, root(plain.descriptors), plain.scores, plain.scale, plain.angle)
 
 
 def root(descriptors: Floats) -> Floats:
@@ -175,14 +175,14 @@ def _orb(shown: UInt8[np.ndarray, "h w"], most: int) -> Features:
         return _collected((), None, 32, np.uint8)
     detector = CV.ORB_create(nfeatures=most, scaleFactor=ORB_SCALE, fastThreshold=10)
     keys, rows = detector.detectAndCompute(shown, None)
-    found = _collected(keys, rows, 32, np.uint8)
+    plain = _collected(keys, rows, 32, np.uint8)
     levels = np.array([k.octave for k in keys], dtype=np.int64)
-    points = _orb_points(found.points, levels, shown.shape[:2])
-    return Features(points, found.descriptors, found.scores, found.scale, found.angle, True)
+    points = _orb_points(plain.points, levels, shown.shape[:2])
+    return Features(points, plain.descriptors, plain.scores, plain.scale, plain.angle, True)
 
 
 def _orb_points(points: Floats, levels: NDArray[np.int64], size: tuple[int, ...]) -> Floats:
-    """(x + ½) w / w_k − ½ for the place x on level k, whose picture is w_k = round(w / 1.2ᵏ) wide; OpenCV: x 1.2ᵏ."""
+    """(x + ½) w / w_k − ½ for the place x on level k, whose image is w_k = round(w / 1.2ᵏ) wide; OpenCV: x 1.2ᵏ."""
     factor = ORB_SCALE ** levels[:, None].astype(np.float64)
     full = np.array([size[1], size[0]], dtype=np.float64)
     own = points / factor

@@ -82,8 +82,8 @@ def carried(flow: Float[Tensor, "*n h w 2"], points: Float[Tensor, "*n h2 w2 2"]
     _frame(points, "points")
     lead = points.shape[:-3]
     field, at = flow.flatten(0, -4) if flow.ndim > 3 else flow[None], points.reshape(-1, *points.shape[-3:])
-    found = sample(field.permute(0, 3, 1, 2), at, padding="border")
-    return found.permute(0, 2, 3, 1).reshape(*lead, *points.shape[-3:])
+    vectors = sample(field.permute(0, 3, 1, 2), at, padding="border")
+    return vectors.permute(0, 2, 3, 1).reshape(*lead, *points.shape[-3:])
 
 
 def resize_flow(
@@ -185,7 +185,7 @@ def transform(H: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Floa
 
 
 def homography_flow(H: Float[Tensor, "*m 3 3"], h: int, w: int) -> Float[Tensor, "*m h w 2"]:
-    """The flow H p − p of a picture of a plane, on the (h, w) frame of a."""
+    """The flow H p − p of an image of a plane, on the (h, w) frame of a."""
     points = grid(h, w, like=H).expand(*H.shape[:-2], h, w, 2)
     return transform(H, points) - points
 
@@ -257,5 +257,5 @@ def _applied(M: Tensor, points: Tensor) -> Tensor:
         raise ShapeError(f"matrix, points: expected (…, 3, 3) and (…, 2) with the same leading axes, got {got}")
     k = M.ndim - 2
     flat = points.reshape(*points.shape[:k], -1, 2)
-    found = flat @ M[..., :2].mT + M[..., None, :, 2]
-    return found.reshape(*found.shape[:-2], *points.shape[k:-1], 3)
+    moved = flat @ M[..., :2].mT + M[..., None, :, 2]
+    return moved.reshape(*moved.shape[:-2], *points.shape[k:-1], 3)

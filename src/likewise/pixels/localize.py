@@ -219,7 +219,7 @@ class Map:
 
 @dataclass(frozen=True)
 class _Camera:
-    """K (3, 3) of a picture of size (h, w), and whether it is known or only a start."""
+    """K (3, 3) of an image of size (h, w), and whether it is known or only a start."""
 
     K: Floats
     size: tuple[int, int]
@@ -261,12 +261,12 @@ def place(points: Floats, places: Floats, camera: _Camera, *, px: float = 8.0, s
     search, polish = pycolmap.AbsolutePoseEstimationOptions(), pycolmap.AbsolutePoseRefinementOptions()
     search.estimate_focal_length = polish.refine_focal_length = not camera.known
     search.ransac.max_error, search.ransac.random_seed = px, seed
-    found = pycolmap.estimate_and_refine_absolute_pose(points + HALF, places, lens, search, polish)
-    if found is None or int(found["num_inliers"]) < LEAST:
+    estimate = pycolmap.estimate_and_refine_absolute_pose(points + HALF, places, lens, search, polish)
+    if estimate is None or int(estimate["num_inliers"]) < LEAST:
         return replace(nothing, reason=f"no pose agrees with {LEAST} of {len(points)} matches to {px:g} px")
     K = np.array(lens.calibration_matrix(), dtype=np.float64)
     K[:2, 2] -= HALF
-    pose, inliers = found["cam_from_world"], np.asarray(found["inlier_mask"], dtype=bool)
+    pose, inliers = estimate["cam_from_world"], np.asarray(estimate["inlier_mask"], dtype=bool)
     R, t = np.array(pose.rotation.matrix(), dtype=np.float64), np.array(pose.translation, dtype=np.float64)
     return Located(R, t, points, places, inliers, (), K)
 

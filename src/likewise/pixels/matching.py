@@ -334,7 +334,7 @@ def guided_places(
 ) -> tuple[Places, Places, tuple[float, float]]:
     """Where the flow takes the features of a in b, and those of b in a, and how coarse it is there, in pixels.
 
-    A grid (h, w) of the flow stands for the whole picture: the point p of a picture s times larger is (p + ½)/s − ½ on
+    A grid (h, w) of the flow stands for the whole image: the point p of an image s times larger is (p + ½)/s − ½ on
     it. NaN where the flow is not known.
     """
     if flows is None:
@@ -351,7 +351,7 @@ def guided_places(
 def _carried(
     points: NDArray[np.float32], flow: tuple[Places, Any], own: tuple[Size, Size], other: tuple[Size, Size]
 ) -> Places:
-    """Points of one picture in the other: onto the flow's grid, along its vectors, and off the other grid."""
+    """Points of one image in the other: onto the flow's grid, along its vectors, and off the other grid."""
     vectors, known = flow
     p = _rescaled(points.astype(np.float64), *own)
     q = _rescaled(p + at(np.where(np.isfinite(vectors), vectors, 0.0), p), other[1], other[0])
@@ -367,7 +367,7 @@ def _rescaled(points: Places, old: Size, new: Size) -> Places:
 
 
 def _coarse(size: Size, grid: Size, flow_size: int | None) -> float:
-    """How many pixels of the picture one pixel of the flow covers, 1 at least."""
+    """How many pixels of the image one pixel of the flow covers, 1 at least."""
     return max(1.0, max(size) / (max(grid) if flow_size is None else flow_size))
 
 

@@ -93,8 +93,8 @@ def sparse_errors(flow: Any, a: Any, b: Any) -> Floats:
     left, right = _points("a", a), _points("b", b)
     if len(left) != len(right):
         raise ShapeError(f"b: expected {len(left)} points, one for each of a, got {len(right)}")
-    found = left + at(flow, left)
-    return np.asarray(np.linalg.norm(found - right, axis=1))
+    ends = left + at(flow, left)
+    return np.asarray(np.linalg.norm(ends - right, axis=1))
 
 
 def sparse_accuracy(flow: Any, a: Any, b: Any, *, px: Iterable[float] = PX) -> dict[float, float]:
@@ -149,7 +149,7 @@ def project(homography: Any, points: Any) -> Floats:
 
 
 def corner_error(homography: Any, truth: Any, size: tuple[int, int]) -> float:
-    """The mean distance in pixels of the four corners of an (h, w) picture under both homographies (SuperPoint's).
+    """The mean distance in pixels of the four corners of an (h, w) image under both homographies (SuperPoint's).
 
     Infinite where there is no homography (None), or where it sends a corner to infinity.
     """

@@ -135,17 +135,17 @@ def essential(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = 
 
 def pose(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = SEED) -> Pose:
     """R, t of the essential matrix: of its four readings the one with most inliers before both cameras."""
-    found = essential(a, b, Ka, Kb, px, seed=seed)
-    if found.matrix is None:
-        return Pose(None, None, found.inliers, None, found.reason)
+    model = essential(a, b, Ka, Kb, px, seed=seed)
+    if model.matrix is None:
+        return Pose(None, None, model.inliers, None, model.reason)
     p, q = _matches(a, b, px)
     x, y = rays(camera("Ka", Ka), p), rays(camera("Kb", Kb), q)
-    readings = [(R, t, found.inliers & in_front(R, t, x, y)) for R, t in decomposed(found.matrix)]
+    readings = [(R, t, model.inliers & in_front(R, t, x, y)) for R, t in decomposed(model.matrix)]
     R, t, kept = max(readings, key=lambda r: int(r[2].sum()))
     if kept.sum() < LEAST["essential"]:
-        reason = f"only {int(kept.sum())} of {found.n} inliers lie before both cameras"
-        return Pose(None, None, np.zeros(len(p), dtype=bool), found.matrix, reason)
-    return Pose(R, t, kept, found.matrix)
+        reason = f"only {int(kept.sum())} of {model.n} inliers lie before both cameras"
+        return Pose(None, None, np.zeros(len(p), dtype=bool), model.matrix, reason)
+    return Pose(R, t, kept, model.matrix)
 
 
 # ----------------------------------------------------------------------------------------------------------- geometry
@@ -217,14 +217,14 @@ def _polished(start: Floats, at: Callable[[Floats], Floats], n: int, a: Floats, 
         if kept.sum() <= n:
             break
         x, y = a[kept], b[kept]
-        found = least_squares(
+        fit = least_squares(
             lambda step, x=x, y=y: sampson_errors(at(step), x, y),
             best, loss="soft_l1", f_scale=px / 2, max_nfev=20, x_scale=1e-3,
         )  # fmt: skip
-        agreeing = int((epipolar_errors(at(found.x), a, b) <= px).sum())
+        agreeing = int((epipolar_errors(at(fit.x), a, b) <= px).sum())
         if agreeing < count:
             break
-        best, count = found.x, agreeing
+        best, count = fit.x, agreeing
     return best
 
 

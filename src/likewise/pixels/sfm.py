@@ -16,7 +16,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -409,7 +409,7 @@ def reconstruct(
     """
     settings = Settings(os.path.abspath(photos), size, matcher, camera, features, overlap, seed)
     _check(settings)
-    job = _Job(Path(out), settings, require_pycolmap(), threads, report or _silent)
+    job = _Job(Path(out), settings, require_pycolmap(), threads, report or (lambda line: None))
     runs.Run.create(job.out, vars(settings), seed=seed, resume=True)
     with job.quiet():
         for name in STEPS:
@@ -434,11 +434,11 @@ class _Job:
             self.report(f"{name}: as it was ({self.results[name]['line']})")
             return
         started = time.perf_counter()
-        found = getattr(self, f"_{name}")()
-        found["seconds"] = round(time.perf_counter() - started, 2)
-        self.results[name] = found
-        media.write_text(marker, json.dumps(found, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
-        self.report(f"{name}: {found['line']} ({found['seconds']:.0f} s)")
+        result = getattr(self, f"_{name}")()
+        result["seconds"] = round(time.perf_counter() - started, 2)
+        self.results[name] = result
+        media.write_text(marker, json.dumps(result, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+        self.report(f"{name}: {result['line']} ({result['seconds']:.0f} s)")
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -509,19 +509,19 @@ class _Job:
         )
 
     def _counted(self) -> list[int]:
-        with opened(self.pycolmap, self.database) as db:
+        with closing(self.pycolmap.Database.open(self.database)) as db:
             return [int(db.num_keypoints_for_image(i.image_id)) for i in db.read_all_images()]
 
     def _matches(self) -> dict[str, Any]:
         """Mutual nearest features of every two photos (or of neighbours), verified by a two-view geometry."""
-        with opened(self.pycolmap, self.database) as db:
+        with closing(self.pycolmap.Database.open(self.database)) as db:
             db.clear_matches()
             db.clear_two_view_geometries()
         options, checks = self.pycolmap.FeatureMatchingOptions(), self.pycolmap.TwoViewGeometryOptions()
         options.num_threads, checks.ransac.random_seed = self.threads, self.settings.seed
         run = getattr(self.pycolmap, f"match_{self.settings.matcher}")
         run(self.database, matching_options=options, verification_options=checks, device=self.pycolmap.Device.cpu)
-        with opened(self.pycolmap, self.database) as db:
+        with closing(self.pycolmap.Database.open(self.database)) as db:
             _, inliers = db.read_two_view_geometry_num_inliers()
         verified = sum(int(n) >= int(checks.min_num_inliers) for n in inliers)
         if not verified:
@@ -541,13 +541,13 @@ class _Job:
         focals = {p["name"]: p["focal"] for p in self.results["photos"]["photos"]}
         best, rank, tried = None, (False, 0, 0), list[str]()
         for way in WAYS if any(focals.values()) else WAYS[:2]:
-            found = self._mapped(way)
-            if found is None:
+            mapped = self._mapped(way)
+            if mapped is None:
                 tried.append(f"{way}: none placed")
                 continue
-            own = (believable(found, focals), int(found.num_reg_images()), int(found.num_points3D()))
+            own = (believable(mapped, focals), int(mapped.num_reg_images()), int(mapped.num_points3D()))
             tried.append(f"{way}: {own[1]} placed{'' if own[0] else ', cameras beyond belief'}")
-            best, rank = (found, own) if own > rank else (best, rank)
+            best, rank = (mapped, own) if own > rank else (best, rank)
             if rank[0] and rank[1] >= ENOUGH * total:
                 break
         if best is None or rank[1] < LEAST:
@@ -659,20 +659,6 @@ def fresh(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
-
-
-@contextmanager
-def opened(pycolmap: Any, path: Path) -> Iterator[Any]:
-    """A database of COLMAP, closed again whatever happens."""
-    database = pycolmap.Database.open(path)
-    try:
-        yield database
-    finally:
-        database.close()
-
-
-def _silent(_: str) -> None:
-    return None
 
 
 def _check(s: Settings) -> None:

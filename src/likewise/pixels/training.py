@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -59,18 +59,18 @@ class Config(LoopOptions):
     warm: int = option(1200, "steps of contrast between cells; the encoder and its projection learn", low=0)
     refine: int = option(800, "steps of BiT; the recurrence learns, the encoder stays", low=0)
     joint: int = option(1200, "steps of SED, BiT and cycle together", low=0)
-    height: int = option(144, "height of training pictures in pixels", low=64)
-    width: int = option(192, "width of training pictures in pixels", low=64)
+    height: int = option(144, "height of training images in pixels", low=64)
+    width: int = option(192, "width of training images in pixels", low=64)
     pairs: int = option(8, "photos, each with its bent self, in a batch", low=1)
     share: float = option(0.5, "share of them that the recurrence learns from", above=0, high=1)
-    small: float = option(0.75, "size of pictures in the warm stage, relative to the later ones", low=0.3, high=1)
+    small: float = option(0.75, "size of images in the warm stage, relative to the later ones", low=0.3, high=1)
     scenes: int = option(2, "pairs with a fundamental matrix in a batch of the joint stage", low=0)
     dim: int = option(96, "dimensions of a cell's feature", low=8)
     hidden: int = option(48, "width of the recurrence", low=8)
     iters: int = option(3, "steps of the recurrence in training", low=1)
     bend: float = option(1.2, "strength of the bends T: 1 turns by up to 30°, scales by up to 1.4", low=0)
     light: float = option(1.0, "strength of the change of light between B and B′; 0: none", low=0)
-    night: float = option(0.3, "share of the pictures that fall dark", low=0, high=1)
+    night: float = option(0.3, "share of the images that fall dark", low=0, high=1)
     sed: float = option(0.5, "weight of the epipolar loss", low=0)
     bit: float = option(1.0, "weight of the loss of bent photos", low=0)
     cycle: float = option(0.1, "weight of the cycle loss", low=0)
@@ -96,7 +96,7 @@ class Config(LoopOptions):
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of training pictures."""
+        """Height and width of training images."""
         return self.height, self.width
 
     def stage(self, step: int) -> str:
@@ -136,13 +136,13 @@ def _missed(log_p: Tensor, goals: Tensor, known: Bool[Tensor, "b n"], size: tupl
     h, w = size
     low = goals.floor()
     fx, fy = (goals - low).unbind(-1)
-    found = []
+    corners = []
     for dy, wy in ((0, 1 - fy), (1, fy)):
         for dx, wx in ((0, 1 - fx), (1, fx)):
             x, y = (low[..., 0] + dx).clamp(0, w - 1).long(), (low[..., 1] + dy).clamp(0, h - 1).long()
             value = log_p.gather(2, (y * w + x)[..., None])[..., 0]
-            found.append(value + (wx * wy).clamp_min(1e-6).log())
-    return masked_mean(-torch.logsumexp(torch.stack(found), 0), known)
+            corners.append(value + (wx * wy).clamp_min(1e-6).log())
+    return masked_mean(-torch.logsumexp(torch.stack(corners), 0), known)
 
 
 class Ways(NamedTuple):
@@ -151,31 +151,6 @@ class Ways(NamedTuple):
     there: list[Tensor]
     back: list[Tensor]
     start: Tensor | None = None
-
-
-class Learner(Protocol):
-    """What a training needs of a network."""
-
-    stride: int
-
-    @property
-    def network(self) -> nn.Module:
-        """What learns."""
-
-    def groups(self, config: Config) -> list[dict[str, Any]]:
-        """Its parameter groups, each with its rate."""
-
-    def contrast(self, bent: Bent) -> Tensor | None:
-        """The loss of the warm-up, or None where BiT stands for it."""
-
-    def bent(self, bent: Bent, config: Config, *, learning: bool) -> tuple[Ways, life.Truth, Tensor | None]:
-        """Flows between photos and their bent selves, what they should be, and the contrast where `learning`."""
-
-    def views(self, a: Tensor, b: Tensor, iters: int) -> Ways:
-        """Flows between two views of a scene."""
-
-    def epipolar(self, F: Tensor) -> Tensor:
-        """A fundamental matrix in this learner's unit."""
 
 
 class CellLearner:
@@ -465,9 +440,9 @@ class Training:
             ways, truth, _ = self.learner.bent(bent, c, learning=False)
             last.append(self._error(ways.there[-1], truth))
             first += [] if ways.start is None else [self._error(ways.start, truth)]
-        found = {"bent": float(np.mean(last))} | ({"bent_start": float(np.mean(first))} if first else {})
+        errors = {"bent": float(np.mean(last))} | ({"bent_start": float(np.mean(first))} if first else {})
         more = dict(self.check(self.network)) if self.check else {}
-        return {"score": -next(iter(more.values()), found["bent"]), **found, **more}
+        return {"score": -next(iter(more.values()), errors["bent"]), **errors, **more}
 
     # ----------------------------------------------------------------------------------------------------- losses
 
@@ -519,7 +494,7 @@ class Training:
         return self.learner.stride * float(life.masked_mean(d, truth.there_valid))
 
 
-def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, device: str) -> Learner:
+def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, device: str) -> CellLearner | RaftLearner:
     if isinstance(start, Aligner):
         return CellLearner(copy.deepcopy(start.network).to(device))
     if isinstance(start, RAFT):

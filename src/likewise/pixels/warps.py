@@ -1,6 +1,6 @@
 """Warps with known inverses: affine maps, thin-plate splines, and both in a row, drawn at random.
 
-A warp T takes a picture B to B′ = T(B). `backward` takes points of B′ to B, exactly, and is what makes the picture;
+A warp T takes an image B to B′ = T(B). `backward` takes points of B′ to B, exactly, and is what makes the image;
 `forward` takes points of B to B′ and says how far back-and-forth misses. All are batched: b maps side by side.
 """
 
@@ -41,7 +41,7 @@ class Warp(ABC):
         """T⁻¹: points of B′ to points of B, exact; points (1, …, 2) are taken through all b maps."""
 
     @abstractmethod
-    def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+    def invert(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """T(x) for points x of B as far as it could be found, and T⁻¹ of that, which should be x."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Warp(ABC):
 
     def forward(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, " b *n"]]:
         """T(x), and the residual ‖T⁻¹(T(x)) − x‖ in pixels of B; points (1, …, 2) are taken through all b maps."""
-        there, again = self.found(points)
+        there, again = self.invert(points)
         return there, torch.linalg.vector_norm(again - points, dim=-1)
 
     def image(
@@ -88,7 +88,7 @@ class Affine(Warp):
         """A p + c."""
         return _affine(self.matrix, points)
 
-    def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+    def invert(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """A⁻¹ (x − c)."""
         there = _affine(self.inverted, points)
         return there, self.backward(there)
@@ -127,7 +127,7 @@ class ThinPlate(Warp):
         """p + D(p)."""
         return _rows([part + self._moved(*self._local(part)) for part in self._parts(_columns(points))], points)
 
-    def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+    def invert(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """The p with p + D(p) = x by Newton's iteration, and p + D(p)."""
         starts, ends = self._parts(self._start(points)), self._parts(_columns(points))
         pairs = [self._newton(at, x) for at, x in zip(starts, ends, strict=True)]
@@ -164,7 +164,7 @@ class ThinPlate(Warp):
             h, w = points.shape[1:3]
             rows, columns = (torch.linspace(0, n - 1, -(-n // COARSE) + 1).round().long() for n in (h, w))
             coarse = points[:, rows][:, :, columns]
-            moved = (self.found(coarse)[0] - coarse).permute(0, 3, 1, 2)
+            moved = (self.invert(coarse)[0] - coarse).permute(0, 3, 1, 2)
             moved = nnf.interpolate(moved, size=(h, w), mode="bilinear", align_corners=True)
         return x + moved.flatten(2)
 
@@ -208,9 +208,9 @@ class Chain(Warp):
         """T₁⁻¹(T₂⁻¹(p))."""
         return self.first.backward(self.second.backward(points))
 
-    def found(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
+    def invert(self, points: Float[Tensor, "#b *n 2"]) -> tuple[Float[Tensor, "b *n 2"], Float[Tensor, "b *n 2"]]:
         """T₂(T₁(x))."""
-        there, between = self.second.found(self.first.found(points)[0])
+        there, between = self.second.invert(self.first.invert(points)[0])
         return there, self.first.backward(between)
 
     def part(self, rows: slice) -> Chain:
@@ -304,10 +304,10 @@ def _spline(knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     L = torch.zeros(k + 3, k + 3).to(knots)
     L[:k, :k], L[:k, k:], L[k:, :k] = 0.5 * torch.special.xlogy(r2, r2), P, P.T
     right = torch.cat([values, values.new_zeros(len(values), 3, 2)], dim=1)
-    found, failed = torch.linalg.solve_ex(L.expand(len(values), -1, -1), right)
+    solution, failed = torch.linalg.solve_ex(L.expand(len(values), -1, -1), right)
     if bool(failed.any()):
         raise InputError("knots: expected at least 3 different ones that are not all on one line")
-    return found[:, :k], found[:, k:]
+    return solution[:, :k], solution[:, k:]
 
 
 def _within(miss: Tensor, tol: float) -> bool:

@@ -28,7 +28,7 @@ LEVELS = ("I", "II", "III", "IV", "V")
 LARGE = frozenset(
     {"i_contruction", "i_crownnight", "i_dc", "i_pencils", "i_whitebuilding", "v_artisans", "v_astronautis", "v_talent"}
 )
-"""The sequences of HPatches with pictures above 1600 × 1200, which D2-Net's protocol leaves out (108 stay)."""
+"""The sequences of HPatches with images above 1600 × 1200, which D2-Net's protocol leaves out (108 stay)."""
 
 PERTURBATION = 0.08
 """How far a generated homography moves a corner, at most, as a share of the sides: 29 px in the mean at 480 × 720."""
@@ -65,16 +65,16 @@ def hpatches(
     """HPatches: folders v_… (viewpoint) and i_… (illumination) with 1.ppm (.jpg, .png) … 6.ppm and H_1_2 … H_1_6.
 
     Groups are "viewpoint I" … "illumination V", I for the pair 1–2. Under another light nothing moves, so LIFE draws
-    the second picture of an illumination pair by a random homography; `generated` does so, with one for each pair that
+    the second image of an illumination pair by a random homography; `generated` does so, with one for each pair that
     depends on nothing but `seed`, sequence, level and size. large=False leaves out the eight sequences of
-    large pictures, as D2-Net's protocol of matching does.
+    large images, as D2-Net's protocol of matching does.
     """
     root, kinds = Path(path), {"all": ("v", "i"), "viewpoint": ("v",), "illumination": ("i",)}
     if part not in kinds:
         raise InputError(f"part: expected {', '.join(kinds)}, got {part!r}")
     wanted = tuple(levels)
     if not wanted or not all(isinstance(k, int | np.integer) and 2 <= k <= 6 for k in wanted):
-        raise InputError(f"levels: expected numbers of the second picture, 2 to 6, got {wanted}")
+        raise InputError(f"levels: expected numbers of the second image, 2 to 6, got {wanted}")
     folders = [f for f in _sequences(root) if f.name[0] in kinds[part] and (large or f.name not in LARGE)]
     if not folders:
         raise FileError(f"{root}: no folder v_… or i_… of HPatches for part={part!r}; give the folder that holds them")
@@ -104,7 +104,7 @@ def _hpatch(folder: Path, level: int, generated: bool, seed: int) -> FlowPair:
 def random_homography(
     size: tuple[int, int], *, seed: int | tuple[int, ...], perturbation: float = PERTURBATION
 ) -> Floats:
-    """The homography that moves each corner of an (h, w) picture by a share drawn from ±perturbation of its sides."""
+    """The homography that moves each corner of an (h, w) image by a share drawn from ±perturbation of its sides."""
     h, w = size
     corners = np.array([[0, 0], [w - 1, 0], [w - 1, h - 1], [0, h - 1]], dtype=np.float64)
     drawn = np.random.default_rng(seed).uniform(-perturbation, perturbation, (4, 2))
@@ -125,7 +125,7 @@ def _picture(folder: Path, stem: str) -> Path:
     for suffix in (".ppm", ".jpg", ".png", ".jpeg"):
         if (folder / f"{stem}{suffix}").is_file():
             return folder / f"{stem}{suffix}"
-    raise FileError(f"{folder}: no picture {stem}.ppm (.jpg, .png)")
+    raise FileError(f"{folder}: no image {stem}.ppm (.jpg, .png)")
 
 
 def matrix(path: Path) -> Floats:
@@ -145,7 +145,7 @@ def matrix(path: Path) -> Floats:
 # --------------------------------------------------------------------------------------------------------------- KITTI
 
 _KITTI = (("image_2", "kitti2015"), ("colored_0", "kitti2012"), ("image_0", "kitti2012"))
-"""The folders of pictures: 2015's, then 2012's in colour and in grey."""
+"""The folders of images: 2015's, then 2012's in colour and in grey."""
 
 
 def kitti(path: FilePath, *, occluded: bool = True) -> FlowDataset:
@@ -231,7 +231,7 @@ def middlebury(path: FilePath) -> FlowDataset:
 
 
 def _middlebury_scenes(root: Path) -> list[tuple[Path, Path]]:
-    """Folders of pictures with their flow."""
+    """Folders of images with their flow."""
     if not root.is_dir():
         return []
     data = next((root / d for d in ("other-data", "other-color-twoframes") if (root / d).is_dir()), root)
@@ -258,7 +258,7 @@ def within(name: str, source: FilePath) -> PurePosixPath:
 
 
 COLUMNS = ("source_image", "target_image", "scene", "XA", "YA", "XB", "YB")
-"""The columns of a list: the first picture and its points XA, YA; the second and its points XB, YB."""
+"""The columns of a list: the first image and its points XA, YA; the second and its points XB, YB."""
 MOST_LINE = 64 << 20
 """A line of a list that is longer than this many bytes is refused before it is read."""
 
@@ -270,7 +270,7 @@ def listed(path: FilePath, *, images: FilePath | None = None) -> FlowDataset:
     """A list of matching points, as RANSAC-Flow published them: RobotCar (test6511.csv), MegaDepth (test1600Pairs.csv).
 
     The columns source_image, target_image, scene, XA, YA, XB, YB stand in any order; the points of a pair are numbers
-    with ";" between, in pixels, XA, YA in the source and XB, YB in the target. Pictures lie in `images`, or in img/,
+    with ";" between, in pixels, XA, YA in the source and XB, YB in the target. Images lie in `images`, or in img/,
     imgs/, images/ or a folder named as the list, beside it, each under its scene ("/" for none). As in that protocol
     flow goes from the target (a) to the source (b). Points are read when a pair is loaded: the list has gigabytes.
     """
@@ -309,7 +309,7 @@ def _pictures_of_list(file: Path) -> Path:
     places = [file.parent / d for d in (file.stem, "img", "imgs", "images")]
     found = next((p for p in places if p.is_dir()), None)
     if found is None:
-        raise FileError(f"{file}: no folder {', '.join(p.name for p in places)} beside it; say where its pictures are")
+        raise FileError(f"{file}: no folder {', '.join(p.name for p in places)} beside it; say where its images are")
     return found
 
 
@@ -455,14 +455,14 @@ class _Scene:
             raise FileError(f"{file}: has no {', '.join(missing) or 'pair_infos or overlap_matrix'}; no scene index")
 
     def pairs(self, low: float, high: float) -> NDArray[np.int64]:
-        """The pairs (n, 2) of pictures that are there and overlap enough."""
+        """The pairs (n, 2) of images that are there and overlap enough."""
         there = [isinstance(p, str) and p for p in np.atleast_1d(self.held["image_paths"])]
         try:
             found = self._overlapping(low, high)
         except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
             raise FileError(f"{self.file}: its pairs are not (i, j), overlap: {error}") from None
         if any(not 0 <= k < len(there) for pair in found for k in pair):
-            raise FileError(f"{self.file}: names a picture that it does not list")
+            raise FileError(f"{self.file}: names an image that it does not list")
         return np.array([p for p in found if there[p[0]] and there[p[1]]], dtype=np.int64).reshape(-1, 2)
 
     def _overlapping(self, low: float, high: float) -> list[tuple[int, int]]:
@@ -472,7 +472,7 @@ class _Scene:
         return [(int(i), int(j)) for i, j in np.argwhere((shares >= low) & (shares <= high)) if i != j]
 
     def pair(self, i: int, j: int) -> FlowPair:
-        """Two pictures with their cameras, and with their common points where they were asked for."""
+        """Two images with their cameras, and with their common points where they were asked for."""
         (Ki, Ti), (Kj, Tj) = self._camera(i), self._camera(j)
         moved = Tj @ np.linalg.inv(Ti)
         a, b = (self.root / within(str(self.held["image_paths"][k]), self.file) for k in (i, j))
@@ -490,9 +490,9 @@ class _Scene:
             T[: pose.shape[0]] = pose
             np.linalg.inv(T), np.linalg.inv(K)
         except (ValueError, TypeError, IndexError) as error:
-            raise FileError(f"{self.file}: picture {k} has no camera: {error}") from None
+            raise FileError(f"{self.file}: image {k} has no camera: {error}") from None
         if not (np.isfinite(K).all() and np.isfinite(T).all()):
-            raise FileError(f"{self.file}: picture {k} has no camera: a number is not finite")
+            raise FileError(f"{self.file}: image {k} has no camera: a number is not finite")
         K[:2, 2] -= 0.5
         return K, T
 
@@ -502,7 +502,7 @@ class _Scene:
             shared = [k for k in one if k in two]
             a, b = (np.array([at[k] for k in shared], dtype=np.float64).reshape(-1, 2) - 0.5 for at in (one, two))
         except (TypeError, ValueError, IndexError, KeyError) as error:
-            raise FileError(f"{self.file}: the points of pictures {i} and {j} are damaged: {error}") from None
+            raise FileError(f"{self.file}: the points of images {i} and {j} are damaged: {error}") from None
         return a, b
 
 

@@ -85,7 +85,7 @@ class Zero:
 class DIS:
     """Dense inverse search (Kroeger et al.), OpenCV's, on grey; `equalized` spreads the histogram of each first.
 
-    Equalised grey is OpenCV's equalizeHist over the whole picture: the cheapest answer to another light.
+    Equalised grey is OpenCV's equalizeHist over the whole image: the cheapest answer to another light.
     """
 
     def __init__(self, *, equalized: bool = False, preset: Literal["ultrafast", "fast", "medium"] = "medium") -> None:
@@ -111,7 +111,7 @@ def _opencv() -> Any:
 
 
 def _restored(found: NDArray[np.float32], b: tuple[int, ...], like: Tensor) -> Float[Tensor, "h w 2"]:
-    """The flow to a picture of size b, found to one of a's size: (p + f + ½) s − ½ − p."""
+    """The flow to an image of size b, found to one of a's size: (p + f + ½) s − ½ − p."""
     h, w = found.shape[:2]
     y, x = np.mgrid[:h, :w].astype(np.float32)
     start = np.stack([x, y], axis=2)
@@ -120,7 +120,7 @@ def _restored(found: NDArray[np.float32], b: tuple[int, ...], like: Tensor) -> F
 
 
 class SiftHomography:
-    """One homography for the whole picture: SIFT, mutual nearest with Lowe's ratio, MAGSAC++ of OpenCV.
+    """One homography for the whole image: SIFT, mutual nearest with Lowe's ratio, MAGSAC++ of OpenCV.
 
     Where none is found nothing moves; `failures` counts such pairs.
     """

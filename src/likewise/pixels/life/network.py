@@ -26,14 +26,14 @@ TAPS = ((3, 144, 4), (5, 240, 8), (10, 672, 16))
 """Blocks whose expansion is read, their channels, and the strides there."""
 
 AROUND = 34
-"""Pixels by which a picture is continued on each side: zeros that the convolutions add stay out of the cells."""
+"""Pixels by which an image is continued on each side: zeros that the convolutions add stay out of the cells."""
 
 
 class Encoder(nn.Module):
-    """Pictures (b, 3, h, w) in [0, 1] to unit features (b, dim, ⌈h/4⌉, ⌈w/4⌉).
+    """Images (b, 3, h, w) in [0, 1] to unit features (b, dim, ⌈h/4⌉, ⌈w/4⌉).
 
     "SAME" padding in TensorFlow's manner puts cell i of stride s at pixel s i + s − 1, not at its middle; every map is
-    read at the true places. A channel is normalised over its picture, a cell's vector to length one, and 1 × 1
+    read at the true places. A channel is normalised over its image, a cell's vector to length one, and 1 × 1
     convolutions bring the three vectors to one.
     """
 
@@ -61,23 +61,23 @@ class Encoder(nn.Module):
         return unit(cast(Tensor, total), normalise=False)
 
     def maps(self, x: Float[Tensor, "b 3 h w"]) -> list[Tensor]:
-        """The expansions of the three blocks, on a picture continued by its border."""
+        """The expansions of the three blocks, on an image continued by its border."""
         y = nn.functional.pad(x, _margins(int(x.shape[-2]), int(x.shape[-1])), mode="replicate")
         y = self.stem(self.pixels(y.to(memory_format=torch.channels_last)))
-        found: list[Tensor] = []
+        maps: list[Tensor] = []
         wanted = {block for block, _, _ in TAPS}
         for i, layer in enumerate(self.blocks):
             block = cast(Block, layer)
             wide = block.expand(y)
             if i in wanted:
-                found.append(wide)
+                maps.append(wide)
             short = block.project(block.depthwise(wide))
             y = short + y if block.residual else short
-        return [*found, self.last(y)]
+        return [*maps, self.last(y)]
 
     @torch.no_grad()
     def principal(self, pictures: Float[Tensor, "b 3 h w"]) -> None:
-        """Begin the projections with the principal axes of the joined vector over the cells of some pictures."""
+        """Begin the projections with the principal axes of the joined vector over the cells of some images."""
         h, w = cells(pictures)
         rows = [place(unit(m), s, h, w) for m, (_, _, s) in zip(self.maps(pictures), TAPS, strict=True)]
         joined = torch.cat(rows, 1).movedim(1, -1).flatten(0, -2).double()
@@ -87,9 +87,9 @@ class Encoder(nn.Module):
 
 
 def cells(x: Tensor) -> tuple[int, int]:
-    """How many cells a picture has: ⌈h/4⌉ by ⌈w/4⌉."""
+    """How many cells an image has: ⌈h/4⌉ by ⌈w/4⌉."""
     if x.ndim != 4 or x.shape[1] != 3:
-        raise ShapeError(f"pictures: expected (b, 3, h, w), got {tuple(x.shape)}")
+        raise ShapeError(f"images: expected (b, 3, h, w), got {tuple(x.shape)}")
     return -(-x.shape[-2] // STRIDE), -(-x.shape[-1] // STRIDE)
 
 
@@ -101,7 +101,7 @@ def _margins(h: int, w: int) -> tuple[int, int, int, int]:
 
 
 def unit(x: Tensor, *, normalise: bool = True) -> Tensor:
-    """Each cell's vector at length one, after each channel was brought to mean 0 and variance 1 over its picture."""
+    """Each cell's vector at length one, after each channel was brought to mean 0 and variance 1 over its image."""
     y = nn.functional.instance_norm(x) if normalise else x
     return y * torch.rsqrt(y.square().sum(1, keepdim=True) + 1e-6)
 
@@ -158,7 +158,7 @@ def starts(
 
 
 def _expected(log_p: Tensor, size: tuple[int, int], other: tuple[int, int]) -> Start:
-    """Where the cells of one picture go: ∑ P j / ∑ P over the 3 × 3 cells j around the best."""
+    """Where the cells of one image go: ∑ P j / ∑ P over the 3 × 3 cells j around the best."""
     best = log_p.argmax(2)
     row, column = best // other[1], best % other[1]
     rows, columns, weights = [], [], []
@@ -208,7 +208,7 @@ LEVELS = 3
 
 
 class Volume:
-    """All similarities of the cells of two pictures, with the second at 1, 1/2 and 1/4 of its size."""
+    """All similarities of the cells of two images, with the second at 1, 1/2 and 1/4 of its size."""
 
     def __init__(self, fa: Float[Tensor, "b d h w"], fb: Float[Tensor, "b d h2 w2"], levels: int = LEVELS) -> None:
         self.shape = fa.shape
@@ -222,7 +222,7 @@ class Volume:
             self.levels.append(torch.bmm(rows, fb.flatten(2)))
 
     def around(self, goals: Float[Tensor, "b h w 2"], radius: int = RADIUS) -> Float[Tensor, "b planes h w"]:
-        """Similarities in windows around the cells' goals, given in cells of the second picture."""
+        """Similarities in windows around the cells' goals, given in cells of the second image."""
         b, _, h, w = self.shape
         planes = []
         for i, (level, size) in enumerate(zip(self.levels, self.sizes, strict=True)):
@@ -244,15 +244,15 @@ class Nearby:
             self.maps.append(fb.movedim(1, -1).contiguous().numpy())
 
     def around(self, goals: Float[Tensor, "b h w 2"], radius: int = RADIUS) -> Float[Tensor, "b planes h w"]:
-        """Similarities in windows around the cells' goals, given in cells of the second picture."""
+        """Similarities in windows around the cells' goals, given in cells of the second image."""
         b, _, h, w = self.shape
         side = 2 * radius + 1
         planes = goals.new_empty(b * h * w, len(self.maps), side, side)
         for i, features in enumerate(self.maps):
             at = ((goals + 0.5) / 2**i - 0.5).reshape(-1, 2).contiguous().numpy()
-            found = goals.new_empty(b * h * w, side * side)
-            on_demand(self.rows, [features], at, radius, found.numpy())
-            planes[:, i] = found.view(-1, side, side).mT  # there, x is the slower one
+            windows = goals.new_empty(b * h * w, side * side)
+            on_demand(self.rows, [features], at, radius, windows.numpy())
+            planes[:, i] = windows.view(-1, side, side).mT  # there, x is the slower one
         return planes.view(b, h, w, -1).movedim(-1, 1)
 
 
@@ -279,7 +279,7 @@ class Refine(nn.Module):
         nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def begin(self, fa: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden state of a picture's cells, and what its context adds to the gates in every step."""
+        """The hidden state of an image's cells, and what its context adds to the gates in every step."""
         hidden, context = self.context(fa).chunk(2, 1)
         return torch.tanh(hidden), self.given(torch.relu(context))
 
@@ -305,18 +305,18 @@ class Refine(nn.Module):
         hidden, given = self.begin(fa)
         flow = start.detach()
         base = grid(int(start.shape[1]), int(start.shape[2]), like=start)
-        found: list[Tensor] = []
+        flows: list[Tensor] = []
         for _ in range(iters):
             flow = flow.detach()
             seen = volume.around(base + flow, self.radius)
             hidden, step = self.step(hidden, given, seen, flow.movedim(-1, 1), sure[:, None])
             flow = flow + step.movedim(1, -1)
-            found.append(flow)
-        return found
+            flows.append(flow)
+        return flows
 
 
 MOST_CELLS = 5_000
-"""Cells of a picture that are compared all with all; of larger pictures, means of 2 × 2 cells."""
+"""Cells of an image that are compared all with all; of larger images, means of 2 × 2 cells."""
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class Direction:
 
 
 class Network(nn.Module):
-    """Two pictures to their flows, both ways, with shared weights."""
+    """Two images to their flows, both ways, with shared weights."""
 
     def __init__(self, dim: int = 96, hidden: int = 48) -> None:
         super().__init__()
@@ -343,7 +343,7 @@ class Network(nn.Module):
         self.log_tau = nn.Parameter(torch.tensor(-3.0))
 
     def features(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """The cells of both pictures; in one pass where they are of one size."""
+        """The cells of both images; in one pass where they are of one size."""
         if a.shape == b.shape:
             fa, fb = self.encoder(torch.cat([a, b])).chunk(2)
             return fa, fb

@@ -1,6 +1,6 @@
 """Pairs from single photos: a photo and the same photo bent, each under a light of its own; the bend is known exactly.
 
-This is the B, B′ = T(B) of LIFE's third loss. Both pictures are cut from a larger piece of the photo, so that what
+This is the B, B′ = T(B) of LIFE's third loss. Both images are cut from a larger piece of the photo, so that what
 the bend brings into the frame is real.
 """
 
@@ -30,7 +30,7 @@ LUMA = (0.299, 0.587, 0.114)
 def relit(
     x: Float[Tensor, "b 3 h w"], generator: torch.Generator, *, strength: float = 1.0, night: float = 0.25
 ) -> Float[Tensor, "b 3 h w"]:
-    """Pictures under a light drawn anew for each; `night` is the share that falls dark; strength 0 changes none."""
+    """Images under a light drawn anew for each; `night` is the share that falls dark; strength 0 changes none."""
     if strength <= 0:
         return x
     y = _toned(x, generator, strength)
@@ -109,14 +109,14 @@ MARGIN = 0.35
 
 @dataclass(frozen=True)
 class Bent:
-    """Pictures B, B′ (n, 3, h, w) and the bend T between them."""
+    """Images B, B′ (n, 3, h, w) and the bend T between them."""
 
     b: Tensor
     bent: Tensor
     warp: Warp
 
     def to(self, device: str) -> Bent:
-        """The pictures on another device."""
+        """The images on another device."""
         return Bent(self.b.to(device), self.bent.to(device), self.warp)
 
 
@@ -131,8 +131,8 @@ class Photos:
     @classmethod
     def folder(cls, path: str | os.PathLike[str], *, shortest: int = 480) -> Photos:
         """Every photo of a folder whose shorter side has at least half of `shortest` pixels."""
-        found = [shrink(media.read_array(p, side=shortest), shortest=shortest) for p in media.images(Path(path))]
-        large = [x for x in found if min(x.shape[:2]) >= shortest // 2]
+        images = [shrink(media.read_array(p, side=shortest), shortest=shortest) for p in media.images(Path(path))]
+        large = [x for x in images if min(x.shape[:2]) >= shortest // 2]
         if not large:
             raise InputError(f"photos: {path} holds no photo of {shortest // 2} px or more on its shorter side")
         return cls(large)

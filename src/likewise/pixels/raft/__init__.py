@@ -31,12 +31,12 @@ STRIDE = 8
 """Pixels of a cell of the feature maps."""
 
 SMALLEST = 128
-"""A picture with a shorter side is enlarged to it first: below, the coarsest correlations would be a single cell."""
+"""An image with a shorter side is enlarged to it first: below, the coarsest correlations would be a single cell."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The way of pictures (h, w) into the network and of flow out: enlarged where small, padded to multiples of 8."""
+    """The way of images (h, w) into the network and of flow out: enlarged where small, padded to multiples of 8."""
 
     h: int
     w: int
@@ -60,7 +60,7 @@ class Frame:
         return functional.pad(2 * image - 1, self.padding, mode="replicate")
 
     def leave(self, flow: Tensor) -> Tensor:
-        """Flow (b, 2, h, w) of the padded pictures as (b, h, w, 2) of the given ones."""
+        """Flow (b, 2, h, w) of the padded images as (b, h, w, 2) of the given ones."""
         left, _, top, _ = self.padding
         high, wide = self.size
         flow = flow[:, :, top : top + high, left : left + wide]
@@ -70,7 +70,7 @@ class Frame:
         return flow.permute(0, 2, 3, 1)
 
     def cells(self, flow: Tensor) -> Tensor:
-        """Flow (b, h, w, 2) of the given pictures as (b, 2, h/8, w/8) of the cells, in cells: means over 8 × 8."""
+        """Flow (b, h, w, 2) of the given images as (b, 2, h/8, w/8) of the cells, in cells: means over 8 × 8."""
         high, wide = self.size
         flow = flow.permute(0, 3, 1, 2)
         if self.size != (self.h, self.w):
@@ -84,7 +84,7 @@ def _pair(like: Tensor, x: float, y: float) -> Tensor:
 
 
 def size_of(image: Tensor) -> tuple[int, int]:
-    """(h, w) of pictures (…, h, w)."""
+    """(h, w) of images (…, h, w)."""
     return image.shape[-2], image.shape[-1]
 
 
@@ -114,29 +114,29 @@ def translated(state: State) -> dict[str, Tensor]:
 
 
 def _from_torchvision(state: State) -> dict[str, Tensor]:
-    found = {}
+    official = {}
     separable = any(".recurrent_block.convgru2." in key for key in state)
     for key, value in state.items():
         name = key
-        for pattern, official in _TORCHVISION:
-            name = re.sub(pattern, official, name)
+        for pattern, ours in _TORCHVISION:
+            name = re.sub(pattern, ours, name)
         if not separable:
             name = re.sub(r"(gru\.conv[zrq])1\.", r"\1.", name)
-        found[name] = value
-    return found
+        official[name] = value
+    return official
 
 
 def _without_aliases(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """`norm3` (residual) and `norm4` (bottleneck) of a shortcut as its `downsample.1`."""
-    found = dict(state)
+    own = dict(state)
     for key in state:
         twin = _twin(key, state)
         if twin is None:
             continue
         if twin in state and not _equal(state[key], state[twin]):
             raise FileError(f"weights of RAFT: {key} and {twin} are one module under two names, but they differ")
-        found[twin] = found.pop(key)
-    return found
+        own[twin] = own.pop(key)
+    return own
 
 
 def _twin(key: str, state: State) -> str | None:
@@ -154,7 +154,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 LEAST = 64
-"""The smallest side of a picture that is taken, in px."""
+"""The smallest side of an image that is taken, in px."""
 
 
 @dataclass(frozen=True)
@@ -279,9 +279,9 @@ class RAFT(nn.Module):
         *,
         correlation: Kind = "auto",
     ) -> list[Float[Tensor, "b h w 2"]]:
-        """The flow a→b after each iteration, in pixels; `start` is a first guess, at the pictures' size.
+        """The flow a→b after each iteration, in pixels; `start` is a first guess, at the images' size.
 
-        Pictures in [0, 1] of one size ≥ 64 px. They are enlarged to 128 px where smaller and padded to multiples of 8
+        Images in [0, 1] of one size ≥ 64 px. They are enlarged to 128 px where smaller and padded to multiples of 8
         by their border, on both sides, and the flow is brought back. Gradients flow through everything but the guess
         that an iteration starts from [RAFT Sec. 3.3].
         """
@@ -302,10 +302,10 @@ class RAFT(nn.Module):
         *,
         correlation: Kind = "auto",
     ) -> Float[Tensor, "h w 2"]:
-        """The flow a→b of two pictures in [0, 1], in pixels of b.
+        """The flow a→b of two images in [0, 1], in pixels of b.
 
-        A picture b of another size is brought to a's size, and the flow to b's own pixels; `start` is in them, too.
-        Pictures are computed on the model's device and in its precision; the flow comes back to a's device.
+        An image b of another size is brought to a's size, and the flow to b's own pixels; `start` is in them, too.
+        Images are computed on the model's device and in its precision; the flow comes back to a's device.
         Correlations are computed on demand where that is faster, or where all pairs would take more than 1 GB.
         """
         there, fitted = self._fitted(a, b)
@@ -316,14 +316,14 @@ class RAFT(nn.Module):
         with _evaluating(self):
             x, y = frame.enter(there), frame.enter(fitted)
             at = None if guess is None else frame.cells(guess)
-            found = self._last(frame, self.fnet(x), self.fnet(y), self.cnet(x), iters, at, correlation)
-        return resize_flow(found[0], size_a, (size_a, size_b)).to(a.device)
+            flow = self._last(frame, self.fnet(x), self.fnet(y), self.cnet(x), iters, at, correlation)
+        return resize_flow(flow[0], size_a, (size_a, size_b)).to(a.device)
 
     @torch.no_grad()
     def both(
         self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int = 12, *, correlation: Kind = "auto"
     ) -> tuple[Float[Tensor, "h w 2"], Float[Tensor, "h2 w2 2"]]:
-        """The flows a→b and b→a, each in pixels of its target; each picture is encoded once."""
+        """The flows a→b and b→a, each in pixels of its target; each image is encoded once."""
         there, fitted = self._fitted(a, b)
         frame = _check_pair(there, fitted, iters, None)
         with _evaluating(self):
@@ -336,7 +336,7 @@ class RAFT(nn.Module):
         return there.to(a.device), resize_flow(backward[0], size_b, (size_a, size_a)).to(b.device)
 
     def _fitted(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Two pictures as batches of one, b at a's size, of the weights' kind and on their device."""
+        """Two images as batches of one, b at a's size, of the weights' kind and on their device."""
         _check_picture(a, "a")
         _check_picture(b, "b")
         like = self.fnet.conv1.weight
@@ -454,14 +454,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _check_pair(a: Tensor, b: Tensor, iters: int, start: Tensor | None) -> Frame:
-    """Two batches of pictures of one size, or an error that says what is wrong."""
+    """Two batches of images of one size, or an error that says what is wrong."""
     for name, x in (("a", a), ("b", b)):
         if x.ndim != 4 or x.shape[1] != 3:
             raise ShapeError(f"{name}: expected (b, 3, h, w), got shape {tuple(x.shape)}")
         _check_kind(x, name)
     if a.shape != b.shape:
         raise ShapeError(
-            f"a, b: expected pictures of one size, got {tuple(a.shape)} and {tuple(b.shape)}; resize one, "
+            f"a, b: expected images of one size, got {tuple(a.shape)} and {tuple(b.shape)}; resize one, "
             f"or call flow(), which does"
         )
     if not isinstance(iters, int) or iters < 1:
@@ -483,10 +483,10 @@ def _check_start(start: Tensor | None, shape: tuple[int, ...]) -> None:
 
 
 def _check_picture(x: Tensor, name: str) -> None:
-    """One picture (3, h, w) in [0, 1], or an error that says what is wrong; a little beyond is rounding."""
+    """One image (3, h, w) in [0, 1], or an error that says what is wrong; a little beyond is rounding."""
     if x.ndim != 3 or x.shape[0] != 3:
         hint = "; drop the alpha channel" if x.ndim == 3 and x.shape[0] == 4 else ""
-        raise ShapeError(f"{name}: expected a picture (3, h, w), got shape {tuple(x.shape)}{hint}")
+        raise ShapeError(f"{name}: expected an image (3, h, w), got shape {tuple(x.shape)}{hint}")
     _check_kind(x, name)
     low, high = float(x.amin()), float(x.amax())
     if not (low >= -0.01 and high <= 1.01):

@@ -82,7 +82,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Pictures (b, 3, h, w) in [−1, 1] to features (b, out, h/8, w/8); `widths` are the stem's and the stages'."""
+    """Images (b, 3, h, w) in [−1, 1] to features (b, out, h/8, w/8); `widths` are the stem's and the stages'."""
 
     def __init__(self, widths: Widths, out: int, kind: Norm, *, bottleneck: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pairs of pictures of lit places made from a seed, with the exact flow, occlusion, cameras and fundamental matrix.
+"""Pairs of images of lit places made from a seed, with the exact flow, occlusion, cameras and fundamental matrix.
 
 A pair is a pure function of its seed and the renderer's settings: textured planes, boxes, balls, columns and displaced
 surfaces, seen by two cameras under two lights that are drawn independently. Training may use F alone; the exact flow is
@@ -31,7 +31,7 @@ ATTEMPTS = 40
 CLOSEST = 0.7
 """The least depth, in metres, of what either camera sees."""
 OVERLAP = 0.5
-"""The least share of the first picture that the second one sees."""
+"""The least share of the first image that the second one sees."""
 VERSIONS = {1: {"size": SIZE, "motion": 1.0, "lighting": 1.0, "sensor": 1.0}}
 """The settings of the held-out sets by version; seeds are HELD_OUT_SEED + 10⁶ · version + i."""
 HELD_OUT_SEED = 7_000_000_000
@@ -40,7 +40,7 @@ HELD_OUT_SEED = 7_000_000_000
 
 @dataclass(frozen=True)
 class Pair:
-    """Two pictures of a place and what is true of them; tensors, with a leading dimension in a batch.
+    """Two images of a place and what is true of them; tensors, with a leading dimension in a batch.
 
     flow: pixel p of a goes to p + flow[p] in b, for every pixel, seen or not; occluded: something stands before it in
     b; F: [y, 1] F [x, 1]ᵀ = 0 for x in a and y in b, of unit norm; R, t: X_b = R X_a + t.
@@ -176,16 +176,16 @@ class Renderer:
         return Pair(*(torch.stack([getattr(p, name) for p in pairs]) for name in FIELDS))
 
     def _pictures(self, seed: int, scene: Scene, pair: tuple[Camera, Camera]) -> list[tuple[Array, Array]]:
-        """(picture (h, w, 3), depth (h, w)) of each camera under its light."""
+        """(image (h, w, 3), depth (h, w)) of each camera under its light."""
         scene, lights = painted(seed, scene, self.textures), lights_of(seed, scene.indoors, self.lighting)
         shot = [_view(c, self.size, scene, self.textures, light) for c, light in zip(pair, lights, strict=True)]
         factors = [scenes.exposure(s[0], light) for s, light in zip(shot, lights, strict=True)]
         factors[1] = math.exp((1 - self.lighting) * math.log(factors[0]) + self.lighting * math.log(factors[1]))
-        found = []
+        pictures = []
         for i in range(2):
             light, rng = scenes.taken(lights[i], self.sensor), np.random.default_rng((seed, 5 + i))
-            found.append((developed(shot[i][0], light, factors[i], rng), shot[i][1]))
-        return found
+            pictures.append((developed(shot[i][0], light, factors[i], rng), shot[i][1]))
+        return pictures
 
 
 def _bounded(name: str, value: float, low: float, high: float) -> None:
@@ -274,7 +274,7 @@ def _view(
 def developed(
     radiance: Float[np.ndarray, "h w 3"], light: Light, factor: float, rng: np.random.Generator
 ) -> Float[np.ndarray, "h w 3"]:
-    """A picture in [0, 1] as float32: blur, exposure, cast, veil, vignette, shoulder, noise, tone curve."""
+    """An image in [0, 1] as float32: blur, exposure, cast, veil, vignette, shoulder, noise, tone curve."""
     if light.blur > 0.2:
         radiance = cv2.GaussianBlur(radiance, (0, 0), light.blur, borderType=cv2.BORDER_REPLICATE)
     noise = rng.standard_normal(radiance.shape, dtype=np.float32) if light.grain > 0 else np.zeros_like(radiance)

@@ -192,7 +192,7 @@ def nearest(ox, oy, oz, dx, dy, dz, first, last, casting, solids, tables):
 
     A solid whose bounding ball the ray misses is passed over.
     """
-    best, found = last, -1
+    best, solid = last, -1
     dd = dx * dx + dy * dy + dz * dz
     for n in range(solids.shape[0]):
         if casting and solids[n, CASTS] == 0.0:
@@ -205,10 +205,10 @@ def nearest(ox, oy, oz, dx, dy, dz, first, last, casting, solids, tables):
         qx, qy, qz = _local(solids, n, dx, dy, dz)
         t = _meet(px, py, pz, qx, qy, qz, first, best, tables, solids, n)
         if t < best:
-            best, found = t, n
+            best, solid = t, n
             if casting:
-                return best, found
-    return (best, found) if found >= 0 else (np.inf, -1)
+                return best, solid
+    return (best, solid) if solid >= 0 else (np.inf, -1)
 
 
 @_part
@@ -455,7 +455,7 @@ def _edge(marks, y, x):
 
 @_jit
 def depths(camera, xs, ys, solids, tables):
-    """(depth, solid) along the rays through any points of a camera's picture."""
+    """(depth, solid) along the rays through any points of a camera's image."""
     depth, solid = np.empty(xs.shape[0]), np.empty(xs.shape[0], np.int64)
     for i in range(xs.shape[0]):
         dx, dy, dz = _ray(camera, xs[i], ys[i])
@@ -489,12 +489,12 @@ def carried(a, b, depth, solids, tables):
     return flow, there, hidden
 
 
-# ---------------------------------------------------------------------------------------------------------- a picture
+# ---------------------------------------------------------------------------------------------------------- an image
 
 
 @_jit
 def toned(radiance, gain, veil, vignette, grain, noise, table):
-    """A picture from linear light: gain, veil, vignette, a shoulder above SHOULDER, noise, and a tone curve by table.
+    """An image from linear light: gain, veil, vignette, a shoulder above SHOULDER, noise, and a tone curve by table.
 
     The table holds the curve over the square root of light, which is where the dark has its detail.
     """

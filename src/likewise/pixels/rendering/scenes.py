@@ -1,6 +1,6 @@
-"""The light of a picture and the camera that takes it: day, evening, overcast, lamps, night; exposure, tone, noise.
+"""The light of an image and the camera that takes it: day, evening, overcast, lamps, night; exposure, tone, noise.
 
-All light is linear until `developed` turns it into a picture.
+All light is linear until `developed` turns it into an image.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def first(rng: np.random.Generator, size: tuple[int, int]) -> Camera:
 def second(rng: np.random.Generator, a: Camera, size: tuple[int, int], depth: float, motion: float) -> Camera:
     """A camera that looks at the place at `depth` before camera a, from elsewhere.
 
-    `motion` scales all of it: the baseline (a share of the depth), the drift of the middle of the picture, roll, zoom.
+    `motion` scales all of it: the baseline (a share of the depth), the drift of the middle of the image, roll, zoom.
     """
     h, w = size
     way = rng.normal(0, 1, 3) * [1.0, 0.6, 0.5]
@@ -452,7 +452,7 @@ INDOORS: tuple[Kind, ...] = ((0.4, _ceiling), (0.4, _window), (0.2, _dusk))
 """Kinds of light with their shares."""
 
 
-# ---------------------------------------------------------------------------------------------------------- a picture
+# ---------------------------------------------------------------------------------------------------------- an image
 
 
 def taken(light: Light, sensor: float) -> Light:

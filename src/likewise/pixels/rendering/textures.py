@@ -42,7 +42,7 @@ photo of the motorcycle, and those without detail (the moon, the deep field, a c
 
 SHORTEST = 384
 DETAIL = 4.0
-"""Pictures of a folder with less detail than this are left out; see `detailed`."""
+"""Images of a folder with less detail than this are left out; see `detailed`."""
 LEVELS = 9
 """The size of a texture's pyramid; a level has half the width and height of the one before, at least 1."""
 GAMMA = 2.2
@@ -133,7 +133,7 @@ def folder(
 ) -> Textures:
     """The photos of a folder and its subfolders, shorter side at `shortest` px.
 
-    Left out: pictures under `least` px a side, and smooth ones (gradients, blurred backdrops), whose `detailed` is
+    Left out: images under `least` px a side, and smooth ones (gradients, blurred backdrops), whose `detailed` is
     below `detail`: no flow can be found on them.
     """
     photos, names = [], []
@@ -143,7 +143,7 @@ def folder(
             photos.append(photo)
             names.append(str(file.relative_to(path)))
     if not photos:
-        words = f"holds no picture of at least {least} px a side and a detail of {detail:g}"
+        words = f"holds no image of at least {least} px a side and a detail of {detail:g}"
         raise FileError(f"{path}: {words}; give a folder of photos")
     return Textures(tuple(photos), tuple(names))
 
@@ -211,7 +211,7 @@ def _blend(rng: np.random.Generator, mask: np.ndarray[Any, Any]) -> np.ndarray[A
 
 
 def _rough(rng: np.random.Generator, picture: np.ndarray[Any, Any], amount: float) -> np.ndarray[Any, Any]:
-    """A picture with stains of all sizes over it."""
+    """An image with stains of all sizes over it."""
     grain = noise(rng, len(picture), roughness=0.9)
     return np.asarray(picture * (1 - amount + 2 * amount * grain[..., None]))
 
