@@ -50,7 +50,7 @@ def stopped(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     try:
-        process.wait(20)
+        process.wait(60)  # on a busy machine the sample run takes a while to go
     finally:
         if process.poll() is None:
             process.kill()
