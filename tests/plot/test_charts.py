@@ -1,4 +1,4 @@
-"""Charts: curves, matrices, bars, spectra, frontiers, maps of points."""
+"""Charts: curves, matrices, spectra, frontiers, maps of points."""
 
 from __future__ import annotations
 
@@ -113,14 +113,3 @@ def test_a_heatmap_brings_equal_labels_together() -> None:
         plot.heatmap(D, ["a"])
     with pytest.raises(ShapeError, match="D:"):
         plot.heatmap([1, 2])
-
-
-def test_bars_say_their_values() -> None:
-    fig = plot.bars({"Euclid": 0.695, "learned": 0.9}, errors={"learned": 0.01}, highlight="learned", title="t")
-    ax = fig.axes[0]
-    assert [round(b.get_width(), 3) for b in ax.patches] == [0.695, 0.9]
-    assert [t.get_text() for t in ax.texts] == ["0.695", "0.9 ± 0.01"]
-    with pytest.raises(InputError, match="highlight"):
-        plot.bars({"a": 1}, highlight="b")
-    with pytest.raises(InputError, match="values"):
-        plot.bars({})

@@ -41,14 +41,6 @@ def test_right_ones_are_green_and_wrong_ones_red_in_their_places() -> None:
     assert max(im.get_extent()[1] for im in ax.images) < ax.get_xlim()[1]
 
 
-def test_where_nothing_is_judged_nothing_is_marked() -> None:
-    ax = plot.ranking(noise(1), [noise(2)]).axes[0]
-    assert not {RIGHT, WRONG} & set(frames(ax))
-    ax = plot.ranking(noise(1), [noise(2)], right=[[None, True]]).axes[0]
-    assert frames(ax).count(RIGHT) == 1
-    assert WRONG not in frames(ax)
-
-
 def test_files_missing_pictures_names_and_captions(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((9, 12, 3), np.uint8)).save(tmp_path / "a.png")
     fig = plot.ranking(

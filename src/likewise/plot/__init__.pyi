@@ -1,4 +1,3 @@
-from likewise.plot.charts import bars as bars
 from likewise.plot.charts import cover_map as cover_map
 from likewise.plot.charts import curves as curves
 from likewise.plot.charts import frontier as frontier

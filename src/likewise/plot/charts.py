@@ -1,8 +1,8 @@
-"""Numbers: curves (CMC, ROC), matrices, bars, spectra, the frontier of quality and diversity, and maps of points."""
+"""Numbers: curves (CMC, ROC), matrices, spectra, the frontier of quality and diversity, and maps of points."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -153,71 +153,6 @@ def _name_groups(ax: Axes, names: list[str], sizes: NDArray[np.int64]) -> None:
     for end in ends[:-1]:
         ax.axhline(end - 0.5, color="white", lw=0.9)
         ax.axvline(end - 0.5, color="white", lw=0.9)
-
-
-def bars(
-    values: Mapping[str, float],
-    *,
-    errors: Mapping[str, float] | None = None,
-    title: str | None = None,
-    unit: str = "",
-    highlight: str | None = None,
-    form: Callable[[float], str] = "{:.3g}".format,
-) -> Figure:
-    """Draw named numbers as horizontal bars, each with its value at the end.
-
-    Parameters
-    ----------
-    values : mapping of str to float
-        The numbers.
-    errors : mapping of str to float, optional
-        Half the length of the error bar of those that have one.
-    title, unit : str, optional
-        What stands above and below.
-    highlight : str, optional
-        The name of the one that matters.
-    form : callable
-        How a number is written.
-
-    Returns
-    -------
-    Figure
-        One axes.
-
-    Raises
-    ------
-    InputError
-        If there is no number, or none of the highlighted name.
-
-    Examples
-    --------
-    >>> import likewise as lw
-    >>> figure = lw.plot.bars({"Euclid": 0.7, "learned": 0.9}, errors={"learned": 0.01})
-    >>> [text.get_text() for text in figure.axes[0].texts]
-    ['0.7', '0.9 ± 0.01']
-    """
-    _at_least_one(values, "values", "number")
-    if highlight is not None and highlight not in values:
-        raise InputError(f"highlight: expected one of {', '.join(values)}, got {highlight!r}")
-    fig, ax = axes(5.8, 0.36 * len(values) + (1.15 if title else 0.8), title)
-    spread = [float((errors or {}).get(name, 0.0)) for name in values]
-    numbers = np.array([float(v) for v in values.values()])
-    reach = max(float(np.abs(numbers).max()), 1e-300)
-    tone = [PALETTE[0] if highlight in (None, name) else _PALE for name in values]
-    ax.barh(range(len(values)), numbers, height=0.62, color=tone)
-    for y, (name, number, error) in enumerate(zip(values, numbers.tolist(), spread, strict=True)):
-        if error:
-            ax.plot([number - error, number + error], [y, y], color=INK, lw=1.1, solid_capstyle="butt")
-        words = form(number) + (f" ± {form(error)}" if error else "")
-        end = max(number + error, 0) + 0.015 * reach
-        ax.text(end, y, words, size=8.5, color=INK, va="center", weight="bold" if name == highlight else "normal")
-    ax.set_yticks(range(len(values)), list(values), size=9)
-    ax.set_ylim(len(values) - 0.5, -0.5)
-    ax.set_xlim(min(0.0, 1.1 * float(numbers.min())), (1.34 if any(spread) else 1.16) * (reach + max(spread)))
-    ax.set_xlabel(unit, size=8.5, color=QUIET)
-    ax.tick_params(axis="y", length=0, colors=INK)
-    ax.spines["left"].set_visible(False)
-    return fig
 
 
 def spectrum(

@@ -111,9 +111,9 @@ def save(fig: Figure, path: str | os.PathLike[str], *, dpi: int = 160) -> Path:
     --------
     >>> import likewise as lw
     >>> import tempfile
-    >>> figure = lw.plot.bars({"Euclid": 0.7, "learned": 0.9})
+    >>> figure = lw.plot.curves({"loss": ([1, 2], [0.9, 0.5])})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     lw.plot.save(figure, folder + "/bars.png").suffix
+    ...     lw.plot.save(figure, folder + "/curves.png").suffix
     '.png'
     """
     form = Path(path).suffix.lower().lstrip(".")
