@@ -112,6 +112,16 @@ def contrast() -> Any:
     return Contrast(0, 4, 5).double()
 
 
+def labels() -> torch.Tensor:
+    return torch.tensor([0, 0, 1, 1])
+
+
+def decorrelation() -> Any:
+    from likewise.images.losses import Decorrelation
+
+    return Decorrelation(4).to(unit(1, 4).dtype)
+
+
 CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "media.read": lambda f, png: f(png),
     "media.read_array": lambda f, png: f(png),
@@ -126,6 +136,12 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "sets.transport.batched.wasserstein": lambda f, png: f(batch(2, 3, 4), batch(2, 5, 4), gamma=0.5),
     "images.losses.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
     "images.losses.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),
+    "images.losses.mine_discriminative": lambda f, png: f(unit(4, 4).abs(), labels(), 6, torch.Generator()),
+    "images.losses.mine_shared": lambda f, png: f(unit(4, 4).abs(), labels(), 6, torch.Generator()),
+    "images.losses.mine_permuted": lambda f, png: f(unit(4, 4).abs(), labels(), 6, torch.Generator()),
+    "images.losses.mine_intra": lambda f, png: f(labels(), torch.Generator()),
+    "images.losses.Decorrelation.forward": lambda f, png: f(decorrelation(), unit(3, 4), unit(3, 4)),
+    "images.losses.Queue.push": lambda f, png: f(contrast().queue, unit(3, 4), torch.arange(3)),
     "images.losses.draw": lambda f, png: f(unit(3, 4).abs(), torch.Generator()),
     "images.data.sample": lambda f, png: f(photo(), 20),
     "images.losses.Contrast.weights": lambda f, png: f(contrast(), unit(3, 4), torch.ones(3, 5, dtype=torch.bool)),
