@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import importlib
 import inspect
@@ -81,12 +82,16 @@ def fill(app: Any, name: str, source: list[str]) -> None:
 
 def api(package: str) -> str:
     """Directives for the functions and classes that a package exports; its modules are only named."""
+    from likewise.train.options import list_options, table
+
     module = importlib.import_module(package)
     lines = ["```{eval-rst}"]
     for name in module.__all__:
         value = getattr(module, name)
         if inspect.isclass(value):
             lines += [f".. autoclass:: {package}.{name}", ""]
+            if dataclasses.is_dataclass(value) and list_options(value):
+                lines += ["```", "", table(value), "", "```{eval-rst}"]
         elif callable(value):
             lines += [f".. autofunction:: {package}.{name}", ""]
     return "\n".join([*lines, "```"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import importlib
 import inspect
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import likewise as lw
+from likewise.train.options import list_options
 
 PACKAGES = (
     "likewise",
@@ -58,14 +60,17 @@ def test_an_exported_name_is_documented(name: str) -> None:
     value = EXPORTED[name]
     text = inspect.getdoc(value) or ""
     assert text, f"{name} says nothing"
-    if is_result(value):
+    if is_result(value) or (
+        dataclasses.is_dataclass(value) and list_options(value)
+    ):  # an option's help is its documentation
         return
     if parameters(value):
         section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL)
         assert section, f"{name} does not list its parameters"
         missing = [p for p in parameters(value) if not re.search(rf"\b{re.escape(p)}\b", section.group(1))]
         assert not missing, f"{name} does not tell what {', '.join(missing)} is"
-    if inspect.isfunction(value):
+    returns = inspect.signature(value).return_annotation if inspect.isfunction(value) else None
+    if returns not in (None, "None"):
         assert re.search(r"^Returns\n-+\n", text, re.MULTILINE), f"{name} does not say what it returns"
     assert re.search(r"^Examples\n-+\n", text, re.MULTILINE), f"{name} has no example"
 

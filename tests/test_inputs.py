@@ -57,7 +57,7 @@ GREYS: dict[str, Callable[[np.ndarray, Path], Any]] = {
 COARSE = {"half tensor"}  # eight bits of mantissa
 
 FUNCTIONS: dict[str, Callable[[Any, Any], np.ndarray]] = {
-    "pixels.compare": lambda a, b: np.asarray(lw.pixels.compare(a, b, model=Shifted()).pictures[0]) / 255.0,
+    "pixels.compare": lambda a, b: np.asarray(lw.pixels.compare(a, b, model=Shifted()).images[0]) / 255.0,
     "images.compare": lambda a, b: np.array([lw.images.compare(a, b).distance]),
     "images.embed": lambda a, b: lw.images.default().embed([a, b]),
     "sets": lambda a, b: describe([a, b], k=None).points,

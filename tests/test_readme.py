@@ -87,7 +87,7 @@ def test_the_python_of_a_page_runs(
 
 
 def _check_what_the_readme_prints(printed: str) -> None:
-    said = re.search(r"print\(found\) +# (.*?) …", (ROOT / "README.md").read_text(encoding="utf-8"))
+    said = re.search(r"print\(result\) +# (.*?) …", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert said is not None
     first, second = printed.splitlines()
     assert first.startswith(f"{said[1]} SetComparison(distance=0.")

@@ -33,8 +33,8 @@ WEIGHTS = frozenset({".pth", ".pt", ".bin", ".safetensors", ".onnx", ".pkl", ".p
 """How names of files end that hold a generator; a program is refused there with the way to name what is in it."""
 GENERATORS = ("fashion", "fashion-vae")
 """Generators that come with likewise."""
-BANK_FILES = ("manifest.json", "bank.sqlite")
-"""A folder that holds one of these, and no image, is a bank."""
+BANK_FILE = "job.sqlite"
+"""A folder that holds this, and no image, is a bank."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ def _classify_folder(path: Path, where: str) -> Input:
     files = media.images(path)
     if files:
         return Input(path, "photos", f"a folder of {_counted(len(files))}", where, len(files))
-    if any((path / name).is_file() for name in BANK_FILES):
+    if (path / BANK_FILE).is_file():
         return Input(path, "generator", "a bank of a generator", where)
     raise FileError(f"{where}: {path}: no image in this folder")
 

@@ -12,6 +12,7 @@ import io
 import math
 import os
 import pickle
+import pickletools
 import re
 import secrets
 import stat
@@ -726,6 +727,11 @@ def _encode(text: str, codec: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
+def _empty() -> bytes:
+    """How protocol 2 writes no bytes."""
+    return b""
+
+
 class _ArrayUnpickler(pickle.Unpickler):
     """Rebuilds NumPy arrays, numbers, text and plain containers; any other name is refused, never called."""
 
@@ -733,6 +739,8 @@ class _ArrayUnpickler(pickle.Unpickler):
         "multiarray._reconstruct": _make_array,
         "multiarray.scalar": _make_scalar,
         "_codecs.encode": _encode,
+        "__builtin__.bytes": _empty,
+        "builtins.bytes": _empty,
         "numpy.ndarray": np.ndarray,
         "numpy.dtype": np.dtype,
     }
@@ -745,10 +753,31 @@ class _ArrayUnpickler(pickle.Unpickler):
         return self.ALLOWED[short]
 
 
+def _as_plain(value: Any) -> Any:
+    """The same with arrays of NumPy's own class, at whatever depth."""
+    if isinstance(value, list | tuple):
+        return type(value)(_as_plain(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _as_plain(v) for k, v in value.items()}
+    if not isinstance(value, np.ndarray):
+        return value
+    plain = value.view(np.ndarray)
+    for part in [plain[name] for name in plain.dtype.names or ()] or [plain]:
+        if part.dtype == object:
+            for i in range(part.size):
+                part.flat[i] = _as_plain(part.flat[i])
+    return plain
+
+
 def unpickle_arrays(data: bytes, name: str) -> Any:
     """Arrays of Python objects from a pickle of a stranger: data is rebuilt, nothing else is ever called."""
     try:
-        return _ArrayUnpickler(io.BytesIO(data)).load()
+        for opcode, place, _ in pickletools.genops(data):
+            if opcode.name.endswith("BINPUT") and int(place or 0) > len(data):  # Python makes room up to that place
+                raise FileError("remembers more things than it can hold; it is damaged")
+        return _as_plain(_ArrayUnpickler(io.BytesIO(data)).load())
+    except RecursionError:
+        raise FileError(f"{name}: holds itself, or is nested too deeply") from None
     except FileError as error:
         raise FileError(f"{name}: {error}") from None
     except Exception as error:  # a damaged stream can raise anything

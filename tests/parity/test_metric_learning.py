@@ -116,7 +116,7 @@ def test_nmi_does_not_forgive_chance_as_adjusted_information_does() -> None:
     """NMI of random clusters is far from 0 where classes are small: the reason why papers compare it at one size."""
     r = np.random.default_rng(0)
     y, found = np.repeat(np.arange(50), 4), r.integers(0, 50, 200)
-    value = metrics.nmi(np.ones((200, 2)), y, found=found)
+    value = metrics.nmi(np.ones((200, 2)), y, clustering=found)
     assert value == pytest.approx(normalized_mutual_info_score(y, found))
     assert value > 0.5
     assert abs(adjusted_mutual_info_score(y, found)) < 0.1

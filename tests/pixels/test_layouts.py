@@ -569,5 +569,5 @@ def test_objects_that_hold_themselves_are_refused(tmp_path: Path) -> None:
     np.lib.format.write_array_header_1_0(member, {"descr": "|O", "fortran_order": False, "shape": (2,)})
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("a.npy", member.getvalue() + b"\x80\x04]\x94(h\x00h\x00e.")
-    with pytest.raises(FileError, match="a list where an array was expected"):
+    with pytest.raises(FileError, match="holds itself"):
         object_arrays(tmp_path / "x.npz", ["a"])

@@ -425,12 +425,12 @@ class _Lite0:
 
     def embed(self, arrays: list[NDArray[np.uint8]]) -> NDArray[np.float32]:
         """One row an image."""
-        rows = []
+        rows, network = [], default_network()  # made outside of inference mode: others may want its gradients
         with torch.inference_mode():
             for start in range(0, len(arrays), CHUNK):
                 crops = np.stack([crop(a) for a in arrays[start : start + CHUNK]])
                 x = torch.from_numpy(crops).permute(0, 3, 1, 2).to(torch.float32).div_(255.0)
-                rows.append(torch.nn.functional.normalize(default_network().features(x), dim=1).numpy())
+                rows.append(torch.nn.functional.normalize(network.features(x), dim=1).numpy())
         return np.concatenate(rows)
 
 

@@ -49,7 +49,12 @@ def measured(distance: float, local: float | None, evidence: Evidence | None) ->
 
 @dataclass(frozen=True)
 class Judge:
-    """Probabilities from coefficients: for each part of the model (b, w₁, w₂ …).
+    """Probabilities from coefficients.
+
+    Parameters
+    ----------
+    parts : mapping of str to sequence of float
+        For each part of the model ("distance", "transport", "matches" …) its coefficients (b, w₁, w₂ …).
 
     Examples
     --------

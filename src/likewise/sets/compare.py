@@ -124,9 +124,20 @@ def _warn(missed: int, total: int, worst: float, tol: float) -> None:
 class SetComparison(Comparison):
     """The distance of two sets, and the plan that justifies it: plan[i, j] is the mass that point i sends to point j.
 
-    `distance` is the `value` of the plan (m, n) under smoothing `gamma`; `converged`, `iterations` and `residual` (the
-    L1 error of the marginals) say how the solver did; `p` and `q` are the sets. `plot()` draws the plan, `to_json()`
-    writes everything.
+    Attributes
+    ----------
+    distance : float
+        The `value` of the plan under smoothing `gamma`.
+    plan : array (m, n)
+    gamma : float
+    converged : bool
+    iterations : int
+    residual : float
+        The L1 error of the marginals.
+    value : str
+        What the distance is: "kl", "sharp", "divergence" …
+    p, q : Signature
+        The sets.
 
     Examples
     --------

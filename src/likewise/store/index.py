@@ -409,7 +409,7 @@ class Index:
         return Candidates([self._names[i] for i in places], rows, last)
 
     def _kept(self, ids: Places) -> tuple[Places, Vectors]:
-        """The places of those ids that are kept, and their vectors: from memory, or where they are not there, from disk.
+        """The places of those ids that are kept, and their vectors: from memory, or else from disk.
 
         What another process has removed since has none.
         """

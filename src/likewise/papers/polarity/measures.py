@@ -110,7 +110,7 @@ def nearest_training(real: Any, fake: Any, **options: Any) -> Nearest:
 
 
 class Likelihood:
-    """The log-likelihood of images under "fashion-vae", from below: the importance-weighted bound, in nats [C.4].
+    """The log-likelihood of images under "fashion-vae": the importance-weighted bound, in nats [Polarity C.4].
 
     log p(x) ≥ E log 1/S Σ_s p(x | z_s) p(z_s) / q(z_s | x), z_s ~ q(· | x), with p(x | z) = N(G(z), s²) in each pixel.
     """
