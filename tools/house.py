@@ -80,7 +80,7 @@ def count_options() -> int:
 
     def below(one: click.Command) -> int:
         context = click.Context(one)
-        own = sum(isinstance(p, click.Option) and p.name != "help" for p in one.get_params(context))
+        own = sum(isinstance(p, click.Option) and "--help" not in p.opts for p in one.get_params(context))
         if not isinstance(one, click.Group):
             return own
         inner = (one.get_command(context, name) for name in one.list_commands(context))
