@@ -252,3 +252,14 @@ def test_no_page_bears_the_name_of_one_that_sphinx_writes_itself() -> None:
     """Such a page would be overwritten without a word."""
     taken = {"search", "genindex", "modindex", "py-modindex"}
     assert not taken & {p.stem for p in (ROOT / "docs").rglob("*.md")}
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    """Paths of the walks, and bare names, which must be somewhere in the library."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    walks = text[text.index("## Five walks") :]
+    names = {n for n in re.findall(r"`([\w/]+\.py)`", walks) if not n.startswith(("tests/", "tools/"))}
+    known = {str(f.relative_to(ROOT / "src" / "likewise")) for f in SOURCES}
+    missing = [n for n in sorted(names) if not any(k == n or k.endswith(f"/{n}") for k in known)]
+    assert len(names) > 20
+    assert missing == []
