@@ -126,6 +126,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_matrix_resumes(run: Runner, vectors: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["sets", "distances", str(vectors), "--out", "D.npy", "--block", "6"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)

@@ -180,6 +180,7 @@ harvest(Generator(Folded(0), Normal(2)), 48, out=out, shard_size=8, seed=5)
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_resumed(tmp_path: Path, expected: dict[int, bytes]) -> None:
     out = tmp_path / "bank"
     code = CHILD.format(tests=str(Path(__file__).resolve().parents[1]))

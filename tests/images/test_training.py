@@ -42,6 +42,7 @@ def config(**changes: Any) -> Config:
     return Config(**{**SMALL, **changes})
 
 
+@pytest.mark.slow
 def test_it_finds_new_classes_better_than_before(tmp_path: Path) -> None:
     data, new = stripes(12, 12), stripes(8, 10, first=100, seed=1)
     untrained = train(data, config(steps=1, lr=0.0, head_lr=0.0, validation=0.25))
@@ -269,6 +270,7 @@ if processes.first:
 """
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one_with_the_double_batch(tmp_path: Path) -> None:
     """Frozen normalisations and shared draws: mining, queue and gradients see both processes' rows."""
     script = tmp_path / "ranks.py"

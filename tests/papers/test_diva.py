@@ -406,6 +406,7 @@ def table(name: str) -> tables.Table:
     return next(t for t in TABLES if t.name == name)
 
 
+@pytest.mark.slow
 def test_a_table_runs_resumes_and_adds_seeds_up(classes: Path, tmp_path: Path) -> None:
     options = {"data": str(classes), "out": str(tmp_path), "settings": RECIPE}
     made = table("tab4")

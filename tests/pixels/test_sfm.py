@@ -294,6 +294,7 @@ def test_a_model_is_read_with_pixels_at_integers(tmp_path: Path, binary: bool) -
         np.testing.assert_allclose(room.points[photo.shows], world.points[ids], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_damaged_model_is_refused_at_once(tmp_path: Path) -> None:
     """COLMAP itself goes on for minutes over a count that it believes."""
     from worlds import scenes

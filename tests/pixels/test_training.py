@@ -47,6 +47,7 @@ def test_contrast_falls(photos):
     assert problem.learner.contrast(fixed).item() < before - 0.05
 
 
+@pytest.mark.slow
 def test_the_encoder_stays_while_the_recurrence_learns(photos):
     c = dataclasses.replace(SMALL, warm=0, refine=2, joint=0)
     problem = Training(photos, None, c)
@@ -104,6 +105,7 @@ def test_cells_have_their_own_fundamental_matrix(photos):
     assert torch.allclose(cell @ F[0] @ cell, pixel @ views.F[0] @ pixel)
 
 
+@pytest.mark.slow
 def test_scenes_are_a_function_of_the_seed(photos):
     source = rendered(photos)
     one, two, other = source(2, (64, 64), (1, 2)), source(2, (64, 64), (1, 2)), source(2, (64, 64), (1, 3))

@@ -182,6 +182,7 @@ def test_more_dimensions_than_sets():
     numeric.psd(model.M0_)
 
 
+@pytest.mark.slow
 def test_rho_auto_is_weak_where_there_is_much_to_learn_and_strong_where_there_is_nothing(train):
     assert WassersteinLMNN(max_iter=1, rounds=1).fit(*train).rho_[0] < selection.USUAL_RHO
     rng = np.random.default_rng(0)

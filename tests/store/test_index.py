@@ -327,6 +327,7 @@ def crowd() -> np.ndarray:
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_an_index_reaches_the_recall_that_it_says(tmp_path: Path, crowd: np.ndarray) -> None:
     """Its stored figure is on rows it had not seen; fresh queries from the same crowd find as much."""
     index = filled(tmp_path / "i", crowd[:2500], "ivf")

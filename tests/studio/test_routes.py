@@ -436,6 +436,7 @@ def test_an_image_that_was_deleted_meanwhile_is_not_found(gallery: Any, folder: 
         os.rename(tmp_path / "elsewhere", file)
 
 
+@pytest.mark.slow
 def test_a_bank_whose_harvest_was_interrupted_resumes(session: Session, tmp_path: Path) -> None:
     """A server that went away in the middle of the larger bank must not bar the next one from opening it."""
 

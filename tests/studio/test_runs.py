@@ -139,6 +139,7 @@ HARVEST = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [TRAINING, HARVEST])
 def test_cancel_interrupts_the_process_of_a_run(runs: RunsTab, tmp_path: Path, program: str) -> None:
     until = time.monotonic() + 120

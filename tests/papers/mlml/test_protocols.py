@@ -168,6 +168,7 @@ class TestKinship:
                 assert C[1, 1] == pytest.approx(((second[i] - second[j]) ** 2).sum())
                 assert C[0, 1] == pytest.approx(crossed)
 
+    @pytest.mark.slow
     def test_learned_set_metric_and_pair_metric_run(self, kin):
         kin = d.kinfacew(kin.paths[0].parents[2], ["fs", "ms"])
         blocks = [Signature(block_lbp(path, (2, 1))) for path in kin.paths]

@@ -43,6 +43,7 @@ def test_people_are_found_again(tmp_path, layout):
     assert {"rank 1", "PUR"} <= set(made.columns)
 
 
+@pytest.mark.slow
 def test_traffic_and_time_series(tmp_path):
     made = run("traffic", layouts.traffic(tmp_path / "t", ("light", "heavy", "heavy") * 2), k=3)
     assert all(0 <= row["accuracy"] <= 1 for row in made.rows)
