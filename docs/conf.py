@@ -50,6 +50,8 @@ autodoc_type_aliases = {
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 
+suppress_warnings = ["ref.python"]  # attributes of many classes bear one name: images, k, dim
+
 html_theme = "furo"
 html_title = "likewise"
 html_static_path = ["_static"]
@@ -85,9 +87,12 @@ def api(package: str) -> str:
     from likewise.train.options import table
 
     module = importlib.import_module(package)
+    root = importlib.import_module("likewise")
     lines = ["```{eval-rst}"]
     for name in module.__all__:
         value = getattr(module, name)
+        if package != "likewise" and name in root.__all__ and getattr(root, name) is value:
+            continue  # it stands on the first page
         if inspect.isclass(value):
             lines += [f".. autoclass:: {package}.{name}", ""]
             if dataclasses.is_dataclass(value) and any("option" in f.metadata for f in dataclasses.fields(value)):
@@ -232,7 +237,13 @@ def short_aliases(app: Any, what: str, name: str, obj: Any, options: Any, argume
     )
 
 
+def skip_injected(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """scikit-learn adds set_score_request and the like to every estimator; they are its own."""
+    return True if name.startswith("set_") and name.endswith("_request") else None
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-skip-member", skip_injected)
     app.connect("autodoc-process-signature", short_aliases)
     app.connect("source-read", fill)
     app.connect("autodoc-process-docstring", plain_docstring)

@@ -45,7 +45,7 @@ Kind: TypeAlias = Literal["auto", "all", "demand"]
 
 
 class Correlation:
-    """Feature maps fa, fb (b, c, h, w) of two images, ready for lookups around guesses of fa's points in fb [RAFT Eq. 1–2].
+    """Feature maps fa, fb (b, c, h, w) of two images, ready for lookups around guesses of fa's points [RAFT Eq. 1–2].
 
     `kind` is "all" (pairs in memory), "demand", or "auto": on demand where numba computes it (a CPU, no gradients) or
     where all pairs would take more than `most` bytes.
