@@ -101,6 +101,7 @@ def watch(frame, event, _):
         if "/likewise/" in name and name.endswith(".py") and frame.f_code.co_name != "<module>":
             seen.add(name)
 import likewise as lw
+import likewise.compare  # what only defines things is not walked through
 from likewise import media
 folder = Path(sys.argv[1])
 cat = data.chelsea()
