@@ -54,11 +54,16 @@ def test_the_curves_come_and_the_place_is_measured(generator: Visit) -> None:
         line = generator.page.locator(f".chart-line[data-series='{name}']")
         assert int(line.get_attribute("data-points")) >= 3
     generator.slide(RHO, "-0.5")
-    generator.until("document.querySelector('#panel-distributions').textContent.includes('measured here')")
+    asked: list[float] = []
+    for _ in range(300):  # a measurement of the setting before may still be under way
+        asked = [body["rho"] for path, body in generator.bodies if path == "distributions/point"]
+        if asked and abs(asked[-1] + 0.5) < 0.15:
+            break
+        generator.page.wait_for_timeout(100)
+    assert asked[-1] == pytest.approx(-0.5, abs=0.15)
+    generator.until("document.querySelector('#panel-distributions').textContent.includes('measured here')", heavy=True)
     assert generator.page.locator(".chart-now-ring").count() == 3
     assert 0 <= float(generator.reading("precision", "distributions")) <= 1
-    asked = [body["rho"] for path, body in generator.bodies if path == "distributions/point"]
-    assert asked[-1] == pytest.approx(-0.5, abs=0.15)
 
 
 def test_psi_and_keys(generator: Visit) -> None:
