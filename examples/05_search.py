@@ -24,7 +24,7 @@ with tempfile.TemporaryDirectory() as home:
     result = collection.search(night, k=4, verify=2)  # a path, an array, several of one thing, or a video
     best = result[0]
     print(Path(best.path).name, f"is at distance {best.distance:.2f}, local distance {best.local_distance:.2f}")
-    # → day.jpg is at distance 0.76, transport 1.04
+    # → day.jpg is at distance 0.76, local distance 1.04
     print(best.evidence.kind, best.evidence.n > 100, best.probability > 0.5)  # → homography True True
     best.evidence.plot("05_search.png")  # the matches that agree
     result.page("05_search.html")  # every hit, its verdict and the reasons
@@ -47,4 +47,4 @@ with tempfile.TemporaryDirectory() as home:
 
     # 5. One pair, at the level that fits it: two single photos are compared pixel by pixel, two folders as sets.
     found = lw.compare(photos / "cat", photos / "coffee")
-    print(f"{found.level}, because {found.why}")  # → sets, because both hold at most 200 pictures (7 and 6)
+    print(f"{found.level}, because {found.why}")  # → sets, because both hold at most 200 images (7 and 6)

@@ -537,7 +537,10 @@ def _connect(file: Path, mode: str) -> sqlite3.Connection:
     db = sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
     # FULL: what is acknowledged is on the disk. The others: a stranger's schema runs nothing, its pages are checked.
     for setting in ("synchronous = FULL", "foreign_keys = ON", "trusted_schema = OFF", "cell_size_check = ON"):
-        db.execute(f"PRAGMA {setting}")
+        try:
+            db.execute(f"PRAGMA {setting}")
+        except UnicodeDecodeError:  # SQLite's complaint quotes a damaged schema
+            raise sqlite3.DatabaseError("malformed database schema") from None
     return db
 
 
