@@ -577,18 +577,18 @@ def render(out: str, pairs: int, size: str, textures: str | None, seed: int, as_
     \b
     likewise pixels render --pairs 20 --out pairs
     """
+    from likewise.pixels.life.pairs import Photos
     from likewise.pixels.rendering import Renderer
-    from likewise.pixels.rendering import textures as sources
     from likewise.store.run import Run, progress
 
     shape = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", size)
     if shape is None:
         raise InputError(f"size: expected height x width in pixels, such as 240x320, got {size!r}")
     folder, (height, width) = terminal.check_writable(Path(out)), (int(shape[1]), int(shape[2]))
-    paint = None if textures is None else sources.folder(textures)
+    paint = None if textures is None else Photos.folder(textures, shortest=384).pictures
     renderer = Renderer(paint, (height, width), **given)
     asked: dict[str, Any] = {"size": [height, width], **given, "seed": seed}
-    Run.create(folder, {**asked, "textures": list(renderer.textures.names)}, seed=seed, resume=True)
+    Run.create(folder, {**asked, "textures": textures and str(Path(textures).resolve())}, seed=seed, resume=True)
     places = [folder / f"{i:05d}" for i in range(pairs)]
     with progress(pairs, "rendering") as advance:
         for i, place in enumerate(places):

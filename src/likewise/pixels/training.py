@@ -29,7 +29,7 @@ from likewise.pixels.life.network import CENTRE, STRIDE, Network, Start, log_dua
 from likewise.pixels.life.pairs import Bent, Photos
 from likewise.pixels.raft import RAFT
 from likewise.pixels.rendering import Renderer
-from likewise.pixels.rendering.textures import collected
+from likewise.pixels.rendering.textures import Textures
 from likewise.pixels.sfm import Pairs, Views
 from likewise.pixels.warps import Warp
 from likewise.store import checkpoint
@@ -263,7 +263,7 @@ def scenes_of(what: Scenes | str | os.PathLike[str] | None, photos: Photos) -> S
 
 def rendered(photos: Photos, *, motion: float = 1.0) -> Scenes:
     """Lit places with these photos on their walls; their exact flow is not looked at."""
-    textures = collected(photos.pictures)  # once: their pyramids take a second
+    textures = Textures(photos.pictures)  # once: their pyramids take a second
 
     def pairs(n: int, size: tuple[int, int], seed: Sequence[int]) -> Views:
         renderer = Renderer(textures, size, motion=motion)

@@ -1,6 +1,6 @@
 """The tables of LIFE: flow and matches beside classical methods, the losses of Tab. 6, and any data in a known layout.
 
-flow: end-point errors on version 1 of the held-out rendered places (96 × 128 px, textures that training never saw, over
+flow: end-point errors on version 2 of the held-out rendered places (96 × 128 px, textures that training never saw, over
 visible pixels), on graf and wall (pairs 1–2, 1–4, 1–6, shorter side 480 px) and on leuven (pairs 1–2 … 1–6, the second
 image drawn by a generated homography). matching: MMA of raw and of guided SIFT. tab6: the losses at equal steps.
 evaluate: a model on a data set in one of the published layouts. Real data is below $LIKEWISE_DATA.

@@ -1,15 +1,15 @@
 """Pairs of images of lit places made from a seed, with the exact flow, occlusion, cameras and fundamental matrix.
 
-A pair is a pure function of its seed and the renderer's settings: textured planes, boxes, balls, columns and displaced
-surfaces, seen by two cameras under two lights that are drawn independently. Training may use F alone; the exact flow is
-for evaluation.
+A pair is a pure function of its seed and the renderer's settings: a street or a room of textured boxes, balls and
+columns, seen by two cameras under two lights that are drawn independently. Training may use F alone; the exact flow is
+for evaluation. Rays are in NumPy, all pixels at once; those of a camera have depth 1, so that t is the depth.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import cv2
@@ -19,23 +19,32 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from likewise.errors import ConfigError, InputError
-from likewise.pixels.geometry import fundamental
-from likewise.pixels.rendering import kernels, scenes
-from likewise.pixels.rendering.scenes import Camera, Light, Scene
-from likewise.pixels.rendering.textures import Textures, collected, held_out
+from likewise.pixels import geometry
+from likewise.pixels.rendering import scenes
+from likewise.pixels.rendering.scenes import Camera, Light, Solid, unit
+from likewise.pixels.rendering.textures import Textures, held_out, procedural
 
 Array = np.ndarray[Any, Any]
 SIZE = (96, 128)
 ATTEMPTS = 40
-"""How often cameras are drawn in a place, and then another place, before the renderer gives up."""
+"""How often a place is drawn, and four times cameras in it, before the renderer gives up."""
 CLOSEST = 0.7
 """The least depth, in metres, of what either camera sees."""
 OVERLAP = 0.5
 """The least share of the first image that the second one sees."""
-VERSIONS = {1: {"size": SIZE, "motion": 1.0, "lighting": 1.0, "sensor": 1.0}}
-"""The settings of the held-out sets by version; seeds are HELD_OUT_SEED + 10⁶ · version + i."""
-HELD_OUT_SEED = 7_000_000_000
-"""Seeds from here on belong to held-out sets; training takes seeds below."""
+SLACK = 1e-6
+"""A point counts as seen if nothing is nearer than this share of the way to it."""
+LIFT = 2e-3
+"""How far, in metres, a shadow ray starts above its surface."""
+HIGHLIGHT = 24.0
+"""The exponent of the highlights."""
+SHOULDER = 0.7
+"""Light above this is compressed towards 1."""
+LUMA = np.array([0.2126, 0.7152, 0.0722])
+AROUND = ((0.36, -0.3), (-0.36, 0.3))
+"""Where the further rays of a pixel on an edge go."""
+HELD_OUT_SEED = 7_002_000_000
+"""Seeds from here on belong to the held-out set, whose version 2 this is; training takes seeds below."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +73,14 @@ class Pair:
     @property
     def inside(self) -> Bool[Tensor, "*n h w"]:
         """Where the point of a lands inside the frame of b."""
-        h, w = self.flow.shape[-3:-1]
-        x = torch.arange(w, dtype=self.flow.dtype) + self.flow[..., 0]
-        y = torch.arange(h, dtype=self.flow.dtype)[:, None] + self.flow[..., 1]
-        return (x >= 0) & (x <= w - 1) & (y >= 0) & (y <= h - 1)
-
-
-FIELDS = ("a", "b", "flow", "occluded", "F", "Ka", "Kb", "R", "t")
+        return geometry.inside(geometry.follow(self.flow), *self.flow.shape[-3:-1])
 
 
 def render(
     seed: int,
     size: tuple[int, int] = SIZE,
     *,
-    textures: Textures | Sequence[Array] | None = None,
+    textures: Textures | Sequence[Any] | None = None,
     motion: float = 1.0,
     lighting: float = 1.0,
     sensor: float = 1.0,
@@ -113,7 +116,7 @@ class Renderer:
 
     Parameters
     ----------
-    textures : Textures or list of arrays, optional
+    textures : Textures or list of images, optional
         What covers the walls; made-up patterns where none are given.
     size : tuple (h, w)
         The size of both images.
@@ -138,162 +141,224 @@ class Renderer:
 
     def __init__(
         self,
-        textures: Textures | Sequence[Array] | None = None,
+        textures: Textures | Sequence[Any] | None = None,
         size: tuple[int, int] = SIZE,
         *,
         motion: float = 1.0,
         lighting: float = 1.0,
         sensor: float = 1.0,
     ) -> None:
-        _bounded("motion", motion, 0.01, 4.0)
-        _bounded("lighting", lighting, 0.0, 1.0)
-        _bounded("sensor", sensor, 0.0, 4.0)
+        textures = procedural(0) if textures is None else textures
+        for name, value, low, high in (
+            ("motion", motion, 0.01, 4.0),
+            ("lighting", lighting, 0.0, 1.0),
+            ("sensor", sensor, 0.0, 4.0),
+        ):
+            if not (isinstance(value, (int, float)) and low <= value <= high):
+                raise ConfigError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
         if len(size) != 2 or not all(isinstance(s, int) and 8 <= s <= 8192 for s in size):
             raise ConfigError(f"size: expected (h, w), whole numbers from 8 to 8192, got {size!r}")
-        self.textures = collected(textures)
+        self.textures = textures if isinstance(textures, Textures) else Textures(textures)
         self.size, self.motion, self.lighting, self.sensor = (size[0], size[1]), motion, lighting, sensor
 
     def __repr__(self) -> str:
         h, w = self.size
         options = f"motion={self.motion:g}, lighting={self.lighting:g}, sensor={self.sensor:g}"
-        return f"Renderer({len(self.textures)} textures, {h} × {w}, {options})"
+        return f"Renderer({len(self.textures.photos)} textures, {h} × {w}, {options})"
 
     def pair(self, seed: int) -> Pair:
         """The pair of a seed."""
-        scene, a, b = setting(seed, self.size, self.motion)
-        views = self._pictures(seed, scene, (a, b))
-        flow, _, hidden = _carried(a, b, scene, views[0][1])
-        pictures = [torch.from_numpy(np.ascontiguousarray(v[0].transpose(2, 0, 1))) for v in views]
+        solids, lights, a, b = draw(seed, self.size, self.motion)
+        lights = lights[0], scenes.mix(*lights, self.lighting)
+        shots = [view(solids, self.textures, *shot, self.size) for shot in ((lights[0], a), (lights[1], b))]
+        factors = [exposure(s[0], light) for s, light in zip(shots, lights, strict=True)]
+        factors[1] = math.exp((1 - self.lighting) * math.log(factors[0]) + self.lighting * math.log(factors[1]))
+        images = [
+            torch.from_numpy(develop(s[0], light, f, self.sensor, np.random.default_rng((seed, 5 + i))))
+            for i, (s, light, f) in enumerate(zip(shots, lights, factors, strict=True))
+        ]
+        flow, occluded = carry(solids, a, b, shots[0][1])
         Ka, Kb, R, t = (torch.from_numpy(np.ascontiguousarray(m)) for m in (a.K, b.K, *a.to(b)))
-        F = fundamental(Ka, Kb, R, t)
-        return Pair(pictures[0], pictures[1], torch.from_numpy(flow), torch.from_numpy(hidden), F, Ka, Kb, R, t)
+        a_shown, b_shown = (i.permute(2, 0, 1).contiguous() for i in images)
+        truth = torch.from_numpy(flow), torch.from_numpy(occluded), geometry.fundamental(Ka, Kb, R, t)
+        return Pair(a_shown, b_shown, *truth, Ka, Kb, R, t)
 
     def batch(self, seeds: Sequence[int]) -> Pair:
         """The pairs of some seeds in one, with a leading dimension."""
         if len(seeds) == 0:
             raise InputError("seeds: expected at least one, got none")
         pairs = [self.pair(int(s)) for s in seeds]
-        return Pair(*(torch.stack([getattr(p, name) for p in pairs]) for name in FIELDS))
-
-    def _pictures(self, seed: int, scene: Scene, pair: tuple[Camera, Camera]) -> list[tuple[Array, Array]]:
-        """(image (h, w, 3), depth (h, w)) of each camera under its light."""
-        scene, lights = painted(seed, scene, self.textures), lights_of(seed, scene.indoors, self.lighting)
-        shot = [_view(c, self.size, scene, self.textures, light) for c, light in zip(pair, lights, strict=True)]
-        factors = [scenes.exposure(s[0], light) for s, light in zip(shot, lights, strict=True)]
-        factors[1] = math.exp((1 - self.lighting) * math.log(factors[0]) + self.lighting * math.log(factors[1]))
-        pictures = []
-        for i in range(2):
-            light, rng = scenes.taken(lights[i], self.sensor), np.random.default_rng((seed, 5 + i))
-            pictures.append((developed(shot[i][0], light, factors[i], rng), shot[i][1]))
-        return pictures
+        return Pair(*(torch.stack([getattr(p, f.name) for p in pairs]) for f in fields(Pair)))
 
 
-def _bounded(name: str, value: float, low: float, high: float) -> None:
-    if not (isinstance(value, (int, float)) and low <= value <= high):
-        raise ConfigError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r}")
+def held_out_pairs(n: int = 100) -> list[Pair]:
+    """The first n pairs of a fixed set: seeds of its own, the default settings, the textures of `held_out()`."""
+    if not (isinstance(n, int) and 1 <= n <= 100_000):
+        raise InputError(f"n: expected a whole number from 1 to 100000, got {n!r}")
+    renderer = Renderer(held_out())
+    return [renderer.pair(HELD_OUT_SEED + i) for i in range(n)]
 
 
 # --------------------------------------------------------------------------------------------------- what a seed draws
 
 
-def setting(seed: int, size: tuple[int, int], motion: float) -> tuple[Scene, Camera, Camera]:
-    """The place and the two cameras of a seed: drawn until nothing is too near and most of a is inside b."""
+def draw(seed: int, size: tuple[int, int], motion: float) -> tuple[list[Solid], tuple[Light, Light], Camera, Camera]:
+    """The place, lights and cameras of a seed, cameras drawn until nothing is too near and most of a is inside b."""
     if not (isinstance(seed, int) and seed >= 0):
         raise InputError(f"seed: expected a whole number ≥ 0, got {seed!r}")
+    grid = pixels(size, (12, 16))
     for attempt in range(ATTEMPTS):
         rng = np.random.default_rng((seed, 0, attempt))
-        scene = scenes.place(rng)
+        outdoors = rng.random() < 0.7
+        solids = scenes.street(rng) if outdoors else scenes.room(rng)
         for _ in range(4):
-            a = scenes.first(rng, size)
-            points, depth = _seen(a, scene, size)
-            b = scenes.second(rng, a, size, float(np.clip(np.median(depth), 2.0, 9.0)), motion)
-            if (
-                depth.min() > CLOSEST
-                and _overlap(points, b, size) >= OVERLAP
-                and _seen(b, scene, size)[1].min() > CLOSEST
-            ):
-                return scene, a, b
+            a = scenes.first_camera(rng, size)
+            depth, _ = trace(solids, a.centre, a.rays(grid))
+            b = scenes.second_camera(rng, a, size, float(np.clip(np.median(depth), 2.0, 9.0)), motion)
+            there, far = b.project(a.centre + depth[:, None] * a.rays(grid))
+            inside = ((there >= 0) & (there <= [size[1] - 1, size[0] - 1])).all(axis=1)
+            near = min(depth.min(), trace(solids, b.centre, b.rays(grid))[0].min())
+            if near > CLOSEST and far.min() > 0.1 and inside.mean() >= OVERLAP:
+                lamps = [np.random.default_rng((seed, 2 + i)) for i in range(2)]
+                kinds = [scenes.OUTDOORS[int(r.choice(3, p=scenes.SHARES))] if outdoors else "lamps" for r in lamps]
+                one, two = (scenes.light(r, kind) for r, kind in zip(lamps, kinds, strict=True))
+                return solids, (one, two), a, b
     raise InputError(f"motion: no cameras with an overlap of {OVERLAP:.0%} were found at {motion:g}; make it smaller")
 
 
-def _seen(camera: Camera, scene: Scene, size: tuple[int, int]) -> tuple[Array, Array]:
-    """Points of the world (n, 3) and depths (n,) that a coarse grid of a camera's pixels sees."""
-    h, w = size
-    y, x = (g.ravel() for g in np.meshgrid(np.linspace(0, h - 1, 12), np.linspace(0, w - 1, 16), indexing="ij"))
-    depth, _ = kernels.depths(camera.flat, x, y, scene.solids, scene.tables)
-    rays = np.linalg.solve(camera.K, np.stack([x, y, np.ones_like(x)])) * depth
-    return rays.T @ camera.rotation + camera.centre, depth
+def pixels(size: tuple[int, int], shape: tuple[int, int] | None = None) -> Float[np.ndarray, "n 2"]:
+    """The pixels of an image, x then y, row by row; with `shape` so many over its height and width."""
+    y, x = (np.linspace(0, s - 1, n) for s, n in zip(size, shape or size, strict=True))
+    return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
 
 
-def _overlap(points: Array, b: Camera, size: tuple[int, int]) -> float:
-    """The share of points that land inside b, or 0 if any lies behind it or nearly so."""
-    local = (points - b.centre) @ b.rotation.T
-    if local[:, 2].min() < 0.1:
-        return 0.0
-    at = (local / local[:, 2:]) @ b.K.T
-    return float(np.mean((at[:, 0] >= 0) & (at[:, 0] <= size[1] - 1) & (at[:, 1] >= 0) & (at[:, 1] <= size[0] - 1)))
+# ---------------------------------------------------------------------------------------------------------------- rays
 
 
-def painted(seed: int, scene: Scene, textures: Textures) -> Scene:
-    """The scene with its solids painted: scale, shift and turn of a texture, bump, gloss, and a texture a face."""
-    rng = np.random.default_rng((seed, 1))
-    solids = scene.solids.copy()
-    for k in range(len(scene)):
-        turn = rng.normal(0, 0.15) + math.pi * (rng.random() < 0.15)
-        gloss = rng.uniform(0.05, 0.5) * (rng.random() < 0.3)
-        paint = 1 / scene.sizes[k], rng.uniform(0, 4), rng.uniform(0, 4), math.cos(turn), math.sin(turn)
-        solids[k, scenes.PAINT : scenes.PAINT + 7] = *paint, rng.uniform(0.0, 0.8), gloss
-        one, many = np.full(6, rng.random()), rng.random(6)
-        solids[k, scenes.TEXTURE :] = np.floor((many if rng.random() < 0.5 else one) * len(textures))
-    return replace(scene, solids=solids)
+def trace(
+    solids: Sequence[Solid],
+    origin: Float[np.ndarray, "*n 3"],
+    rays: Float[np.ndarray, "n 3"],
+    last: float = math.inf,
+    *,
+    casting: bool = False,
+) -> tuple[Float[np.ndarray, " n"], Any]:
+    """(t, solid) of the first solid in 0 < t < last along rays, (∞, −1) if none; `casting`: that casts shadows."""
+    best, which = np.full(len(rays), last), np.full(len(rays), -1)
+    columns = np.ascontiguousarray(rays.T)  # (3, n): numpy is slow along an axis of three
+    squared = (columns * columns).sum(axis=0)
+    for k, solid in enumerate(solids):
+        if casting and solid.encloses:
+            continue
+        apart = np.atleast_2d(origin - solid.centre).T
+        reach = (apart * apart).sum(axis=0) - solid.bound
+        near = np.flatnonzero(reach * squared <= (apart * columns).sum(axis=0) ** 2)
+        t0, t1 = solid.cross(solid.map @ np.broadcast_to(apart, columns.shape)[:, near], solid.map @ columns[:, near])
+        t = np.where(t0 > 0, t0, t1)
+        met = (t0 <= t1) & (t > 0) & (t < best[near])
+        best[near[met]], which[near[met]] = t[met], k
+    return np.where(which < 0, math.inf, best), which
 
 
-def lights_of(seed: int, indoors: bool, share: float) -> tuple[Light, Light]:
-    """The lights of a and b: drawn independently, the second mixed with the first where `share` < 1."""
-    a, b = (scenes.light(np.random.default_rng((seed, 2 + i)), indoors=indoors) for i in range(2))
-    return a, scenes.mixed(a, b, share)
+def carry(
+    solids: Sequence[Solid], a: Camera, b: Camera, depth: Float[np.ndarray, "h w"]
+) -> tuple[Float[np.ndarray, "h w 2"], Bool[np.ndarray, "h w"]]:
+    """The flow of the points that camera a sees to where they land in camera b, and whether they are hidden there.
+
+    A point is hidden where a solid lies between it and camera b, or it lies behind that camera; what encloses the place
+    and both cameras hides nothing.
+    """
+    start = pixels(depth.shape)
+    points = a.centre + depth.reshape(-1, 1) * a.rays(start)
+    there, far = b.project(points)
+    _, before = trace(solids, b.centre, points - b.centre, 1.0 - SLACK, casting=True)
+    return (there - start).reshape(*depth.shape, 2), ((before >= 0) | (far <= 0)).reshape(depth.shape)
 
 
-# --------------------------------------------------------------------------------------------------------- what is true
+def view(
+    solids: Sequence[Solid], textures: Textures, light: Light, camera: Camera, size: tuple[int, int]
+) -> tuple[Float[np.ndarray, "h w 3"], Float[np.ndarray, "h w"]]:
+    """Linear radiance and depth that a camera sees.
+
+    Two rays more through each pixel whose neighbour shows another face or other shadows.
+    """
+    at = pixels(size)
+    radiance, depth, marks = shade(solids, textures, light, camera, at)
+    marks, edge = marks.reshape(size), np.zeros(size, bool)
+    for one, two in ((np.s_[1:], np.s_[:-1]), (np.s_[:, 1:], np.s_[:, :-1])):
+        change = marks[one] != marks[two]
+        edge[one] |= change
+        edge[two] |= change
+    rows = np.flatnonzero(edge)
+    for step in AROUND:
+        radiance[rows] += shade(solids, textures, light, camera, at[rows] + step)[0]
+    radiance[rows] /= 1 + len(AROUND)
+    return radiance.reshape(*size, 3), depth.reshape(size)
 
 
-def _carried(a: Camera, b: Camera, scene: Scene, depth: Array) -> tuple[Array, Array, Array]:
-    flow, there, hidden = kernels.carried(a.flat, b.flat, depth, scene.solids, scene.tables)
-    return flow, there, hidden
+def shade(
+    solids: Sequence[Solid], textures: Textures, light: Light, camera: Camera, at: Float[np.ndarray, "n 2"]
+) -> tuple[Float[np.ndarray, "n 3"], Float[np.ndarray, " n"], Any]:
+    """Linear radiance and depth along the rays through pixels, and a mark that changes where edges are."""
+    rays = camera.rays(at)
+    depth, which = trace(solids, camera.centre, rays)
+    points, eye = camera.centre + np.where(which < 0, 0, depth)[:, None] * rays, unit(-rays)
+    colour, normal, bumped = (np.zeros(rays.shape) for _ in range(3))
+    gloss, shines, marks = np.zeros(len(at)), np.ones(len(at), bool), np.full(len(at), -1)
+    for k in np.unique(which[which >= 0]):
+        rows, solid = np.flatnonzero(which == k), solids[k]
+        face, metres, axes, outward = solid.chart((points[rows] - solid.centre) @ solid.map.T)
+        facing = np.einsum("ni,ni->n", outward, eye[rows])
+        normal[rows] = outward * np.where(facing < 0, -1, 1)[:, None]
+        foot = depth[rows] / camera.K[0, 0] / np.sqrt(np.maximum(np.abs(facing), 0.05))
+        turn = np.array([[math.cos(solid.turn), math.sin(solid.turn)], [-math.sin(solid.turn), math.cos(solid.turn)]])
+        u, v = (metres @ turn / solid.metres + solid.shift + face[:, None] * [0.37, 0.61]).T
+        photo = (solid.faces[face] * len(textures.photos)).astype(int)
+        colour[rows], slopes = textures.sample(photo, u, v, foot / solid.metres)
+        tilt = np.einsum("ni,nij->nj", slopes @ turn.T, axes)  # the texture's slopes are the surface's, too
+        bumped[rows] = unit(normal[rows] - solid.bump * tilt)
+        gloss[rows], shines[rows], marks[rows] = solid.gloss, solid.shines, (k * 8 + face) << 8
+
+    up = 0.5 + 0.5 * bumped[:, 2:]
+    above, below, sky = light.ambient
+    radiance = colour * np.where(shines[:, None], sky, up * above + (1 - up) * below)
+    start = points + LIFT * normal
+    for bit, lamp in enumerate(light.lamps):
+        way = lamp[:3] - start
+        rows = np.flatnonzero(~shines & (np.einsum("ni,ni->n", normal, way) > 0))
+        rows = rows[trace(solids, start[rows], way[rows], 1.0, casting=True)[1] < 0]
+        marks[rows] += 1 << bit
+        far = np.linalg.norm(way[rows], axis=1)
+        towards = way[rows] / far[:, None]
+        falls = np.einsum("ni,ni->n", bumped[rows], towards).clip(0)
+        shine = np.einsum("ni,ni->n", bumped[rows], unit(towards + eye[rows])).clip(0) ** HIGHLIGHT
+        given = colour[rows] * falls[:, None] + (gloss[rows] * shine * (falls > 0))[:, None]
+        radiance[rows] += given * lamp[4:] / (1 + (far / lamp[3]) ** 2)[:, None]
+    return radiance, depth, marks
 
 
-def _view(
-    camera: Camera, size: tuple[int, int], scene: Scene, textures: Textures, light: Light
-) -> tuple[Array, Array, Array]:
-    radiance, depth, solid = kernels.view(
-        camera.flat, *size, scene.solids, scene.tables, *textures.pyramid, light.rows, True
-    )
-    return radiance, depth, solid
+# ------------------------------------------------------------------------------------------------------------ an image
 
 
-def developed(
-    radiance: Float[np.ndarray, "h w 3"], light: Light, factor: float, rng: np.random.Generator
+def exposure(radiance: Float[np.ndarray, "h w 3"], light: Light) -> float:
+    """The factor that brings a typical pixel, after a tone curve of 1/2.2, near the light's target."""
+    return float(light.target**2.2 / max(float(np.mean(np.sqrt(radiance @ LUMA))) ** 2, 1e-9))
+
+
+def develop(
+    radiance: Float[np.ndarray, "h w 3"], light: Light, factor: float, sensor: float, rng: np.random.Generator
 ) -> Float[np.ndarray, "h w 3"]:
-    """An image in [0, 1] as float32: blur, exposure, cast, veil, vignette, shoulder, noise, tone curve."""
-    if light.blur > 0.2:
-        radiance = cv2.GaussianBlur(radiance, (0, 0), light.blur, borderType=cv2.BORDER_REPLICATE)
-    noise = rng.standard_normal(radiance.shape, dtype=np.float32) if light.grain > 0 else np.zeros_like(radiance)
-    veil = light.veil * light.target**2.2
-    gain = factor * light.cast / (1 + light.veil)
-    curve = np.linspace(0, 1, 1024) ** (2 * light.gamma / 2.2)
-    picture: Array = kernels.toned(radiance, gain, veil, light.vignette, 0.5 * light.grain, noise, curve)
-    return picture
+    """An image in [0, 1] as float32: blur, exposure, cast, veil, vignette, shoulder, noise, tone curve.
 
-
-# --------------------------------------------------------------------------------------------------------- the held-out
-
-
-def held_out_pairs(n: int = 100, version: int = 1) -> list[Pair]:
-    """The first n pairs of a fixed set: its version stands for seeds and settings, its textures are `held_out()`."""
-    if version not in VERSIONS:
-        raise InputError(f"version: expected one of {', '.join(map(str, VERSIONS))}, got {version!r}")
-    if not (isinstance(n, int) and 1 <= n <= 100_000):
-        raise InputError(f"n: expected a whole number from 1 to 100000, got {n!r}")
-    settings: dict[str, Any] = VERSIONS[version]
-    renderer = Renderer(held_out(), **settings)
-    return [renderer.pair(HELD_OUT_SEED + 1_000_000 * version + i) for i in range(n)]
+    `sensor` scales blur, vignette and noise.
+    """
+    if light.blur * sensor > 0.2:
+        radiance = cv2.GaussianBlur(radiance, (0, 0), light.blur * sensor, borderType=cv2.BORDER_REPLICATE)
+    h, w = radiance.shape[:2]
+    y, x = np.linspace(-1, 1, h)[:, None], np.linspace(-1, 1, w)
+    shown = radiance * (factor * light.cast / (1 + light.veil)) + light.veil * light.target**2.2
+    shown = shown * (1 - 0.5 * min(light.vignette * sensor, 1.0) * (x * x + y * y))[..., None]
+    rest = 1 - SHOULDER
+    shown = np.where(shown > SHOULDER, 1 - rest * np.exp((SHOULDER - np.maximum(shown, SHOULDER)) / rest), shown)
+    shown = shown + 0.5 * light.grain * sensor * np.sqrt(0.15 + shown) * rng.standard_normal(shown.shape)
+    return np.asarray(shown.clip(0, 1) ** (light.gamma / 2.2), dtype=np.float32)
