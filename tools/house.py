@@ -73,10 +73,12 @@ def count_inner_imports(folder: Path) -> Counter[str]:
 
 
 def count_options() -> int:
-    """Options over the whole tree of commands; --help is not one of them."""
+    """Options over the whole tree of commands; --help is not one of them. Those of a paper's tables count once a paper."""
     import click
 
     from likewise.cli import command
+    from likewise.cli.papers import make_command, tables
+    from likewise.papers import PAPERS
 
     def below(one: click.Command) -> int:
         context = click.Context(one)
@@ -86,7 +88,11 @@ def count_options() -> int:
         inner = (one.get_command(context, name) for name in one.list_commands(context))
         return own + sum(below(child) for child in inner if child is not None)
 
-    return below(command)
+    def of(paper: str) -> set[str]:
+        commands = [make_command(table) for table in tables(paper)]
+        return {p.opts[0] for c in commands for p in c.params if isinstance(p, click.Option)}
+
+    return below(command) + sum(len(of(paper)) for paper in PAPERS)
 
 
 WALK = """
