@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from joblib.externals.loky import process_executor
 
 import likewise as lw
 from likewise.errors import ShardError
@@ -260,7 +261,7 @@ def test_a_record_that_says_nonsense_is_refused(tmp_path: Path, change: dict[str
 
 
 def test_same_bytes_with_joblib_and_executors(tmp_path: Path, expected: dict[Any, bytes]) -> None:
-    run(squares, 12, tmp_path / "joblib", n_jobs=4)
+    run(squares, 12, tmp_path / "joblib", n_jobs=2)
     with ThreadPoolExecutor(4) as pool:
         run(squares, 12, tmp_path / "threads", executor=pool)
         assert pool.submit(int, "3").result() == 3  # not ours to shut down
@@ -323,6 +324,19 @@ def test_a_dead_joblib_worker(tmp_path: Path, expected: dict[Any, bytes]) -> Non
     assert len(job.missing()) < 12
     run(squares, 12, tmp_path / "out", n_jobs=2)
     assert blobs(tmp_path / "out") == expected
+
+
+def stops_after_a_few(i: int) -> dict[str, Any]:
+    """Squares, in a worker that takes every growth of its memory for a leak, and so ends after a shard or two."""
+    process_executor._MAX_MEMORY_LEAK_SIZE = -(1 << 60)
+    process_executor._MEMORY_LEAK_CHECK_DELAY = -1.0
+    return squares(i)
+
+
+def test_a_joblib_worker_that_ends_is_replaced(tmp_path: Path, expected: dict[Any, bytes]) -> None:
+    """joblib warns of it in a thread of its own, which must outlive the warning: it hung for good."""
+    run(stops_after_a_few, 12, tmp_path, n_jobs=2)
+    assert blobs(tmp_path) == expected
 
 
 def test_work_that_cannot_be_sent(tmp_path: Path) -> None:

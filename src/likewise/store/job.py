@@ -30,6 +30,7 @@ import platform
 import sqlite3
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from joblib import cpu_count
-from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky import ProcessPoolExecutor
 
 from likewise.errors import FileError, InputError, MissingExtra, ShardError
 from likewise.store import checkpoint
@@ -421,8 +422,9 @@ def _outcomes(work: Work, todo: list[tuple[int, JSON]], executor: Any, n_jobs: i
                 yield from _take(futures, AT_ONCE)
             yield from _take(futures, 0)
         finally:
-            for future in futures:
-                future.cancel()
+            if executor is not None:  # a pool of our own is stopped, and its thread stumbles over a cancelled future
+                for future in futures:
+                    future.cancel()
 
 
 def _take(futures: dict[Future[_Outcome], int], most: int) -> _Outcomes:
@@ -440,10 +442,18 @@ def _pool(executor: Any, n_jobs: int) -> Iterator[Executor]:
     if isinstance(executor, Executor):
         yield executor
     elif executor is None:
-        # joblib's own workers, which take closures and survive from one call to the next; each with its share of cores
+        # joblib's workers take closures; each gets its share of cores. The pool is this job's own: a job that met
+        # workers of joblib's common pool while they ended (they do when idle for 10 s) waited for them for ever.
         threads = str(max(1, int(cpu_count()) // n_jobs))
         limits = {f"{name}_NUM_THREADS": threads for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-        yield get_reusable_executor(max_workers=n_jobs, env=limits)
+        pool = ProcessPoolExecutor(n_jobs, timeout=60, env=limits)
+        with warnings.catch_warnings():
+            # said in the pool's own thread, where a warning that is an error would end the pool without a word
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
+            try:
+                yield pool
+            finally:
+                pool.shutdown(kill_workers=True)
     elif isinstance(executor, str):
         with _connect(executor, n_jobs) as client:
             yield client.get_executor(pure=False)
