@@ -11,8 +11,7 @@ import pytest
 from likewise import cli
 from likewise.errors import InputError
 from likewise.sets import data
-from likewise.sets.learning import fit_identity
-from likewise.sets.lmnn import WassersteinLMNN
+from likewise.sets.lmnn import WassersteinLMNN, fit_identity
 from likewise.store import checkpoint
 from likewise.store import run as runs
 from likewise.store.job import Job

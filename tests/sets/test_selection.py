@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from likewise import numeric
-from likewise.sets import learning, selection
-from likewise.sets.learning import Task
+from likewise.sets import selection
 from likewise.sets.lmnn import WassersteinLMNN
+from likewise.sets.objective import Task
 from likewise.sets.transport import solvers as transport
 from likewise.types import Signature
 
@@ -41,7 +41,7 @@ def same_pairs(y):
 def test_the_spread_of_one_point_sets_is_the_covariance_within_classes():
     rng = np.random.default_rng(0)
     rows, y = rng.normal(size=(30, 4)), np.repeat([0, 1, 2], 10)
-    found = learning.spread(transport.pack([Signature(r) for r in rows]), same_pairs(y), 0.1)
+    found = selection.spread(transport.pack([Signature(r) for r in rows]), same_pairs(y), 0.1)
     within = np.mean([np.cov(rows[y == c].T) for c in range(3)], axis=0)
     np.testing.assert_allclose(found, within, atol=1e-10)
 
@@ -56,7 +56,7 @@ def test_the_spread_by_a_loop_over_plans():
         for a, p in enumerate(X.points[X.rows(i)]):
             for b, q in enumerate(X.points[X.rows(j)]):
                 expected += solved.plan(k)[a, b] * np.outer(p - q, p - q) / 4
-    np.testing.assert_allclose(learning.spread(X, S, 0.2), expected, atol=1e-10)
+    np.testing.assert_allclose(selection.spread(X, S, 0.2), expected, atol=1e-10)
 
 
 def test_shrinkage_by_the_likelihood_of_left_out_groups():
@@ -69,15 +69,15 @@ def test_shrinkage_by_the_likelihood_of_left_out_groups():
     counts = np.array([6.0, 9.0, 4.0])
     parts = np.stack([Z.T @ Z / len(Z) for Z in groups])
     likelihood = []
-    for s in learning.SHRINKAGES:
+    for s in selection.SHRINKAGES:
         total = 0.0
         for g, Z in enumerate(groups):
             others = np.concatenate([groups[h] for h in range(3) if h != g])
-            density = multivariate_normal(np.zeros(5), learning.shrunk(others.T @ others / len(others), s))
+            density = multivariate_normal(np.zeros(5), selection.shrunk(others.T @ others / len(others), s))
             total += density.logpdf(Z).sum()
         likelihood.append(total)
-    assert learning.shrinkage(parts, counts) == learning.SHRINKAGES[int(np.argmax(likelihood))]
-    assert learning.shrinkage(parts[:1], counts[:1]) == 1.0
+    assert selection.shrinkage(parts, counts) == selection.SHRINKAGES[int(np.argmax(likelihood))]
+    assert selection.shrinkage(parts[:1], counts[:1]) == 1.0
 
 
 def test_few_draws_or_round_ones_are_shrunk_and_many_long_ones_are_not():
@@ -85,7 +85,7 @@ def test_few_draws_or_round_ones_are_shrunk_and_many_long_ones_are_not():
 
     def chosen(n, stretch):
         Z = rng.normal(size=(4, n, 12)) * stretch
-        return learning.shrinkage(np.einsum("gni,gnj->gij", Z, Z) / n, np.full(4, float(n)))
+        return selection.shrinkage(np.einsum("gni,gnj->gij", Z, Z) / n, np.full(4, float(n)))
 
     long = np.logspace(0, 1, 12)
     assert chosen(400, long) <= 0.01
@@ -101,25 +101,25 @@ def test_shrinkage_does_not_depend_on_units_or_axes(seed, d, groups):
     turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
     counts = np.full(groups, 7.0)
     one, two = (np.einsum("gni,gnj->gij", A, A) for A in (Z, 50 * Z @ turn))
-    assert learning.shrinkage(one, counts) == learning.shrinkage(two, counts)
+    assert selection.shrinkage(one, counts) == selection.shrinkage(two, counts)
 
 
 def test_whitened_the_matched_points_of_a_class_differ_alike_everywhere():
     X, y = correlated(0, per_class=60, points=1)
     sets = transport.pack([Signature(x) for x in X])
     S = same_pairs(y)
-    A = learning.whitening(sets, S, y, 0.1)
+    A = selection.whitening(sets, S, y, 0.1)
     np.testing.assert_allclose(A, A.T, atol=1e-12)
-    w = np.linalg.eigvalsh(learning.spread(sets.project(A), S, 0.1))
-    before = np.linalg.eigvalsh(learning.spread(sets, S, 0.1))
+    w = np.linalg.eigvalsh(selection.spread(sets.project(A), S, 0.1))
+    before = np.linalg.eigvalsh(selection.spread(sets, S, 0.1))
     assert before[-1] / before[0] > 100
     assert w[-1] / w[0] < 10
-    assert learning.scale_of(sets.project(A)) == pytest.approx(learning.scale_of(sets))
+    assert selection.scale_of(sets.project(A)) == pytest.approx(selection.scale_of(sets))
 
 
 def test_without_any_spread_nothing_is_whitened():
     sets = transport.pack([Signature([[0.0, 1.0]]), Signature([[0.0, 1.0]]), Signature([[2.0, 3.0]])])
-    np.testing.assert_array_equal(learning.whitening(sets, np.array([[0, 1]]), np.array([0, 0, 1]), 0.1), np.eye(2))
+    np.testing.assert_array_equal(selection.whitening(sets, np.array([[0, 1]]), np.array([0, 0, 1]), 0.1), np.eye(2))
 
 
 # ── the start ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +179,7 @@ def test_where_classes_share_no_spread_the_whitened_start_is_the_identity():
     y = np.repeat(np.arange(4), 8)
     own = np.eye(8)[[2 * y, 2 * y + 1]].sum(axis=0) * -0.9 + 1.0
     X = [rng.normal(size=(4, 8)) * o for o in own]
-    A = learning.whitening(transport.pack([Signature(x) for x in X]), same_pairs(y), y, 0.5)
+    A = selection.whitening(transport.pack([Signature(x) for x in X]), same_pairs(y), y, 0.5)
     np.testing.assert_allclose(A, np.eye(8), atol=1e-9)
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from likewise.sets import WassersteinLMNN
     from likewise.sets.data import SetCollection
-    from likewise.sets.distance_matrix import DistanceMatrix
     from likewise.store.run import Run
     from likewise.types import Signature
 
@@ -144,26 +143,28 @@ def distances(path: str, out: str, metric: str | None, metric_level: str | None,
     settings = {name: given[name] or own.get(name, default) for name, default in (("gamma", "auto"), ("value", "kl"))}
     settings |= {name: given[name] for name in ("block", "n_jobs", "executor", "resume")}
     settings |= {} if model is None else {"metric": model.metric(level)}
-    matrix = _solve(sets.signatures if model is None else model.project(sets.signatures), file, settings)
+    info = _solve(sets.signatures if model is None else model.project(sets.signatures), file, settings)
     labels = None if sets.labels is None else sets.labels.tolist()
-    record = {**matrix.info, "path": path, "names": sets.names, "labels": labels, "left_out": _left_out(sets)}
+    record = {**info, "path": path, "names": sets.names, "labels": labels, "left_out": _left_out(sets)}
     record |= {"features": how["features"] if sets.described else None, "metric": metric, "metric_level": metric_level}
-    _link(matrix.path / "distances.npy", file)
+    _link(file.with_suffix(".parts") / "distances.npy", file)
     terminal.write_json(file.with_suffix(".json"), record)
     shutil.rmtree(file.with_suffix(".parts"))
-    n, m = matrix.shape
-    terminal.result(
-        f"{n}×{m} distances, {record['key']['value']}, gamma={matrix.gamma:.4g}, in {file}", record, as_json
-    )
+    n, m = info["shape"]
+    terminal.result(f"{n}×{m} distances, {info['key']['value']}, gamma={info['gamma']:.4g}, in {file}", record, as_json)
 
 
 def _left_out(sets: SetCollection) -> list[dict[str, str]]:
     return [{"name": name, "reason": reason} for name, reason in sets.skipped]
 
 
-def _solve(points: list[Signature], file: Path, settings: dict[str, Any]) -> DistanceMatrix:
-    """The matrix in the folder of its parts; one that is finished already is only looked up, another is refused."""
-    from likewise.sets.distance_matrix import distance_matrix
+def _solve(points: list[Signature], file: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Make the matrix in the folder of its parts, and say what is known of it.
+
+    One that is finished already is only looked up, another is refused.
+    """
+    from likewise.sets import distance_matrix
+    from likewise.store.run import read_json
 
     parts, about = file.with_suffix(".parts"), file.with_suffix(".json")
     put_back = settings["resume"] and not parts.exists() and file.is_file() and about.is_file()
@@ -172,7 +173,8 @@ def _solve(points: list[Signature], file: Path, settings: dict[str, Any]) -> Dis
         _link(file, parts / "distances.npy")
         shutil.copyfile(about, parts / "distances.json")
     try:
-        return distance_matrix(points, out=parts, **settings)
+        distance_matrix(points, out=parts, **settings)
+        return read_json(parts / "distances.json")
     except InputError as error:
         if put_back:
             shutil.rmtree(parts)
@@ -260,7 +262,7 @@ def _learn(
 ) -> tuple[WassersteinLMNN, float]:
     """The fitted metric, and how long learning took; each step is logged in the run and told to who watches."""
     from likewise.sets import WassersteinLMNN
-    from likewise.sets.learning import fit_identity
+    from likewise.sets.lmnn import fit_identity
     from likewise.store.job import Job
 
     learning = {name: given[name] for names in LEARNING.values() for name in names}

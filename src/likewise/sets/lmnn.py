@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import sklearn.exceptions
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
 
-from likewise import inputs, numeric
+from likewise import __version__, inputs, numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
-from likewise.sets import labels, transport
 from likewise.sets import objective as ml
+from likewise.sets import transport
 from likewise.sets.compare import Gamma, SetComparison, compare
-from likewise.sets.learning import (
-    STARTS,
-    Remember,
-    Task,
-    Watch,
-    learn,
-    place_at_start,
-    problem,
-    scale_of,
-    scaled,
-    unwatched,
-    without_memo,
-)
-from likewise.sets.selection import RULES, Gallery, choose
+from likewise.sets.objective import Remember, Task, Watch, learn, problem, unwatched, without_memo
+from likewise.sets.selection import RULES, STARTS, Gallery, choose, place_at_start, scale_of, scaled
 from likewise.sets.transport.solvers import Index, Pack, Value
 from likewise.train.options import build, check
 from likewise.types import Array, Signature
@@ -71,7 +63,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         Mt starts at 0.01 I, or at I as printed (erratum 4).
     solver : {"auto", "lbfgs", "fista"}, default "auto"
         "auto" is L-BFGS on factors for the global model, else accelerated projected gradients.
-    rule : {"gallery", "energy", "global", "mean", "auto"}, default "gallery"
+    rule : {"gallery", "global", "mean", "auto"}, default "gallery"
         Whose metric decides at test time (erratum 7); see `predict`. "auto" chooses by inner folds.
     max_iter : int, default 20
         Iterations a round; 0 learns nothing and leaves the start.
@@ -133,8 +125,8 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         y: Any,
         levels: Sequence[Hashable] | None = None,
         *,
-        watch: Watch | None = None,
-        remember: Remember | None = None,
+        watch: Watch = unwatched,
+        remember: Remember = without_memo,
     ) -> WassersteinLMNN:
         """Learn M0 and every Mt.
 
@@ -166,8 +158,8 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         """
         check(self)
         sets = inputs.signatures(X)
-        self.classes_, codes = labels.read_labels(y, len(sets))
-        self.levels_, level = labels.number_levels(labels.read_levels(sets, self.classes_[codes], levels))
+        self.classes_, codes = _read_labels(y, len(sets))
+        self.levels_, level = _number_levels(_read_levels(sets, self.classes_[codes], levels))
         self.source_: dict[str, Any] = {}
         self.n_features_in_, self.axes_ = sets[0].dim, None
         sets = self._read(sets, "X")
@@ -180,21 +172,20 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         gamma = transport.auto_gamma(unit) if self.gamma == "auto" else float(self.gamma)
         task = Task(self, unit, codes, level, len(self.levels_) if self.multilevel else 0, gamma)
         with transport.one_blas_thread():  # matrices of d × d: threads inside BLAS would wait for each other
-            chosen = choose(task, len(self.classes_), watch or unwatched, remember or without_memo)
-            self.start_, self.rho_, self.rule_ = chosen.start, chosen.rho, chosen.rule
+            self.start_, self.rho_, self.rule_ = choose(task, len(self.classes_), watch, remember)
             A, task = place_at_start(task, self.start_)
-            learned = learn(task, self.rho_, watch or unwatched, remember or without_memo)
+            blocks, self.history_ = learn(task, self.rho_, watch, remember)
         self.frame_, self.gamma_ = A / self.scale_, task.gamma
-        self.history_, self.n_iter_ = learned.history, max(1, len(learned.history))
-        blocks = self.frame_ @ learned.blocks @ self.frame_.T  # in the units of the input
-        self._keep(raw, codes, level, (blocks + blocks.transpose(0, 2, 1)) / 2, learned.targets)
+        blocks = self.frame_ @ blocks @ self.frame_.T  # in the units of the input
+        self._keep(raw, codes, level, (blocks + blocks.transpose(0, 2, 1)) / 2)
         return self
 
-    def _keep(self, sets: Pack, y: Index, level: Index, blocks: Array, targets: Index) -> None:
+    def _keep(self, sets: Pack, y: Index, level: Index, blocks: Array) -> None:
         """Put what was learned where predict looks for it."""
         self.M0_, *parts = blocks
         self.Mt_ = dict(zip(self.levels_, parts, strict=False))
-        self._gallery = Gallery(self, sets, y, level, len(self.classes_), blocks, self.gamma_, targets)
+        self.n_iter_ = max(1, len(self.history_))
+        self._gallery = Gallery(self, sets, y, level, len(self.classes_), blocks, self.gamma_)
 
     def project(self, X: Any) -> list[Signature]:
         """Sets on the axes that the metric was learned on: as they are, or on the principal axes of `n_components`."""
@@ -230,12 +221,12 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         A known level is measured under its own metric (unless rule_ is "global" or "mean"), none under M0 + mean Mt.
         """
         self._fitted()
-        sides = labels.read_pairs(pairs)
+        sides = _read_pairs(pairs)
         if not sides:
             return np.empty(0)
         sets = self._read(sides, "pairs")
         left, right = np.arange(0, len(sets), 2), np.arange(1, len(sets), 2)
-        codes = self._codes_of(labels.read_pair_levels(sets, levels), len(left))
+        codes = self._codes_of(_read_pair_levels(sets, levels), len(left))
         both = transport.pack(sets)
         return self._gallery.distances(both, both, left, right, codes, self.rule_)
 
@@ -245,7 +236,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         """Compare two sets under the learned metric; γ "auto" and no value are those of the training."""
         self._fitted()
         a, b = self._read([p, q], "p, q")
-        own = labels.read_pair_levels([a, b], None if level is None else [level])
+        own = _read_pair_levels([a, b], None if level is None else [level])
         metric = self._gallery.metric(int(self._codes_of(own, 1)[0]), self.rule_)
         g = self.gamma_ if gamma == "auto" else gamma
         return compare(a, b, gamma=g, metric=metric, value=value or self.value, tol=self.tol)
@@ -258,8 +249,8 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         """J of the learned metrics on labelled sets, with their own targets and impostors, hinge not smoothed."""
         self._fitted()
         sets = self._read(X, "X")
-        classes, codes = labels.read_labels(y, len(sets))
-        names = labels.read_levels(sets, classes[codes], levels)
+        classes, codes = _read_labels(y, len(sets))
+        names = _read_levels(sets, classes[codes], levels)
         level = self._codes_of(names, len(sets)) if self.Mt_ else np.zeros(len(sets), dtype=np.int64)
         inner = transport.pack(sets).project(self.frame_)
         inverse = np.linalg.inv(self.frame_)
@@ -272,13 +263,11 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     def predict(self, X: Any) -> Any:
         """The label of each set by the rule of `rule_` (erratum 7: the paper gives no rule for test time).
 
-        gallery: nearest training sets, each under its own level's metric. energy: the label under which the set would
-        raise the objective least. global: nearest under M0. mean: nearest under M0 + mean Mt.
+        gallery: nearest training sets, each under its own level's metric. global: nearest under M0. mean: nearest under
+        M0 + mean Mt.
         """
         self._fitted()
-        sets = self._read(X, "X")
-        own = self._codes_of([s.level for s in sets], len(sets)) if self.rule_ == "energy" else np.full(len(sets), -1)
-        return self.classes_[self._gallery.decide(transport.pack(sets), own, self.rule_)]
+        return self.classes_[self._gallery.decide(transport.pack(self._read(X, "X")), self.rule_)]
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -288,20 +277,17 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         own = self._gallery
         arrays = {
             "blocks": own.blocks,
-            "points": own.sets.points,
-            "weights": own.sets.weights,
-            "offsets": own.sets.offsets,
+            **own.sets.arrays,
             "codes": own.y,
             "level": own.level,
-            "targets": own.targets,
             "frame": self.frame_,
             **({} if self.axes_ is None else {"axes": self.axes_}),
         }
-        classes = [labels.to_json(c, "y") for c in self.classes_]
+        classes = [_to_json(c, "y") for c in self.classes_]
         header = {
             "options": self.get_params(),
             "classes": {"dtype": self.classes_.dtype.str, "values": classes},
-            "levels": [labels.to_json(t, "levels") for t in self.levels_],
+            "levels": [_to_json(t, "levels") for t in self.levels_],
             "scale": self.scale_,
             "gamma": self.gamma_,
             "rho": list(self.rho_),
@@ -316,40 +302,39 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> WassersteinLMNN:
         """The model that `state` described; what does not fit together is an InputError."""
         model = build(cls, header["options"])
-        model.classes_ = labels.classes_from_json(header["classes"])
-        model.levels_ = [labels.from_json(t) for t in header["levels"]]
+        model.classes_ = _classes_from_json(header["classes"])
+        model.levels_ = [_from_json(t) for t in header["levels"]]
         model.rho_ = (float(header["rho"][0]), float(header["rho"][1]))
         model.scale_, model.gamma_ = float(header["scale"]), float(header["gamma"])
         model.start_, model.rule_, model.source_ = header["start"], header["rule"], header["source"]
-        model.history_, model.n_iter_ = list(header["history"]), max(1, len(header["history"]))
-        blocks = np.stack([numeric.psd(M, where="blocks") for M in arrays["blocks"]])
+        model.history_ = list(header["history"])
+        if not (model.scale_ > 0 and model.gamma_ > 0 and np.isfinite([model.scale_, model.gamma_, *model.rho_]).all()):
+            raise InputError(
+                f"scale, gamma, rho: expected numbers > 0, got {model.scale_}, {model.gamma_}, {model.rho_}"
+            )
+        if model.start_ not in STARTS or model.rule_ not in RULES:
+            raise InputError(f"start, rule: expected words of a fitted model, got {model.start_!r}, {model.rule_!r}")
+        source = model.source_
+        if not isinstance(source, dict) or not all(isinstance(v, str | int | None) for v in source.values()):
+            raise InputError(f"source: expected words and whole numbers by name, got {model.source_!r}")
+        count = 1 + len(model.levels_) if model.multilevel else 1
+        blocks = np.stack([numeric.psd(M, where="blocks") for M in _stored(arrays, "blocks", (count, None, None))])
         d = blocks.shape[1]
-        model.axes_ = _finite(arrays["axes"], d, "axes") if "axes" in arrays else None
-        model.n_features_in_ = d if model.axes_ is None else len(model.axes_)
-        model.frame_ = _finite(arrays["frame"], d, "frame")
-        model._check_state(len(blocks) - 1)
-        sets = _read_pack(arrays, d)
-        n = len(sets)
-        y = _read_indices(arrays["codes"], (n,), len(model.classes_), "codes")
-        level = _read_indices(arrays["level"], (n,), len(model.levels_), "level")
-        targets = _read_indices(arrays["targets"], (len(arrays["targets"]), 2), n, "targets")
-        model._keep(sets, y, level, blocks, targets)
-        return model
-
-    def _check_state(self, parts: int) -> None:
-        """Refuse numbers and words that no fit leaves."""
-        if not (self.scale_ > 0 and self.gamma_ > 0 and np.isfinite([self.scale_, self.gamma_, *self.rho_]).all()):
-            raise InputError(f"scale, gamma, rho: expected numbers > 0, got {self.scale_}, {self.gamma_}, {self.rho_}")
-        if self.start_ not in STARTS or self.rule_ not in RULES:
-            raise InputError(f"start, rule: expected words of a fitted model, got {self.start_!r}, {self.rule_!r}")
-        if not isinstance(self.source_, dict) or not all(
-            isinstance(v, str | int | None) for v in self.source_.values()
-        ):
-            raise InputError(f"source: expected words and whole numbers by name, got {self.source_!r}")
-        if parts not in (0, len(self.levels_)):
-            raise ShapeError(f"blocks: expected M0 and {len(self.levels_)} matrices, one a level, got {parts}")
-        if self.frame_.shape[0] != self.frame_.shape[1] or not np.linalg.cond(self.frame_) < 1e12:
+        model.frame_ = _stored(arrays, "frame", (d, d))
+        if not np.linalg.cond(model.frame_) < 1e12:
             raise InputError("frame: the matrix is not invertible")
+        model.axes_ = _stored(arrays, "axes", (None, d)) if "axes" in arrays else None
+        model.n_features_in_ = d if model.axes_ is None else len(model.axes_)
+        points = _stored(arrays, "points", (None, d))
+        offsets = _stored(arrays, "offsets", (None,), below=len(points) + 1)
+        sets, n = Pack(points, _stored(arrays, "weights", (len(points),)), offsets), len(offsets) - 1
+        if n < 1 or offsets[0] != 0 or offsets[-1] != len(points) or sets.sizes.min() < 1 or sets.weights.min() <= 0:
+            raise InputError("the stored sets are damaged: an empty set, or a weight ≤ 0")
+        if np.abs(np.add.reduceat(sets.weights, offsets[:-1]) - 1).max() > 1e-6:
+            raise InputError("the stored sets are damaged: the weights of a set do not sum to 1")
+        y = _stored(arrays, "codes", (n,), below=len(model.classes_))
+        model._keep(sets, y, _stored(arrays, "level", (n,), below=len(model.levels_)), blocks)
+        return model
 
     # ── what comes in ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -385,7 +370,23 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     def _codes_of(self, levels: Sequence[Hashable], n: int) -> Index:
         if len(levels) != n:
             raise ShapeError(f"levels: expected {n}, one a set or pair, got {len(levels)}")
-        return np.array([self._level_code(labels.plain(t)) for t in levels], dtype=np.int64)
+        return np.array([self._level_code(_plain(t)) for t in levels], dtype=np.int64)
+
+
+NO_MATTER = ("n_jobs", "verbose", "n_neighbors")
+"""Options that leave what is learned as it is."""
+
+
+def fit_identity(sets: Sequence[Signature], labels: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """All that decides what a fit learns, as the identity of a job that keeps its parts: `fit(remember=job.keep)`."""
+    return {
+        "what": "fit of WassersteinLMNN",
+        "sets": transport.digest(transport.pack(sets).arrays),
+        "levels": [str(s.level) for s in sets],
+        "labels": [str(label) for label in np.asarray(labels).tolist()],
+        "options": {k: v for k, v in options.items() if k not in NO_MATTER},
+        "likewise": __version__,
+    }
 
 
 def principal_axes(sets: Sequence[Signature], most: int) -> Array:
@@ -396,37 +397,120 @@ def principal_axes(sets: Sequence[Signature], most: int) -> Array:
     return np.ascontiguousarray(rows[: min(most, rank)].T)
 
 
+# ── labels, levels and pairs as they are given ────────────────────────────────────────────────────────────────────
+
+
+def _read_labels(y: Any, n: int) -> tuple[Any, Index]:
+    """The classes, and the number of its class for each of n sets; at least two classes, of two members each."""
+    if y is None:
+        raise InputError("requires y to be passed, but the target y is None: one label a set")
+    try:
+        labels = column_or_1d(y, warn=True)
+        assert_all_finite(labels, input_name="y")
+        check_classification_targets(labels)
+    except ValueError as error:  # scikit-learn's words: its own checks look for them
+        raise InputError(f"y: {error}") from None
+    if len(labels) != n:
+        raise ShapeError(f"y: expected {n} labels, one a set, got {len(labels)}")
+    classes, codes = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise InputError(f"y: expected at least two classes, got 1 class ({_plain(classes[0])!r})")
+    lone = [repr(_plain(classes[c])) for c in np.flatnonzero(np.bincount(codes) < 2)]
+    if lone:
+        raise InputError(
+            f"y: class {', '.join(lone[:5])} has one member; each class needs two to learn from: "
+            "add one or leave the class out"
+        )
+    return classes, codes.astype(np.int64)
+
+
+def _read_levels(sets: list[Signature], labels: Any, levels: Sequence[Hashable] | None) -> list[Hashable]:
+    """The level of each set: as given, else as its signature says (if all do), else its class."""
+    if levels is not None:
+        if len(levels) != len(sets):
+            raise ShapeError(f"levels: expected {len(sets)}, one a set, got {len(levels)}")
+        if any(t is None for t in levels):
+            raise InputError("levels: None is not a level; name the level of every set")
+        return [_plain(t) for t in levels]
+    own = [_plain(s.level) for s in sets]
+    return own if all(t is not None for t in own) else [_plain(c) for c in labels]
+
+
+def _number_levels(names: list[Hashable]) -> tuple[list[Hashable], Index]:
+    """Each level once, sorted where they can be, else in order of appearance; and where each name stands there."""
+    once = list(dict.fromkeys(names))
+    with suppress(TypeError):
+        once = sorted(once)  # type: ignore[type-var]
+    at = {name: k for k, name in enumerate(once)}
+    return once, np.array([at[name] for name in names], dtype=np.int64)
+
+
+def _plain(value: Any) -> Hashable:
+    """A NumPy scalar as the Python value it stands for, so that 1 and np.int64(1) are one level."""
+    inner: Hashable = value.item() if isinstance(value, np.generic) else value
+    return inner
+
+
+def _read_pairs(pairs: Iterable[Any]) -> list[Any]:
+    """The sets of pairs one after the other: p0, q0, p1, q1 …"""
+    sides: list[Any] = []
+    for k, pair in enumerate(pairs):
+        try:
+            p, q = pair
+        except (TypeError, ValueError):
+            raise InputError(f"pairs[{k}]: expected two sets (p, q), got {type(pair).__name__}") from None
+        sides += [p, q]
+    return sides
+
+
+def _read_pair_levels(sets: list[Signature], levels: Any) -> list[Hashable]:
+    """The level of each pair (sets[2k], sets[2k + 1]): one for all, one a pair, or what the two sets say."""
+    if levels is not None:
+        single = isinstance(levels, str) or not isinstance(levels, Iterable)
+        return [levels] * (len(sets) // 2) if single else list(levels)
+    own = [(sets[k].level, sets[k + 1].level) for k in range(0, len(sets), 2)]
+    for k, (p, q) in enumerate(own):
+        if p is not None and q is not None and p != q:
+            raise InputError(f"pairs[{k}]: the two sets are of levels {p!r} and {q!r}; say which with levels=")
+    return [q if p is None else p for p, q in own]
+
+
 # ── what a stranger's file says ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _finite(array: Any, dim: int, where: str) -> Array:
-    """A matrix of finite numbers with so many columns, and no fewer rows."""
-    A = np.asarray(array, dtype=np.float64)
-    if A.ndim != 2 or A.shape[1] != dim or len(A) < dim or not np.isfinite(A).all():
-        raise ShapeError(f"{where}: expected finite numbers (n, {dim}), got shape {A.shape}")
-    return A
+def _stored(arrays: dict[str, Any], name: str, shape: tuple[int | None, ...], *, below: int | None = None) -> Any:
+    """The array of this shape (None: any length), of finite numbers; with `below`, of integers from 0 to below − 1."""
+    array = np.asarray(arrays[name])
+    fits = array.ndim == len(shape) and all(m in (None, n) for m, n in zip(shape, array.shape, strict=True))
+    if not fits or array.dtype.kind not in ("f" if below is None else "iu"):
+        kind = "numbers" if below is None else "integers"
+        raise ShapeError(f"{name}: expected {kind} of shape {shape}, got {array.dtype} of shape {array.shape}")
+    sound = np.isfinite(array) if below is None else (array >= 0) & (array < below)
+    if not sound.all():
+        raise InputError(f"{name}: expected {'finite numbers' if below is None else f'0 to {below - 1}'}")
+    return np.ascontiguousarray(array, dtype=np.float64 if below is None else np.int64)
 
 
-def _read_pack(arrays: dict[str, Any], dim: int) -> Pack:
-    """The training sets, if their parts fit together."""
-    points, weights = (np.ascontiguousarray(arrays[k], dtype=np.float64) for k in ("points", "weights"))
-    offsets = np.ascontiguousarray(arrays["offsets"], dtype=np.int64)
-    fits = points.ndim == 2 and points.shape[1] == dim and weights.shape == (len(points),)
-    if not fits or offsets.ndim != 1 or len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(points):
-        raise ShapeError("points, weights and offsets do not fit together")
-    if (np.diff(offsets) < 1).any() or not (weights > 0).all() or not np.isfinite(points).all():
-        raise InputError("the stored sets are damaged: an empty set, a weight ≤ 0 or a point that is not finite")
-    sums = np.add.reduceat(weights, offsets[:-1])
-    if np.abs(sums - 1).max() > 1e-6:
-        raise InputError("the stored sets are damaged: the weights of a set do not sum to 1")
-    return Pack(points, weights, offsets)
+def _to_json(label: Any, where: str) -> Any:
+    """A label as JSON: text, a number, a truth value; a tuple as {"tuple": […]}."""
+    value = _plain(label)
+    if isinstance(value, tuple):
+        return {"tuple": [_to_json(v, where) for v in value]}
+    if isinstance(value, str | int | float | bool):
+        return value
+    raise InputError(f"{where}: a label of type {type(value).__name__} cannot be saved; use text or numbers as labels")
 
 
-def _read_indices(array: Any, shape: tuple[int, ...], below: int, where: str) -> Index:
-    """Integers of a shape, from 0 to below − 1."""
-    indices = np.asarray(array)
-    if indices.shape != shape or indices.dtype.kind not in "iu":
-        raise ShapeError(f"{where}: expected integers of shape {shape}, got {indices.dtype} of shape {indices.shape}")
-    if indices.size and (indices.min() < 0 or indices.max() >= below):
-        raise InputError(f"{where}: expected 0 to {below - 1}, got {indices.min()} to {indices.max()}")
-    return indices.astype(np.int64)
+def _from_json(value: Any) -> Hashable:
+    """The label that `_to_json` wrote."""
+    return tuple(_from_json(v) for v in value["tuple"]) if isinstance(value, dict) else _plain(value)
+
+
+def _classes_from_json(said: dict[str, Any]) -> Any:
+    """The classes in their own dtype."""
+    kind = np.dtype(str(said["dtype"]))
+    if kind.kind not in "biufUO":
+        raise InputError(f"classes: expected numbers or text, got dtype {kind}")
+    out = np.empty(len(said["values"]), dtype=kind)
+    out[:] = [_from_json(v) for v in said["values"]]
+    return out

@@ -1,4 +1,4 @@
-"""Multi-level metric learning, equation by equation: options, neighbours, objective, gradient, projection, solvers.
+"""Multi-level metric learning, equation by equation: options, neighbours, objective, gradient, solvers, rounds.
 
 The unknowns are one array of blocks (1 + T, d, d): blocks[0] is M0, shared by all; blocks[1 + t] is Mt, the part of
 level t. Signature i is compared under M0 + M_ℓ(i) [MLML Eq. 10]. The global model [MLML Eq. 9] has T = 0.
@@ -37,6 +37,13 @@ CHUNK = 200_000
 Record = dict[str, Any]
 Steps = Iterator[tuple[Array, Record]]
 """What a solver yields: the blocks after an iteration, and a record of it."""
+Rho = tuple[float, float]
+Watch = Callable[[Record], None]
+"""Told of every step: `stage` says of what ("choice" or "learning"), the rest are its figures."""
+Kept = tuple[dict[str, Any], dict[str, Any]]
+"""Arrays and JSON: what a finished part of a fit leaves."""
+Remember = Callable[[str, Callable[[], Kept]], Kept]
+"""Gives what a part of a fit left before under this name, or makes it and keeps it: a stopped fit then goes on."""
 
 
 @dataclass(eq=False, repr=False)
@@ -57,9 +64,7 @@ class LMNNOptions:
     )
     init: Literal["identity", "paper"] = option("identity", "start at Mt = 0.01 I, or at I as printed")
     solver: Literal["auto", "lbfgs", "fista"] = option("auto", "auto: lbfgs for the global model, else fista")
-    rule: Literal["gallery", "energy", "global", "mean", "auto"] = option(
-        "gallery", "whose metric decides at test time"
-    )
+    rule: Literal["gallery", "global", "mean", "auto"] = option("gallery", "whose metric decides at test time")
     max_iter: int = option(20, "iterations a round", low=0)
     rounds: int = option(3, "rounds; each finds the impostors again under the metric so far", low=1)
     tol: float = option(1e-6, "marginal error at which a transport problem is solved", above=0, high=0.1)
@@ -235,14 +240,6 @@ class Bundle:
         return transport.plan_layout(self.sets, self.sets, self.left, self.right)
 
 
-def subset(X: Pack, which: Index) -> Pack:
-    """The sets `which` of X, in that order."""
-    sizes = X.sizes[which]
-    ends = np.cumsum(sizes)
-    rows = np.arange(int(ends[-1])) + np.repeat(X.offsets[which] - (ends - sizes), sizes)
-    return Pack(np.ascontiguousarray(X.points[rows]), X.weights[rows], np.concatenate([[0], ends]).astype(np.int64))
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """J at some metrics: `objective` with the hinge, `smooth` with its Huber form, its gradient, active triplets."""
@@ -360,7 +357,7 @@ def _bundle(sets: Pack, pairs: Pairs, level: int) -> Bundle:
     at = np.flatnonzero(pairs.level == level)
     used, local = np.unique(np.concatenate([pairs.left[at], pairs.right[at]]), return_inverse=True)
     local = local.astype(np.int64)
-    return Bundle(level, subset(sets, used), local[: len(at)], local[len(at) :], at)
+    return Bundle(level, sets.take(used), local[: len(at)], local[len(at) :], at)
 
 
 def _divergence(raw: Array, p: Pairs) -> Array:
@@ -483,3 +480,112 @@ def record_step(J: Objective, at: Evaluation, began: float, step: float = 0.0) -
     if J.watch is not None:
         J.watch(record)
     return record
+
+
+# ── rounds ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def unwatched(record: Record) -> None:
+    """Tell nobody."""
+
+
+def without_memo(name: str, make: Callable[[], Kept]) -> Kept:
+    """Make it anew each time."""
+    return make()
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is learned from: sets in coordinates whose identity is the start, classes, levels (0: the global model)."""
+
+    options: LMNNOptions
+    sets: Pack
+    y: Index
+    level: Index
+    levels: int
+    gamma: float
+
+
+def learn(
+    task: Task, rho: Rho, watch: Watch = unwatched, remember: Remember = without_memo
+) -> tuple[Array, list[Record]]:
+    """Rounds of: find the impostors under the metric so far, then minimise J with the chosen solver.
+
+    Gives the blocks (1 + T, d, d) in the coordinates of the task, and the history.
+    """
+    blocks = start(task.sets.dim, task.levels, task.options.init)
+    S = target_neighbors(task)
+    history: list[Record] = []
+    before = np.empty((0, 3), dtype=np.int64)
+    for turn in range(task.options.rounds):
+
+        def one(turn: int = turn, at: Array = blocks, before: Index = before, count: int = len(history)) -> Kept:
+            return _round(task, rho, at, S, before, turn, count, watch)
+
+        arrays, said = remember(f"round-{turn}", one)
+        history += said["history"]
+        if said["settled"]:
+            break
+        blocks, before = np.asarray(arrays["blocks"]), np.asarray(arrays["triplets"])
+    return blocks, history
+
+
+def _round(task: Task, rho: Rho, blocks: Array, S: Index, before: Index, turn: int, count: int, watch: Watch) -> Kept:
+    """One round; settled, with nothing learned, if its triplets are those of the round before."""
+    k = task.options
+    J, R = problem(task, blocks, rho, S, width=HUBER)
+    if turn and np.array_equal(R, before):
+        return {}, {"history": [], "settled": True}
+    history: list[Record] = []
+
+    def heard(record: Record) -> None:
+        history.append({"round": turn, "iteration": count + len(history), "triplets": len(R), **record})
+        watch({"stage": "learning", **history[-1]})
+
+    J.watch = heard
+    for moved, _ in k.minimise(J, blocks):
+        blocks = moved
+    if k.verbose and history:
+        last = history[-1]
+        print(f"round {turn}: J = {last['objective']:.5g}, {last['active']} of {len(R)} triplets active")
+    return {"blocks": blocks, "triplets": R}, {"history": history, "settled": False}
+
+
+def target_neighbors(task: Task) -> Index:
+    """S (s, 2): the k_targets nearest of the same class at the start."""
+    return targets(task.y, task.options.k_targets, distance_in(task, task.sets))
+
+
+def problem(task: Task, blocks: Array, rho: Rho, S: Index | None = None, width: float = 0.0) -> tuple[Objective, Index]:
+    """J with the targets S (default: those at the start) and the triplets R of the blocks given; R itself."""
+    k, level = task.options, task.level if len(blocks) > 1 else np.zeros_like(task.level)
+    S = target_neighbors(task) if S is None else S
+    R = triplets(S, _impostors(task, blocks, level))
+    c = Coefficients.of(*rho, k.mu, len(S), len(R), task.sets.dim, k.normalize)
+    pairs = pairs_of(S, R, level, own=k.value == "divergence")
+    J = Objective(
+        task.sets, pairs, len(blocks) - 1, c, task.gamma, value=k.value, width=width, tol=k.tol, n_jobs=k.n_jobs
+    )
+    return J, R
+
+
+def _impostors(task: Task, blocks: Array, level: Index) -> Index:
+    """The nearest sets of other classes, each set's under the metric of its own level."""
+    centres, found = means(task.sets), []
+    for t in np.unique(level):
+        root = numeric.factor(metric(blocks, int(t)))
+        distance = distance_in(task, task.sets.project(root))
+        rows = np.flatnonzero(level == t)
+        found.append(impostors(task.y, task.options.k_impostors, centres @ root, distance, rows))
+    return np.concatenate(found)
+
+
+def distance_in(task: Task, Z: Pack) -> Callable[[Index, Index], Array]:
+    """The distance of pairs of Z, as the options want it."""
+    k = task.options
+    return lambda i, j: distances(Z, Z, i, j, task.gamma, k.value, tol=k.tol, n_jobs=k.n_jobs)
+
+
+def means(X: Pack) -> Array:
+    """The weighted mean of each set."""
+    return np.asarray(np.add.reduceat(X.points * X.weights[:, None], X.offsets[:-1], axis=0))

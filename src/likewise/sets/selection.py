@@ -1,6 +1,10 @@
-"""What the data decides: start, ρ and rule, chosen on inner folds of the training sets; each fold is learned once.
+"""What the data decides: the start, ρ and the rule, the last two (and which start) on inner folds, each learned once.
 
-A rule says which metric decides at test time: gallery, energy, global or mean (erratum 7: the paper gives no rule).
+The pull of J on M alone is ⟨M, Σ⟩ with Σ the spread of matched points of one class; held by −log det M it is least at
+M = Σ⁻¹, the Mahalanobis metric of transport. Learning in coordinates Σ^(−½) p starts there, and its regulariser holds
+it there. For sets of one point, Σ is the covariance within classes.
+
+A rule says which metric decides at test time: gallery, global or mean (erratum 7: the paper gives no rule).
 """
 
 from __future__ import annotations
@@ -9,30 +13,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import numpy as np
-from sklearn.metrics import roc_auc_score
 
 from likewise import numeric
 from likewise.sets import objective as ml
-from likewise.sets.learning import (
-    STARTS,
-    Kept,
-    Remember,
-    Rho,
-    Task,
-    Watch,
-    place_at_start,
-    problem,
-    target_neighbors,
-    unwatched,
-    without_memo,
-)
+from likewise.sets import transport
+from likewise.sets.metrics import roc
+from likewise.sets.objective import Kept, Remember, Rho, Task, Watch, problem, target_neighbors, unwatched, without_memo
 from likewise.sets.transport.solvers import Index, Pack
 from likewise.types import Array
 
-RULES = ("gallery", "energy", "global", "mean")
+STARTS = ("whitened", "identity")
+"""Where learning may start; the first stays unless the second is clearly better."""
+SHRINKAGES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
+"""What the shrinkage of Σ is chosen from."""
+GROUPS = 5
+"""Classes are dealt into at most so many groups, each left out once."""
+RULES = ("gallery", "global", "mean")
 """The rules at test time; of equally good ones the first is taken."""
 RHOS = (1.0, 0.3, 0.1, 0.03)
 """What ρ "auto" is chosen from when the objective is normalised."""
@@ -49,6 +47,88 @@ Cell = tuple[str, float | None]
 """A start and a ρ; None stands for a ρ that needs no choice."""
 
 
+def scaled(X: Pack, by: float) -> Pack:
+    """The same sets, their points multiplied by a number."""
+    return Pack(X.points * by, X.weights, X.offsets)
+
+
+def scale_of(X: Pack) -> float:
+    """√(median squared ground distance) of the points, so that margin 1 means the same on every collection."""
+    median = transport.auto_gamma(X, fraction=1.0)
+    return float(np.sqrt(median)) if median > 1e-12 else 1.0
+
+
+# ── where learning starts ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def place_at_start(task: Task, start: str) -> tuple[Array, Task]:
+    """(A, task): the map A to coordinates whose identity is the start, and the task in them; γ "auto" follows."""
+    k = task.options
+    if start == "identity":
+        return np.eye(task.sets.dim), task
+    A = whitening(task.sets, target_neighbors(task), task.y, task.gamma, tol=k.tol, n_jobs=k.n_jobs)
+    sets = task.sets.project(A)
+    return A, replace(task, sets=sets, gamma=transport.auto_gamma(sets) if k.gamma == "auto" else task.gamma)
+
+
+def spread(sets: Pack, S: Index, gamma: float, *, tol: float = 1e-6, n_jobs: int = 1) -> Array:
+    """Σ = 1/2|S| Σ_(i,j)∈S Σ_ab F_ab (p_a − q_b)(p_a − q_b)ᵀ, F the plan of sets i and j at M = I [MLML Eq. 15]."""
+    left, right = S[:, 0], S[:, 1]
+    solved = transport.solve_pairs(sets, sets, left, right, gamma, tol=tol, plans=True, n_jobs=n_jobs)
+    return transport.scatter(sets, sets, left, right, solved, np.full(len(S), 0.5 / max(len(S), 1)))
+
+
+def shrunk(covariance: Array, s: float) -> Array:
+    """(1 − s) Σ + s (tr Σ / d) I."""
+    d = len(covariance)
+    return np.asarray((1 - s) * covariance + s * float(np.trace(covariance)) / d * np.eye(d))
+
+
+def shrinkage(parts: Array, counts: Array) -> float:
+    """The s of SHRINKAGES under which the spread of other classes predicts that of a class best.
+
+    s minimises Σ_g n_g (log det Σ₋g(s) + tr Σ₋g(s)⁻¹ Σ_g), the negative log-likelihood of the differences in group g
+    under the shrunk spread of all others; `parts` are the Σ_g (g, d, d), `counts` their numbers of pairs. 1 for a
+    single group, which nothing else predicts.
+    """
+    whole, losses = np.tensordot(counts, parts, 1), np.zeros(len(SHRINKAGES))
+    if len(parts) < 2:
+        return 1.0
+    for part, n in zip(parts, counts, strict=True):
+        w, V = np.linalg.eigh((whole - n * part) / (counts.sum() - n))
+        own = np.einsum("ij,ik,kj->j", V, part, V)
+        for k, s in enumerate(SHRINKAGES):
+            shrunken = np.maximum((1 - s) * np.maximum(w, 0) + s * w.mean(), 1e-300)
+            losses[k] += n * float((np.log(shrunken) + own / shrunken).sum())
+    return SHRINKAGES[int(losses.argmin())]
+
+
+def whitening(sets: Pack, S: Index, y: Index, gamma: float, *, tol: float = 1e-6, n_jobs: int = 1) -> Array:
+    """A (d, d), symmetric and invertible: in coordinates A p the spread of matched points is about a multiple of I.
+
+    A = Σ_s^(−½), Σ_s the spread, shrunk as far as predicts left-out classes best; scaled so that the median squared
+    ground distance of the sets stays what it was.
+    """
+    group = np.unique(y, return_inverse=True)[1][S[:, 0]] % GROUPS
+    chosen = [S[group == g] for g in np.unique(group)]
+    parts = np.stack([spread(sets, pairs, gamma, tol=tol, n_jobs=n_jobs) for pairs in chosen])
+    counts = np.array([float(len(pairs)) for pairs in chosen])
+    covariance = np.tensordot(counts / counts.sum(), parts, 1)
+    if not np.trace(covariance) > 0:
+        return np.eye(sets.dim)
+    A = inverse_root(shrunk(covariance, shrinkage(parts, counts)))
+    return np.asarray(A * (scale_of(sets) / scale_of(sets.project(A))))
+
+
+def inverse_root(covariance: Array) -> Array:
+    """Σ^(−½), symmetric; directions of no spread count as a millionth of the widest."""
+    w, V = np.linalg.eigh((covariance + covariance.T) / 2)
+    return np.asarray((V / np.sqrt(np.maximum(w, 1e-6 * w[-1]))) @ V.T)
+
+
+# ── what was learned ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
 @dataclass(frozen=True, eq=False)
 class Gallery:
     """Labelled sets and the metrics learned from them: blocks (1 + T, d, d), M0 first; all in one set of units.
@@ -63,7 +143,6 @@ class Gallery:
     classes: int
     blocks: Array
     gamma: float
-    targets: Index
 
     def metric(self, code: int, rule: str) -> Array:
         """M0 + Mt for a level's code; M0 + mean Mt for none or under rule="mean"; M0 under rule="global"."""
@@ -91,48 +170,9 @@ class Gallery:
         i, j = np.indices((len(X), len(Y))).reshape(2, -1)
         return self.distances(X, Y, i, j, codes[j], rule, tol).reshape(len(X), len(Y))
 
-    def decide(self, X: Pack, own: Index, rule: str) -> Index:
-        """The class of each set of X; `own` is the code of its level where that is known."""
-        if rule == "energy":
-            return np.asarray(np.argmin(self.energies(X, own), axis=1), dtype=np.int64)
+    def decide(self, X: Pack, rule: str) -> Index:
+        """The class of each set of X."""
         return vote(self.matrix(X, self.sets, self.level, rule), self.y, self.options.n_neighbors, self.classes)
-
-    def energies(self, X: Pack, own: Index) -> Array:
-        """E (n, classes): by how much the objective grows when set x joins the training sets with label c.
-
-        E = (1−μ) Σ_j W_c(x, j) + μ/k Σ_jl φ(1 + W_c(x, j) − W_c(x, l))
-            + μ/k Σ_{S, y_i ≠ c} φ(1 + W_i(i, j) − W_i(i, x)):
-        its own targets j, its own k impostors l, and the targets of others that it would come between.
-        W_c is under the level of x where it is known, else under the commonest level of class c.
-        """
-        many = len(self.blocks) > 1
-        used = np.unique(np.concatenate([self.level, own[own >= 0]])) if many else [0]
-        D = {int(t): self.matrix(X, self.sets, np.full(len(self.sets), t), "energy") for t in used}
-        push = self.options.mu / self.options.k_impostors
-        between = self._between(D) * push
-        E = np.empty((len(X), self.classes))
-        home = [int(np.bincount(self.level[self.y == c]).argmax()) if many else 0 for c in range(self.classes)]
-        for x in range(len(X)):
-            for c in range(self.classes):
-                W = D[int(own[x]) if many and own[x] >= 0 else home[c]][x]
-                E[x, c] = self._own_energy(W, self.y == c, push) + between[x].sum() - between[x, c]
-        return E
-
-    def _own_energy(self, W: Array, same: Any, push: float) -> float:
-        k = self.options
-        near, far = np.sort(W[same])[: k.k_targets], np.sort(W[~same])[: k.k_impostors]
-        invaded = np.maximum(ml.MARGIN + near[:, None] - far[None, :], 0).sum()
-        return float(((1 - k.mu) * near.sum() + push * invaded) * k.k_targets / len(near))
-
-    def _between(self, D: dict[int, Array]) -> Array:
-        """(n, classes): Σ φ(1 + W(i, j) − W(i, x)) over the targets (i, j) of each class."""
-        i, j = self.targets.T
-        reach = self.distances(self.sets, self.sets, i, j, self.level[i], "energy")
-        t = self.level[i] if len(self.blocks) > 1 else np.zeros(len(i), dtype=np.int64)
-        out = np.zeros((len(next(iter(D.values()))), self.classes))
-        for s in range(len(i)):
-            out[:, self.y[i[s]]] += np.maximum(ml.MARGIN + reach[s] - D[int(t[s])][:, i[s]], 0)
-        return out
 
 
 def vote(D: Array, y: Index, k: int, classes: int) -> Index:
@@ -176,25 +216,13 @@ def class_folds(y: Index, level: Index, seed: int | tuple[int, ...], count: int 
     return [np.flatnonzero(np.isin(y, classes[fold == f])) for f in range(count)]
 
 
-def area(distances: Array, same: Any) -> float:
-    """The area under the ROC curve: how often a same pair is closer than a different one; ½ if one kind is missing."""
-    return 0.5 if same.all() or not same.any() else float(roc_auc_score(same, -distances))
-
-
 # ── the choice ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Where learning starts, (ρ0, ρt), and the rule at test time."""
-
-    start: str
-    rho: Rho
-    rule: str
-
-
-def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remember = without_memo) -> Choice:
-    """Start, ρ and rule: as given; what is "auto", by the best score on inner folds.
+def choose(
+    task: Task, classes: int, watch: Watch = unwatched, remember: Remember = without_memo
+) -> tuple[str, Rho, str]:
+    """Start, (ρ0, ρt) and rule: as given; what is "auto", by the best score on inner folds.
 
     The score of a start and a ρ is the share of held-out sets that lie nearer to their own class than to another,
     softly counted; where classes have no member to spare, the area under the ROC curve over pairs of held-out classes.
@@ -204,13 +232,13 @@ def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remembe
     """
     k, cells = task.options, candidates(task.options)
     if len(cells) == 1 and k.rule != "auto":
-        return Choice(cells[0][0], _rho(k, cells[0], task.levels), k.rule)
+        return cells[0][0], _rho(k, cells[0], task.levels), k.rule
     folds = [Fold(task, classes, held, whole) for held, whole in held_out(task.y, task.level, k.seed)]
     trials = [fold.trials(cells, f"choice-{n}", watch, remember) for n, fold in enumerate(folds)]
     best = clearly_best(np.concatenate([scores for scores, _ in trials], axis=1), cells) if folds else usual(cells)
     tried = [(fold, blocks[best]) for fold, (_, blocks) in zip(folds, trials, strict=True)]
     rule = best_rule([fold.tally(cells[best][0], blocks) for fold, blocks in tried]) if k.rule == "auto" else k.rule
-    return Choice(cells[best][0], _rho(k, cells[best], task.levels), rule)
+    return cells[best][0], _rho(k, cells[best], task.levels), rule
 
 
 def candidates(k: ml.LMNNOptions) -> list[Cell]:
@@ -269,7 +297,7 @@ class Fold:
         """The task without the held-out part; global if that has a level of its own."""
         kept = np.setdiff1d(np.arange(len(self.all.y)), self.held)
         unseen = not np.isin(self.all.level[self.held], self.all.level[kept]).all()
-        sets, y, level = ml.subset(self.all.sets, kept), self.all.y[kept], self.all.level[kept]
+        sets, y, level = self.all.sets.take(kept), self.all.y[kept], self.all.level[kept]
         return replace(self.all, sets=sets, y=y, level=level, levels=0 if unseen else self.all.levels)
 
     def place(self, start: str) -> tuple[Array, Task, Index]:
@@ -301,9 +329,9 @@ class Fold:
 
     def _gallery(self, start: str, blocks: Array) -> tuple[Gallery, Pack]:
         """What was learned, and the held-out sets, in the coordinates of the start."""
-        A, t, S = self.place(start)
-        learned = Gallery(t.options, t.sets, t.y, t.level, self.classes, blocks, t.gamma, S)
-        return learned, ml.subset(self.all.sets, self.held).project(A)
+        A, t, _ = self.place(start)
+        learned = Gallery(t.options, t.sets, t.y, t.level, self.classes, blocks, t.gamma)
+        return learned, self.all.sets.take(self.held).project(A)
 
     def score(self, start: str, blocks: Array) -> Array:
         """How surely each held-out set is nearest to its own class; one area under the ROC curve for whole classes."""
@@ -320,21 +348,23 @@ class Fold:
         """
         learned, rest = self._gallery(start, blocks)
         if not self.whole:
-            own, y = np.full(len(self.held), -1), self.all.y[self.held]
-            return {rule: float((learned.decide(rest, own, rule) == y).sum()) for rule in RULES}
+            y = self.all.y[self.held]
+            return {rule: float((learned.decide(rest, rule) == y).sum()) for rule in RULES}
         levels = self.all.level
         shared = len(np.unique(np.stack([self.all.y, levels]), axis=1).T) > len(np.unique(levels))
-        rules = ("gallery", "global", "mean") if shared else ("global", "mean")
-        return {rule: self._area(learned, rest, rule) for rule in rules}
+        return {rule: self._area(learned, rest, rule) for rule in RULES if shared or rule != "gallery"}
 
     def _area(self, learned: Gallery, rest: Pack, rule: str) -> float:
-        """The area under the ROC curve over the held-out pairs of one level (of any where levels are classes)."""
+        """The area under the ROC curve over held-out pairs of one level, in the global model of any; ½ for one kind."""
         y, level = self.all.y[self.held], self.all.level[self.held]
         level = level if len(learned.blocks) > 1 else np.zeros_like(level)
         i, j = np.triu_indices(len(self.held), 1)
         alike = level[i] == level[j]
         i, j = i[alike], j[alike]
-        return area(learned.distances(rest, rest, i, j, level[i], rule, LOOSE), y[i] == y[j])
+        same = y[i] == y[j]
+        if same.all() or not same.any():
+            return 0.5
+        return roc(learned.distances(rest, rest, i, j, level[i], rule, LOOSE), same).auc
 
 
 def soft_hits(D: Array, same: Array) -> Array:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,11 @@ class Pack:
         """The number d of coordinates."""
         return int(self.points.shape[1])
 
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All of it by name: Pack(**arrays) is the same again."""
+        return {"points": self.points, "weights": self.weights, "offsets": self.offsets}
+
     def rows(self, i: int) -> slice:
         """Where set i lies in `points` and `weights`."""
         return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
@@ -56,6 +62,22 @@ class Pack:
     def project(self, L: Array) -> Pack:
         """The same sets in coordinates Lᵀ p: under them the Euclidean cost is the Mahalanobis cost of L Lᵀ."""
         return Pack(np.ascontiguousarray(self.points @ L), self.weights, self.offsets)
+
+    def take(self, which: Index) -> Pack:
+        """The sets `which`, in that order."""
+        sizes = self.sizes[which]
+        ends = np.cumsum(sizes)
+        rows = np.arange(int(ends[-1])) + np.repeat(self.offsets[which] - (ends - sizes), sizes)
+        return Pack(np.ascontiguousarray(self.points[rows]), self.weights[rows], offsets(sizes))
+
+
+def digest(arrays: dict[str, NDArray[Any]]) -> str:
+    """sha256 of the shapes and bytes of arrays: whether they are the same as before."""
+    sha = hashlib.sha256()
+    for array in arrays.values():
+        sha.update(f"{array.dtype.str}{array.shape}".encode())
+        sha.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return sha.hexdigest()
 
 
 def pack(sets: Sequence[Signature]) -> Pack:
@@ -71,7 +93,7 @@ def pack(sets: Sequence[Signature]) -> Pack:
     return Pack(
         np.ascontiguousarray(np.concatenate([s.points[k] for s, k in zip(sets, masks, strict=True)])),
         np.concatenate([s.weights[k] for s, k in zip(sets, masks, strict=True)]),
-        np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        offsets(sizes),
     )
 
 
@@ -302,8 +324,6 @@ def solve_all(
     """
     n_jobs = panels.workers(n_jobs)
     other = X if Y is None else Y
-    if other.dim != X.dim:
-        raise ShapeError(f"Y: expected {X.dim} dimensions as X has, got {other.dim}")
     out = AllPairs.empty(len(X), len(other), tol)
     panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
     finish(X, Y, out, value, gamma, tol, max_iter, n_jobs)
