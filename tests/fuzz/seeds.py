@@ -348,11 +348,11 @@ def run(folder: Path) -> None:
     made.finish(score=0.5, odd=float("inf"))
 
 
-def distance_matrix(folder: Path) -> None:
+def distance_matrix(folder: Path) -> Any:
     import likewise as lw
 
     sets = [np.random.default_rng(k).normal(size=(3, 2)) for k in range(4)]
-    lw.sets.distance_matrix(sets, out=folder / "m", progress=False)
+    return lw.sets.distance_matrix(sets, out=folder / "m", progress=False)
 
 
 def index(folder: Path) -> None:

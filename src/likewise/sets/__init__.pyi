@@ -1,8 +1,8 @@
 from likewise.sets.compare import SetComparison as SetComparison
 from likewise.sets.compare import compare as compare
+from likewise.sets.compare import distance_matrix as distance_matrix
 from likewise.sets.compare import distances as distances
 from likewise.sets.data import signature as signature
-from likewise.sets.distance_matrix import distance_matrix as distance_matrix
 from likewise.sets.lmnn import WassersteinLMNN as WassersteinLMNN
 from likewise.sets.metrics import cmc as cmc
 from likewise.sets.metrics import eer as eer
