@@ -42,9 +42,7 @@ def picture(path: Path, size: tuple[int, int] = (8, 6)) -> Path:
 
 
 def test_the_page_stands_alone_and_escapes(tmp_path: Path) -> None:
-    section = report.Section(
-        "a <b>", ["x & `y<z`"], picture(tmp_path / "p.png"), 'an "alt"', "c", report.Table(["m", "n"], [["1", "2"]], 0)
-    )
+    section = report.Section("a <b>", ["x & `y<z`"], picture(tmp_path / "p.png"), 'an "alt"', "c")
     text = report.Page("t", "l", {"name": "1 < 2"}, [section], "end").html()
     tags = Tags(text)
     assert tags.open == []

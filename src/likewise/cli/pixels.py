@@ -193,7 +193,7 @@ def without_search(network: Any) -> Any:
 
 def _frames(file: str, every: int, most: int | None, size: int | None) -> Iterator[RGB]:
     from likewise.media import frames
-    from likewise.plot.report import fit
+    from likewise.plot.style import fit
 
     return (fit(frame, size) for frame in frames(file, every=every, most=most))
 

@@ -1,7 +1,7 @@
 from likewise.plot.charts import cover_map as cover_map
 from likewise.plot.charts import curves as curves
 from likewise.plot.charts import frontier as frontier
-from likewise.plot.charts import heatmap as heatmap
+from likewise.plot.charts import plan as plan
 from likewise.plot.charts import spectrum as spectrum
 from likewise.plot.flows import alignment as alignment
 from likewise.plot.flows import checkerboard as checkerboard
@@ -12,7 +12,6 @@ from likewise.plot.images import coverage as coverage
 from likewise.plot.images import grid as grid
 from likewise.plot.images import parts as parts
 from likewise.plot.images import ranking as ranking
-from likewise.plot.plans import plan as plan
 from likewise.plot.style import FAINT as FAINT
 from likewise.plot.style import INK as INK
 from likewise.plot.style import PALETTE as PALETTE

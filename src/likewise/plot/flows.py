@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from likewise.errors import InputError, ShapeError
-from likewise.plot.images import RGB, as_array, as_rgb
-from likewise.plot.style import FAINT, INK, PALETTE, QUIET, figure
+from likewise.plot.style import FAINT, INK, PALETTE, QUIET, RGB, as_array, as_rgb, figure, fit
 from likewise.types import Flow, Matches
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -274,7 +273,7 @@ def _panels(panels: list[tuple[str, NDArray[Any]]], title: str | None, *, column
         for c, (name, image) in enumerate(row):
             left = (gap + c * (side + gap)) / width
             ax = fig.add_axes((left, (top - tall) / height, side / width, tall / height))
-            ax.imshow(_small(image), cmap="cividis", vmin=0, vmax=1, interpolation="antialiased")
+            ax.imshow(fit(image, SHOWN_PIXELS), cmap="cividis", vmin=0, vmax=1, interpolation="antialiased")
             ax.set_anchor("N")
             ax.axis("off")
             y = (top - tall - 0.15) / height
@@ -291,16 +290,6 @@ def _key(ax: Axes, length: float) -> None:
     key.set(xticks=[], yticks=[])
     key.spines[:].set(color=FAINT, linewidth=0.8)
     key.set_title(f"{length:.3g} px", size=6.5, color=INK, pad=2, backgroundcolor="white")
-
-
-def _small(image: NDArray[Any]) -> NDArray[Any]:
-    """The image with its longest side at most SHOWN_PIXELS."""
-    h, w = image.shape[:2]
-    scale = SHOWN_PIXELS / max(h, w)
-    if scale >= 1:
-        return image
-    size = max(1, round(w * scale)), max(1, round(h * scale))
-    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA))
 
 
 # ── matches ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -356,7 +345,9 @@ def matches(a: Any, b: Any, found: Matches, *, most: int = 200, title: str | Non
     ax = fig.add_axes((0.0, 0.1 / height, 1.0, tall / height))
     for image, left in ((one, 0.0), (two, offset)):
         h, w = image.shape[:2]
-        ax.imshow(_small(image), extent=(left - 0.5, left + w - 0.5, h - 0.5, -0.5), interpolation="antialiased")
+        ax.imshow(
+            fit(image, SHOWN_PIXELS), extent=(left - 0.5, left + w - 0.5, h - 0.5, -0.5), interpolation="antialiased"
+        )
     ax.set(xlim=(-0.5, frame[0] - 0.5), ylim=(frame[1] - 0.5, -0.5))
     ax.axis("off")
     if title:

@@ -1,9 +1,8 @@
-"""Images in figures: square thumbnails, grids, rankings, parts in colours, and what one collection covers."""
+"""Images in figures: grids, rankings, parts in colours, and what one collection covers."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -12,78 +11,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import hsv_to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
-from PIL import Image
 
 from likewise.errors import InputError, ShapeError
-from likewise.media import as_uint8, read_array
-from likewise.plot.style import FAINT, INK, PALETTE, QUIET, figure, sheet
+from likewise.plot.style import FAINT, INK, PALETTE, QUIET, as_rgb, figure, place, sheet
 
-THUMBNAIL_PIXELS = 160
-"""The side of a thumbnail: what an inch of a figure can show at 160 dpi."""
+ACROSS = 8
+"""Images in a row of `coverage`."""
 RIGHT, WRONG = PALETTE[2], PALETTE[1]
 """Green and red that colour-blind readers tell apart; a mark in the corner says the same."""
 
-RGB: TypeAlias = NDArray[np.uint8]
 Pair: TypeAlias = tuple[Any, Any, float]
 """An image, the nearest one of the other side, and their distance."""
-
-
-def as_array(values: Any) -> NDArray[Any]:
-    """An array, or a tensor of any device, as a NumPy array."""
-    return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
-
-
-def as_rgb(image: Any, where: str) -> RGB:
-    """A file, an array (h, w), (h, w, 3) or (3, h, w), or a tensor, as uint8 (h, w, 3)."""
-    if isinstance(image, str | os.PathLike):
-        return read_array(image)
-    array = _channels_last(as_array(image))
-    rgb = as_uint8(np.clip(array, 0, 1) if array.dtype.kind == "f" else array, where=where)
-    return rgb if rgb.ndim == 3 else np.repeat(rgb[:, :, None], 3, axis=2)
-
-
-def thumbnail(image: Any) -> NDArray[Any] | None:
-    """A square image of at most THUMBNAIL_PIXELS, the middle of the given one; None stays None."""
-    if image is None:
-        return None
-    given = read_array(image, side=THUMBNAIL_PIXELS) if isinstance(image, str | os.PathLike) else image
-    array = _channels_last(np.asarray(given))
-    if array.ndim not in (2, 3) or array.size == 0:
-        raise ShapeError(f"thumbnails: expected images (h, w), (h, w, 3) or (3, h, w), got shape {array.shape}")
-    h, w = array.shape[:2]
-    side = min(h, w)
-    cut = array[(h - side) // 2 :, (w - side) // 2 :][:side, :side]
-    if cut.dtype.kind == "f":
-        cut = np.rint(np.clip(cut, 0, 1) * 255).astype(np.uint8)
-    if side <= THUMBNAIL_PIXELS:
-        return cut
-    return np.asarray(Image.fromarray(cut).resize((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS), Image.Resampling.LANCZOS))
-
-
-def _channels_last(array: NDArray[Any]) -> NDArray[Any]:
-    return np.moveaxis(array, 0, 2) if array.ndim == 3 and array.shape[0] == 3 and array.shape[2] != 3 else array
-
-
-def place(
-    ax: Axes, image: Any, left: float, top: float, edge: float, *, colour: str = FAINT, width: float = 0.8
-) -> None:
-    """Draw the thumbnail of an image on a sheet from its top left corner, in a frame (none where width is 0)."""
-    shown = thumbnail(image)
-    if shown is not None:
-        box = (left, left + edge, top - edge, top)
-        style = "nearest" if shown.shape[0] < 64 else "antialiased"  # few pixels stay pixels
-        ax.imshow(shown, extent=box, aspect="auto", cmap="gray", vmin=0, vmax=255, interpolation=style, zorder=3)
-    if width:
-        ax.add_patch(Rectangle((left, top - edge), edge, edge, fill=False, ec=colour, lw=width, zorder=4))
 
 
 def grid(
     rows: Sequence[Sequence[Any]],
     labels: Sequence[str] | None = None,
     *,
-    captions: Sequence[Sequence[str]] | None = None,
     title: str | None = None,
     edge: float = 0.8,
 ) -> Figure:
@@ -95,8 +39,6 @@ def grid(
         Arrays (h, w), (h, w, 3) or (3, h, w), files, or None for an empty place.
     labels : sequence of str, optional
         One a row.
-    captions : sequence of sequences of str, optional
-        What stands below the images of each row.
     title : str, optional
         Stands above.
     edge : float
@@ -112,7 +54,7 @@ def grid(
     InputError
         If there is no image.
     ShapeError
-        If labels or captions are not one a row.
+        If labels are not one a row.
 
     Examples
     --------
@@ -124,18 +66,16 @@ def grid(
     if not any(len(row) for row in rows):
         raise InputError("rows: expected at least one image, got none")
     names = [""] * len(rows) if labels is None else [str(label) for label in labels]
-    _check_counts(len(rows), "row", labels=names, captions=captions)
+    _check_counts(len(rows), "row", labels=names)
     left = 0.2 + 0.085 * max(len(name) for name in names)
-    gap, head = (0.06 if captions is None else 0.2), (0.62 if title else 0.15)
+    gap, head = 0.06, 0.62 if title else 0.15
     height = len(rows) * (edge + gap) + head + 0.1
-    fig, ax = sheet(left + max(len(row) for row in rows) * (edge + 0.06) + 0.15, height, title)
+    fig, ax = sheet(left + max(len(row) for row in rows) * (edge + gap) + 0.15, height, title)
     for r, (name, row) in enumerate(zip(names, rows, strict=True)):
         top = height - head - r * (edge + gap)
         ax.text(left - 0.12, top - edge / 2, name, size=9, color=INK, ha="right", va="center", parse_math=False)
         for c, image in enumerate(row):
-            place(ax, image, left + c * (edge + 0.06), top, edge, width=0)
-        for c, words in enumerate(captions[r] if captions else ()):
-            _caption(ax, words, left + c * (edge + 0.06), top - edge - 0.08, edge)
+            place(ax, image, left + c * (edge + gap), top, edge, width=0)
     return fig
 
 
@@ -237,7 +177,6 @@ def coverage(
     figures: Mapping[str, str] | None = None,
     title: str | None = None,
     labels: tuple[str, str] = ("A", "B"),
-    columns: int = 8,
 ) -> Figure:
     """Draw the images of A that nothing in B covers, the farthest out first, beside some that are covered.
 
@@ -255,18 +194,11 @@ def coverage(
         Stands above.
     labels : (str, str)
         What A and B are called.
-    columns : int
-        Images in a row.
 
     Returns
     -------
     Figure
         One axes that holds everything.
-
-    Raises
-    ------
-    InputError
-        If columns is below 1.
 
     Examples
     --------
@@ -276,25 +208,24 @@ def coverage(
     >>> len(lw.plot.coverage([pair], [pair, pair]).axes[0].images)
     6
     """
-    if columns < 1:
-        raise InputError(f"columns: expected at least 1, got {columns}")
     lost, kept = counts or (len(uncovered), len(covered))
     parts = (
         (f"in {labels[0]}, but not covered by {labels[1]}: {lost:,} of {lost + kept:,}", PALETTE[1], uncovered),
         (f"in {labels[0]}, and covered by {labels[1]}: {kept:,} of {lost + kept:,}", PALETTE[0], covered),
     )
-    rows = sum(-(-len(pairs) // columns) for _, _, pairs in parts)
-    height = 1.6 + (0.45 if title else 0) + (0.6 if figures else 0) + 2.22 * rows
-    fig, ax = sheet(1.45 + columns * 0.98, height, title)
+    rows = sum(-(-len(pairs) // ACROSS) for _, _, pairs in parts)
+    height = 1.6 + (0.45 if title else 0) + (0.5 if figures else 0) + 2.22 * rows
+    fig, ax = sheet(1.45 + ACROSS * 0.98, height, title)
     y = height - (0.85 if title else 0.4)
     if figures:
-        _say_figures(ax, figures, y, 0.98 * columns + 0.85)
-        y -= 0.6
+        said = "    ".join(f"{name} {value}" for name, value in figures.items())
+        ax.text(0.3, y, said, size=8.5, color=QUIET, va="center", parse_math=False)
+        y -= 0.5
     for words, colour, pairs in parts:
         ax.text(0.3, y, words, size=10, color=colour, va="center", weight="bold", parse_math=False)
         y -= 0.3
-        for start in range(0, len(pairs), columns):
-            _cover_row(ax, pairs[start : start + columns], y, colour, labels)
+        for start in range(0, len(pairs), ACROSS):
+            _cover_row(ax, pairs[start : start + ACROSS], y, colour, labels)
             y -= 2.22
         if not pairs:
             ax.text(0.3, y + 0.02, "none", size=8.5, color=QUIET, va="center")
@@ -311,16 +242,6 @@ def _cover_row(ax: Axes, pairs: Sequence[Pair], top: float, colour: str, labels:
         place(ax, mine, x, top, 0.86, colour=colour, width=2.0)
         place(ax, theirs, x, top - 0.98, 0.86)
         ax.text(x + 0.43, top - 1.94, f"{distance:.3g}", size=7, color=QUIET, ha="center", va="center")
-
-
-def _say_figures(ax: Axes, figures: Mapping[str, str], y: float, width: float) -> None:
-    """Names over values, side by side, each column as wide as its words."""
-    need = [max(len(name), len(value), 4) + 2 for name, value in figures.items()]
-    scale, x = min(width / sum(need), 0.11), 0.3
-    for (name, value), size in zip(figures.items(), need, strict=True):
-        ax.text(x, y + 0.1, name, size=7.5, color=QUIET, va="center", parse_math=False)
-        ax.text(x, y - 0.1, value, size=9.5, color=INK, va="center", parse_math=False)
-        x += size * scale
 
 
 def parts(a: Any, b: Any, plan: Any, *, title: str | None = None) -> Figure:

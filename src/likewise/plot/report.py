@@ -1,7 +1,7 @@
 """One self-contained HTML page: images inlined, no script, nothing from the network; light, dark and paper.
 
 `likewise demo` and the results of a search are written with it: a `Page` holds `Section`s, a section holds paragraphs,
-figures, cards, a table, code, or details that open on a click. All text is escaped.
+figures, cards, code, or details that open on a click. All text is escaped.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from matplotlib.figure import Figure as MatplotlibFigure
 from PIL import Image
 
 from likewise import media
+from likewise.plot.style import fit
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fcfcfa; --ink: #1d1f21; --quiet: #63676c; --line: #e2e2dd; --card: #fff;
@@ -37,7 +37,7 @@ header, section > *, footer { max-width: 44rem; margin-left: auto; margin-right:
 h1 { font-size: 2.3rem; line-height: 1.1; font-weight: 650; letter-spacing: -.015em; margin: 0 0 .6rem; }
 h2 { font-size: 1.35rem; line-height: 1.25; font-weight: 600; margin: 3.6rem auto .7rem; }
 p { margin: 0 auto 1rem; }
-.lead, figcaption, footer, dt, th { color: var(--quiet); }
+.lead, figcaption, footer, dt { color: var(--quiet); }
 .lead { font-size: 1.15rem; margin: 0 0 2rem; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: 1.4rem; margin: 0;
   padding: 1.4rem 0; border-top: 1px solid var(--line); border-bottom: 1px solid var(--line); }
@@ -64,10 +64,6 @@ figcaption { max-width: 44rem; margin: .7rem auto 0; font-size: .85rem; line-hei
 details { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem;
   margin-top: 1rem; }
 summary { cursor: pointer; font-weight: 600; } summary:focus-visible { outline: 2px solid; outline-offset: 3px; }
-table { border-collapse: collapse; width: 100%; margin: 1.2rem auto; font-size: .9rem; }
-th, td { text-align: left; padding: .42rem .9rem .42rem 0; border-bottom: 1px solid var(--line); }
-th { font-weight: 500; } td:not(:first-child), th:not(:first-child) { text-align: right; }
-tr.best td { font-weight: 650; }
 pre, code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
   font-size: .85em; background: var(--code); border-radius: 4px; }
 code { padding: .1em .3em; overflow-wrap: anywhere; } pre { padding: .9rem 1.1rem; overflow-x: auto; }
@@ -80,7 +76,7 @@ footer { margin-top: 4rem; padding-top: 1.2rem; border-top: 1px solid var(--line
   :root { --page: #fff; --ink: #000; --quiet: #444; --line: #bbb; --code: #f4f4f4; }
   body { font-size: 10.5pt; } main { padding: 0; max-width: none; }
   figure img { filter: none; max-height: 12.5cm; width: auto; max-width: 100%; }
-  figure, table, pre, .facts, .card { break-inside: avoid; } h2 { break-after: avoid; margin-top: 2rem; } }
+  figure, pre, .facts, .card { break-inside: avoid; } h2 { break-after: avoid; margin-top: 2rem; } }
 """
 
 # The page may show images that it carries and its own style, nothing else: no file name can become a script.
@@ -100,33 +96,6 @@ def inline(image: Any, *, side: int | None = None) -> str:
     else:
         Image.fromarray(fit(np.asarray(image), side)).save(buffer, "JPEG", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def fit(image: Any, side: int | None) -> Any:
-    """An image (h, w, 3) with its longest side at most `side`, averaged over areas."""
-    scale = 1.0 if side is None else side / max(image.shape[:2])
-    if scale >= 1:
-        return image
-    size = max(1, round(scale * image.shape[1])), max(1, round(scale * image.shape[0]))
-    return np.asarray(cv2.resize(np.ascontiguousarray(image), size, interpolation=cv2.INTER_AREA))
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under a head; `best` is the row that is set bold."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    best: int | None = None
-
-    def html(self) -> str:
-        """As a table element."""
-        head = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in self.head)
-        rows = ""
-        for i, row in enumerate(self.rows):
-            cells = "".join(f"<td>{_text(cell)}</td>" for cell in row)
-            rows += f'<tr class="best">{cells}</tr>' if i == self.best else f"<tr>{cells}</tr>"
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 @dataclass(frozen=True)
@@ -175,7 +144,6 @@ class Section:
     image: Path | None = None
     alt: str = ""
     caption: str = ""
-    table: Table | None = None
     code: str = ""
     wide: str = "52rem"
     strip: Sequence[Picture] = ()
@@ -187,8 +155,6 @@ class Section:
         parts = [f"<section><h2>{_text(self.title)}</h2>", *(f"<p>{_text(p)}</p>" for p in self.paragraphs)]
         if self.image is not None:
             parts.append(Picture(inline(self.image), self.alt, self.caption, self.wide).html())
-        if self.table is not None:
-            parts.append(self.table.html())
         if self.code:
             parts.append(f"<pre><code>{html.escape(self.code)}</code></pre>")
         if self.strip:

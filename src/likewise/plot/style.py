@@ -1,24 +1,30 @@
-"""What every figure shares: the palette, figures without pyplot, quiet axes, and the writing of files."""
+"""What every figure shares: the palette, figures without pyplot, quiet axes, thumbnails, and the writing of files."""
 
 from __future__ import annotations
 
 import io
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
+import cv2
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
 from likewise.errors import InputError
-from likewise.media import write_bytes
+from likewise.media import as_uint8, read_array, write_bytes
 
 # Okabe and Ito's colours, in an order in which neighbours differ in lightness too.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#B8A800")
 INK, QUIET, FAINT = "#222222", "#767676", "#D9D9D9"
+THUMBNAIL_PIXELS = 160
+"""The side of a thumbnail: what an inch of a figure can show at 160 dpi."""
+RGB: TypeAlias = NDArray[np.uint8]
 
 # Dates and versions are left out of each format, so that the same figure gives the same bytes.
 _UNDATED: dict[str, dict[str, Any] | None] = {
@@ -67,22 +73,71 @@ def quiet(ax: Axes) -> Axes:
     return ax
 
 
-def finish(ax: Axes, x: str, y: str, *, loc: Literal["best", "lower right"] = "best", grid: bool = True) -> None:
+def finish(ax: Axes, x: str, y: str, *, grid: bool = True) -> None:
     """Name both axes and draw the legend; a dollar in a name is no formula."""
     ax.set_xlabel(x, size=9, color=INK)
     ax.set_ylabel(y, size=9, color=INK)
     if grid:
         ax.grid(True, axis="y", color=FAINT, lw=0.5)
-    for text in ax.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc=loc).get_texts():
+    for text in ax.legend(frameon=False, fontsize=8.5, labelcolor=INK).get_texts():
         text.set_parse_math(False)
 
 
-def ranks(ax: Axes) -> None:
-    """Whole ranks, from 1."""
-    last = max(float(ax.dataLim.x1), 1.5)
-    ticks = MaxNLocator(nbins=6, integer=True).tick_values(1, last)
-    ax.set_xticks(sorted({max(1, int(t)) for t in ticks if t <= last}))
-    ax.set_xlim(1, last)
+# ── images ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """An array, or a tensor of any device, as a NumPy array."""
+    return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
+
+
+def as_rgb(image: Any, where: str) -> RGB:
+    """A file, an array (h, w), (h, w, 3) or (3, h, w), or a tensor, as uint8 (h, w, 3)."""
+    if isinstance(image, str | os.PathLike):
+        return read_array(image)
+    array = _channels_last(as_array(image))
+    rgb = as_uint8(np.clip(array, 0, 1) if array.dtype.kind == "f" else array, where=where)
+    return rgb if rgb.ndim == 3 else np.repeat(rgb[:, :, None], 3, axis=2)
+
+
+def fit(image: RGB, side: int | None) -> RGB:
+    """An image (h, w, 3) with its longest side at most `side`, averaged over areas."""
+    scale = 1.0 if side is None else side / max(image.shape[:2])
+    if scale >= 1:
+        return image
+    size = max(1, round(scale * image.shape[1])), max(1, round(scale * image.shape[0]))
+    return np.asarray(cv2.resize(np.ascontiguousarray(image), size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
+
+def thumbnail(image: Any) -> RGB | None:
+    """A square image of at most THUMBNAIL_PIXELS, the middle of the given one; None stays None."""
+    if image is None:
+        return None
+    file = isinstance(image, str | os.PathLike)
+    rgb = read_array(image, side=THUMBNAIL_PIXELS) if file else as_rgb(image, "thumbnails")
+    h, w = rgb.shape[:2]
+    side = min(h, w)
+    return fit(rgb[(h - side) // 2 :, (w - side) // 2 :][:side, :side], THUMBNAIL_PIXELS)
+
+
+def _channels_last(array: NDArray[Any]) -> NDArray[Any]:
+    return np.moveaxis(array, 0, 2) if array.ndim == 3 and array.shape[0] == 3 and array.shape[2] != 3 else array
+
+
+def place(
+    ax: Axes, image: Any, left: float, top: float, edge: float, *, colour: str = FAINT, width: float = 0.8
+) -> None:
+    """Draw the thumbnail of an image on a sheet from its top left corner, in a frame (none where width is 0)."""
+    shown = thumbnail(image)
+    if shown is not None:
+        box = (left, left + edge, top - edge, top)
+        style = "nearest" if shown.shape[0] < 64 else "antialiased"  # few pixels stay pixels
+        ax.imshow(shown, extent=box, aspect="auto", interpolation=style, zorder=3)
+    if width:
+        ax.add_patch(Rectangle((left, top - edge), edge, edge, fill=False, ec=colour, lw=width, zorder=4))
+
+
+# ── files ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def save(fig: Figure, path: str | os.PathLike[str], *, dpi: int = 160) -> Path:
