@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from likewise.errors import InputError, RequestError
-from likewise.studio import jobs
+from likewise.studio import requests as jobs
 from likewise.studio.app import Session
-from likewise.studio.jobs import Jobs, Task, Work
+from likewise.studio.requests import Jobs, Task, Work
 
 from .conftest import answering
 
@@ -141,7 +141,7 @@ class Stages:
 def stages() -> Iterator[tuple[httpx.Client, Session, Stages, Stages]]:
     """A studio of its own in which two kinds of jobs go from stage to stage."""
     session, one, other = Session(), Stages(), Stages()
-    session.sets.compare, session.pixels.compare = one, other  # type: ignore[assignment]
+    session.tab("sets").compare, session.tab("pixels").compare = one, other
     with answering(session) as client:
         yield client, session, one, other
     assert not session.store.folder.exists()

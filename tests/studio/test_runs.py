@@ -20,14 +20,15 @@ from likewise.errors import InputError, RequestError
 from likewise.store import checkpoint
 from likewise.store.job import FILE, locked
 from likewise.store.run import Run
-from likewise.studio.runs import RunsTab, below
+from likewise.studio.app import Given
+from likewise.studio.runs import Tab, below
 from likewise.studio.uploads import ImageStore
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Iterator[RunsTab]:
+def runs(tmp_path: Path) -> Iterator[Tab]:
     store = ImageStore()
-    yield RunsTab(store, [tmp_path])
+    yield Tab(store, tmp_path, Given(runs=[tmp_path]))
     store.close()
 
 
@@ -39,7 +40,7 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def test_runs_are_found_and_summed_up(runs: RunsTab, run: Run, tmp_path: Path) -> None:
+def test_runs_are_found_and_summed_up(runs: Tab, run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / ".hidden").mkdir()
     (found,) = runs.list()
@@ -54,7 +55,7 @@ def test_runs_are_found_and_summed_up(runs: RunsTab, run: Run, tmp_path: Path) -
     assert [p.name for p in below(run.path)] == ["one"]
 
 
-def test_lines_are_read_from_where_one_left_off(runs: RunsTab, run: Run, tmp_path: Path) -> None:
+def test_lines_are_read_from_where_one_left_off(runs: Tab, run: Run, tmp_path: Path) -> None:
     key = runs.list()[0]["id"]
     first = runs.read({"id": key, "since": 0})
     assert ([line["step"] for line in first["lines"]], first["next"]) == ([0, 1, 2, 3], 4)
@@ -75,7 +76,7 @@ def test_lines_are_read_from_where_one_left_off(runs: RunsTab, run: Run, tmp_pat
         runs.read({"id": "x", "since": 0})
 
 
-def test_checkpoints_with_their_size(runs: RunsTab, run: Run, tmp_path: Path) -> None:
+def test_checkpoints_with_their_size(runs: Tab, run: Run, tmp_path: Path) -> None:
     checkpoint.write(run.path / "state.safetensors", {"x": np.zeros(3)}, {"step": 7})
     (run.path / "torn.safetensors").write_bytes(b"\xff" * 40)
     found = runs.read({"id": runs.list()[0]["id"], "since": 0})["checkpoints"]
@@ -83,7 +84,7 @@ def test_checkpoints_with_their_size(runs: RunsTab, run: Run, tmp_path: Path) ->
     assert found[1]["bytes"] == 40
 
 
-def test_a_run_that_ended_is_finished_and_a_killed_one_stopped(runs: RunsTab, run: Run, tmp_path: Path) -> None:
+def test_a_run_that_ended_is_finished_and_a_killed_one_stopped(runs: Tab, run: Run, tmp_path: Path) -> None:
     (run.path / "process.json").unlink()
     assert runs.list()[0]["state"] == "stopped"
     run.finish(loss=0.1)
@@ -91,7 +92,7 @@ def test_a_run_that_ended_is_finished_and_a_killed_one_stopped(runs: RunsTab, ru
     assert runs.cancel({"id": runs.list()[0]["id"]}) == {"state": "finished"}
 
 
-def test_damaged_runs_are_passed_over(runs: RunsTab, run: Run, tmp_path: Path) -> None:
+def test_damaged_runs_are_passed_over(runs: Tab, run: Run, tmp_path: Path) -> None:
     for name, text in (("a", "{"), ("b", "[]"), ("c", '{"command": 3}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text(text)
@@ -102,7 +103,7 @@ def test_damaged_runs_are_passed_over(runs: RunsTab, run: Run, tmp_path: Path) -
     assert found["group/one"]["step"] == 0
 
 
-def test_a_harvest_is_a_run_too(runs: RunsTab, tmp_path: Path) -> None:
+def test_a_harvest_is_a_run_too(runs: Tab, tmp_path: Path) -> None:
     def net(z: Any) -> Any:
         return z * 2
 
@@ -141,7 +142,7 @@ HARVEST = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [TRAINING, HARVEST])
-def test_cancel_interrupts_the_process_of_a_run(runs: RunsTab, tmp_path: Path, program: str) -> None:
+def test_cancel_interrupts_the_process_of_a_run(runs: Tab, tmp_path: Path, program: str) -> None:
     until = time.monotonic() + 120
     command = [sys.executable, "-c", program, str(tmp_path / "out")]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:

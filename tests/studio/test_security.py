@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from likewise.studio import security
+from likewise.studio import requests as security
 from likewise.studio.app import Session, bind
 
 from .conftest import TOKEN
@@ -97,9 +97,9 @@ def test_an_unexpected_error_is_one_plain_sentence(
     def burst(*_: object) -> None:
         raise RuntimeError("secret /home/somebody")
 
-    monkeypatch.setattr(session.store, "view", burst)
+    monkeypatch.setattr(session.store, "get", burst)
     answer = client.get("api/pictures/x/thumb")
-    assert answer.status_code == 500
+    assert (answer.status_code, answer.headers["connection"]) == (500, "close")  # the next request takes another one
     assert set(answer.json()) == {"error"}
     assert "secret" not in answer.text
     assert answer.headers["content-security-policy"] == POLICY

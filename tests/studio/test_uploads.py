@@ -188,7 +188,7 @@ def test_images_that_nobody_uses_make_room() -> None:
     with contextlib.closing(ImageStore(max_files=8)) as store:
         first = store.add(scene(0), "first")
         kept = [store.add(scene(i), f"{i}") for i in range(3)]
-        store.view(first.id, thumb=True)
+        store.view(first.id, "thumb")
         store.get(first.id)
         fourth = store.add(scene(9), "fourth")
         assert store.read(first.id).shape == store.read(fourth.id).shape == (96, 96, 3)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 import os
 import socket
@@ -21,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import torch
 import uvicorn
 from anyio import to_thread
 from starlette.applications import Starlette
@@ -33,17 +33,20 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from likewise import errors, media
-from likewise.errors import FileError, InputError, LikewiseError, RequestError
+from likewise.errors import FileError, InputError, LikewiseError
 from likewise.inputs import GENERATORS
 from likewise.studio import uploads
-from likewise.studio.distributions import DistributionsTab
-from likewise.studio.images import ImagesTab
-from likewise.studio.jobs import ENDED, UNEXPECTED, Jobs, Stream, Work
-from likewise.studio.pixels import PixelsTab
-from likewise.studio.requests import Fields, not_found, read_json
-from likewise.studio.runs import RunsTab
-from likewise.studio.security import Guard, error_response, new_token
-from likewise.studio.sets import SetsTab
+from likewise.studio.requests import (
+    ENDED,
+    UNEXPECTED,
+    Guard,
+    Jobs,
+    Stream,
+    error_response,
+    new_token,
+    not_found,
+    read_json,
+)
 from likewise.studio.uploads import ImageStore, SessionImage
 
 PAGE = Path(__file__).parent / "page"
@@ -80,26 +83,27 @@ class Session:
     """Everything that one server holds: the images, the queue, and what stands behind each tab."""
 
     def __init__(self, given: Given | None = None, *, cache: Path | None = None) -> None:
-        given = given or Given()
-        self.store, self.jobs, self.closed = ImageStore(), Jobs(), False
-        cache = _writable((cache or media.cache_folder()) / "studio", self.store.folder)
-        self.pixels = PixelsTab(self.store)
-        self.images = ImagesTab(self.store, cache, given.folders)
-        self.sets = SetsTab(self.store, cache)
-        self.distributions = DistributionsTab(self.store, cache, given.generator, given.real)
-        self.runs = RunsTab(self.store, given.runs)
+        self.given, self.closed = given or Given(), False
+        self.store, self.jobs = ImageStore(), Jobs()
+        self.cache = _writable((cache or media.cache_folder()) / "studio", self.store.folder)
+        self._lock, self._tabs = threading.Lock(), dict[str, Any]()
 
-    def about(self) -> dict[str, Any]:
-        """Version and threads."""
-        return {"version": version("likewise"), "threads": torch.get_num_threads()}
+    def tab(self, name: str) -> Any:
+        """What answers a tab. Its level is imported when it is first asked for, so that the page is there at once."""
+        with self._lock:
+            if name not in self._tabs:
+                module = importlib.import_module(f"likewise.studio.{name}")
+                self._tabs[name] = module.Tab(self.store, self.cache, self.given)
+            return self._tabs[name]
 
     def close(self) -> None:
-        """Cancel what runs, end the sample runs, and remove the session's folder; a second call does nothing."""
+        """Cancel what runs, close the tabs, and remove the session's folder; a second call does nothing."""
         if not self.closed:
             self.closed = True
             self.jobs.close()
-            self.runs.close()
-            self.images.close()
+            for tab in self._tabs.values():
+                if hasattr(tab, "close"):
+                    tab.close()
             self.store.close()
 
 
@@ -126,34 +130,38 @@ def build(session: Session, token: str, port: int, page: Path = PAGE) -> ASGIApp
     async def unexpected(request: Request, error: Exception) -> Response:
         return error_response(503, ENDED) if session.closed else error_response(500, UNEXPECTED)
 
-    handlers: Any = {LikewiseError: _explain, HTTPException: _refuse, ClientDisconnect: _refuse, Exception: unexpected}
+    handlers: Any = {Exception: unexpected} | dict.fromkeys((LikewiseError, HTTPException, ClientDisconnect), _explain)
     routes = [*_routes(session), Mount("/", StaticFiles(directory=page, html=True, check_dir=False))]
     return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers), token, port)
 
 
 def _routes(session: Session) -> list[Route]:
-    tabs, store = session, session.store
-    quick, slow = anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(SLOW_AT_ONCE)
+    store, quick, slow = session.store, anyio.CapacityLimiter(AT_ONCE), anyio.CapacityLimiter(SLOW_AT_ONCE)
 
-    def get(path: str, call: Callable[[], Any]) -> Route:
+    def ask(path: str, *given: Any) -> Any:
+        """What the method of a tab gives, both named by the path."""
+        tab, _, method = path.partition("/")
+        return getattr(session.tab(tab), method)(*given)
+
+    def get(path: str) -> Route:
         async def handler(request: Request) -> Response:
-            return JSONResponse(await to_thread.run_sync(call, limiter=quick))
+            return JSONResponse(await to_thread.run_sync(ask, path, limiter=quick))
 
-        return Route(path, handler, methods=["GET"])
+        return Route(f"/api/{path}", handler, methods=["GET"])
 
-    def light(path: str, call: Callable[[Fields], Any], limiter: anyio.CapacityLimiter = quick) -> Route:
+    def light(path: str, limiter: anyio.CapacityLimiter = quick) -> Route:
         async def handler(request: Request) -> Response:
-            return JSONResponse(await to_thread.run_sync(call, await read_json(request), limiter=limiter))
+            return JSONResponse(await to_thread.run_sync(ask, path, await read_json(request), limiter=limiter))
 
-        return Route(path, handler, methods=["POST"])
+        return Route(f"/api/{path}", handler, methods=["POST"])
 
-    def job(path: str, call: Callable[[Work, Fields], Any]) -> Route:
+    def job(path: str) -> Route:
         async def handler(request: Request) -> Response:
             fields = await read_json(request)
-            task = session.jobs.submit(lambda work: call(work, fields), asyncio.get_running_loop())
+            task = session.jobs.submit(lambda work: ask(path, work, fields), asyncio.get_running_loop())
             return Stream(session.jobs, task)
 
-        return Route(path, handler, methods=["POST"])
+        return Route(f"/api/{path}", handler, methods=["POST"])
 
     def upload(path: str, add: Callable[..., list[SessionImage]], limit: int) -> Route:
         async def handler(request: Request) -> Response:
@@ -161,44 +169,30 @@ def _routes(session: Session) -> list[Route]:
                 added = await to_thread.run_sync(add, file, uploads.name_of(request), store, limiter=slow)
             return JSONResponse([image.to_dict() for image in added])
 
-        return Route(path, handler, methods=["POST"])
+        return Route(f"/api/{path}", handler, methods=["POST"])
 
-    async def view(request: Request) -> Response:
-        key, size = request.path_params["id"], request.path_params["size"]
-        if size not in ("thumb", "view"):
-            raise RequestError(404, "there is no such size of an image")
-        return await to_thread.run_sync(lambda: _file(store.view(key, size == "thumb")), limiter=quick)
+    def shown(path: str, find: Callable[..., Path]) -> Route:
+        async def handler(request: Request) -> Response:
+            return await to_thread.run_sync(lambda: _file(find(**request.path_params)), limiter=quick)
 
-    async def file(request: Request) -> Response:
-        name = request.path_params["name"]
-        return await to_thread.run_sync(lambda: _file(store.file(name)), limiter=quick)
+        return Route(f"/api/{path}", handler, methods=["GET"])
+
+    async def about(_: Request) -> Response:
+        return JSONResponse({"version": version("likewise")})
 
     return [
-        get("/api/about", session.about),
-        upload("/api/pictures", uploads.add_image, uploads.MAX_IMAGE),
-        upload("/api/videos", uploads.add_frames, uploads.MAX_VIDEO),
-        Route("/api/pictures/{id}/{size}", view, methods=["GET"]),
-        Route("/api/files/{name}", file, methods=["GET"]),
-        get("/api/pixels/samples", tabs.pixels.samples),
-        job("/api/pixels/compare", tabs.pixels.compare),
-        light("/api/pixels/match", tabs.pixels.match),
-        light("/api/pixels/point", tabs.pixels.point),
-        get("/api/images/sources", tabs.images.sources),
-        job("/api/images/open", tabs.images.open),
-        job("/api/images/search", tabs.images.search),
-        job("/api/images/why", tabs.images.why),
-        light("/api/images/duplicates", tabs.images.duplicates, slow),
-        get("/api/sets/samples", tabs.sets.samples),
-        job("/api/sets/compare", tabs.sets.compare),
-        light("/api/sets/plan", tabs.sets.plan),
-        get("/api/distributions/generators", tabs.distributions.generators),
-        job("/api/distributions/open", tabs.distributions.open),
-        light("/api/distributions/grid", tabs.distributions.grid),
-        light("/api/distributions/point", tabs.distributions.point),
-        get("/api/runs", tabs.runs.list),
-        light("/api/runs/read", tabs.runs.read),
-        light("/api/runs/cancel", tabs.runs.cancel),
-        light("/api/runs/sample", tabs.runs.sample, slow),
+        Route("/api/about", about, methods=["GET"]),
+        upload("pictures", uploads.add_image, uploads.MAX_IMAGE),
+        upload("videos", uploads.add_frames, uploads.MAX_VIDEO),
+        shown("pictures/{key}/{size}", store.view),
+        shown("files/{name}", store.file),
+        *map(get, ("pixels/samples", "images/sources", "sets/samples", "distributions/generators", "runs/list")),
+        *map(job, ("pixels/compare", "images/open", "images/search", "images/why", "sets/compare")),
+        job("distributions/open"),
+        *map(light, ("pixels/match", "pixels/point", "sets/plan", "distributions/grid", "distributions/point")),
+        *map(light, ("runs/read", "runs/cancel")),
+        light("images/duplicates", slow),
+        light("runs/sample", slow),
     ]
 
 
@@ -213,20 +207,13 @@ def _file(path: Path) -> Response:
 
 
 async def _explain(request: Request, error: Exception) -> Response:
-    """An error of likewise: its own sentence."""
-    status = 422 if isinstance(error, InputError | FileError) else getattr(error, "status", 400)
-    response = error_response(status, " ".join(str(error).split()))
-    if status == 408:  # what may still come is not waited for
-        response.headers["Connection"] = "close"
-    return response
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    """An error of HTTP: no such address, another method, a client that left."""
+    """An error of likewise: its own sentence; one of HTTP: no such address, another method, a client that left."""
+    if isinstance(error, LikewiseError):
+        status = 422 if isinstance(error, InputError | FileError) else getattr(error, "status", 400)
+        return error_response(status, " ".join(str(error).split()))
     status = getattr(error, "status_code", 400)
-    return error_response(
-        status, "there is nothing at this address" if status == 404 else "the request cannot be answered"
-    )
+    missing = status == 404
+    return error_response(status, "there is nothing at this address" if missing else "the request cannot be answered")
 
 
 # ── the server ────────────────────────────────────────────────────────────────────────────────────────────────────

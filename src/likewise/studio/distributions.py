@@ -16,8 +16,8 @@ import numpy as np
 from likewise.distributions import fashion_features, harvest, load, metrics
 from likewise.distributions.sweep import modes
 from likewise.nn.features import channels_of, extract, to_uint8
-from likewise.studio.jobs import Work
-from likewise.studio.requests import Fields, not_found, number, text, whole
+from likewise.studio.app import Given
+from likewise.studio.requests import Fields, Work, not_found, number, text, whole
 from likewise.studio.uploads import RGB, ImageStore, Recent
 
 RHO, PSI = (-5.0, 5.0), (0.3, 1.0)
@@ -65,13 +65,12 @@ class Opened:
         return {"rho": rho, "psi": psi, **figures, "ess": drawn.ess}
 
 
-class DistributionsTab:
+class Tab:
     """What the tab asks for."""
 
-    def __init__(self, store: ImageStore, cache: Path, own: str | None = None, real: Path | None = None) -> None:
-        self.store, self.cache, self.own, self.real = store, cache, own, real
+    def __init__(self, store: ImageStore, cache: Path, given: Given) -> None:
+        self.store, self.cache, self.own, self.real = store, cache, given.generator, given.real
         self._kept: Recent[Opened] = Recent(KEPT, "this generator")
-        self.latents = LATENTS
 
     def generators(self) -> list[dict[str, str]]:
         """Those that come with likewise, and the one of the command line first."""
@@ -85,7 +84,7 @@ class DistributionsTab:
             raise not_found("this generator")
         work.report("loading the generator")
         opened = Opened(name, load(name), fashion_features() if name in WORDS else None)
-        total = self.latents if name in WORDS else min(self.latents, OWN_LATENTS)
+        total = LATENTS if name in WORDS else OWN_LATENTS
         for n in sorted({min(FIRST, total), total}):
             opened.bank = self._bank(work, opened, n)
             key = self._kept.put(opened, opened.generator.digest[:20])  # opening it again does not fill the memory

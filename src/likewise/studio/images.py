@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,14 +14,14 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from likewise import media, pixels, samples
+from likewise.compare import compare
 from likewise.errors import InputError, RequestError
 from likewise.images import default
-from likewise.plot.flows import warp
 from likewise.plot.report import inline
-from likewise.search import Collection, pair
-from likewise.studio.jobs import Work, watch
-from likewise.studio.requests import Fields, not_found, text, whole
-from likewise.studio.uploads import RGB, ImageStore, SessionImage, evenly
+from likewise.search import Collection
+from likewise.studio.app import Given
+from likewise.studio.requests import Fields, Work, not_found, text, watch, whole
+from likewise.studio.uploads import ImageStore, SessionImage, evenly, written
 
 MAX_SHOWN, MAX_HITS, MAX_VERIFIED = 2000, 100, 10
 """Images of a collection that are shown, hits of a search, and how many of those are verified."""
@@ -43,12 +43,12 @@ STAGES = {
 MODELS = {"homography": "one plane, or a camera that only turned", "fundamental": "one scene seen by two cameras"}
 
 
-class ImagesTab:
+class Tab:
     """What the tab asks for."""
 
-    def __init__(self, store: ImageStore, cache: Path, folders: Sequence[str] = ()) -> None:
+    def __init__(self, store: ImageStore, cache: Path, given: Given) -> None:
         self.store, self.cache = store, cache
-        self._sources = {**name_folders(folders), SAMPLES: ""}
+        self._sources = {**name_folders(given.folders), SAMPLES: ""}
         self._collections: dict[str, Any] = {}
         self._groups: dict[str, list[list[str]]] = {}
 
@@ -92,7 +92,7 @@ class ImagesTab:
         ]
         queries: list[dict[str, Any]] = []
         if source == SAMPLES:  # places of the collection in other light, turned, cropped elsewhere
-            folder = self._written("queries", samples.queries)
+            folder = written(self.cache / "queries", samples.queries)
             chosen = [p for name in QUERIES for p in sorted((folder / name).glob("*.jpg"))[:3]]
             queries = [self.store.link(p, p.relative_to(folder).as_posix()).to_dict() for p in chosen]
         return {"source": source, "count": count, "pictures": images, "queries": queries, "words": words}
@@ -107,7 +107,7 @@ class ImagesTab:
         """The folder of a source; None where it is an index that was made before."""
         place = self._sources[name]
         if not place:
-            return self._written("places", samples.gallery)
+            return written(self.cache / "places", samples.gallery)
         return None if "://" in place or Collection.exists(place) else Path(place).absolute()
 
     def _at_work(self, work: Work, name: str, *, update: bool = False) -> Any:
@@ -129,15 +129,6 @@ class ImagesTab:
             with watch(collection.model, work, "indexing", len(media.images(folder))):
                 collection.update()
         return self._collections[name]
-
-    def _written(self, name: str, write: Callable[[Path], Any]) -> Path:
-        """A folder of the cache that was written to its end, now or before."""
-        folder = self.cache / name
-        done = folder.with_suffix(".done")
-        if not done.exists():
-            write(folder)
-            media.write_text(done, "every image is written\n")
-        return folder
 
     # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -167,32 +158,26 @@ class ImagesTab:
         return answer(result.hits, seconds, True)
 
     def _hit(self, collection: Any, hit: Any, rank: int, judged: bool) -> dict[str, Any]:
-        image = self._link(collection, hit.path)
-        return {
-            "rank": rank,
-            "picture": image.to_dict(),
-            "name": image.name,
-            "distance": hit.distance,
-            "local_distance": hit.local_distance,
-            "probability": hit.probability if judged else None,
-            "verdict": hit.verdict if judged else None,
-            "inliers": None if hit.evidence is None else hit.evidence.n,
-            "matches": None if hit.evidence is None else len(hit.evidence.matches),
-        }
+        image, evidence = self._link(collection, hit.path), hit.evidence
+        told = {"distance": hit.distance, "local_distance": hit.local_distance}
+        if judged:
+            told |= {"probability": hit.probability, "verdict": hit.verdict}
+        if evidence is not None:
+            told |= {"inliers": evidence.n, "matches": len(evidence.matches)}
+        return {"rank": rank, "picture": image.to_dict(), "name": image.name, **told}
 
     def why(self, work: Work, fields: Fields) -> dict[str, Any]:
-        """One hit verified thoroughly: views are searched, and the hit is warped to the query."""
-        query, hit = (self.store.get(text(fields, name)) for name in ("query", "hit"))
+        """One hit compared with the query as `likewise compare` does: views are searched, and the hit is warped."""
+        a, b = (self.store.read(text(fields, name), SIDE) for name in ("query", "hit"))
         work.report("aligning the two")
-        aligner = RememberingAligner(pixels.default())
-        a, b = (self.store.read(image.id, SIDE) for image in (query, hit))
         with watch(pixels.default(), work):
-            judged = pair(a, b, aligner=aligner)
-        evidence: Any = judged.evidence
+            comparison = compare(a, b)
+        judged: Any = comparison.pair
+        evidence = judged.evidence
         work.report("drawing", 0.9)
         return {
             "why": inline(evidence.plot(title=" ")) if evidence.n else None,
-            "warp": self.store.publish(aligner.warp(evidence.images[1])),
+            "warp": self.store.publish(comparison.warp()),
             "inliers": evidence.n,
             "matches": len(evidence.matches),
             "probability": judged.probability,
@@ -222,23 +207,6 @@ class ImagesTab:
         """Close the indexes."""
         for collection in self._collections.values():
             collection.close()
-
-
-class RememberingAligner:
-    """An aligner that keeps the flow it gave last."""
-
-    def __init__(self, aligner: Any) -> None:
-        self.aligner, self.work = aligner, aligner.work
-        self.flow: Any = None
-
-    def both(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """Both flows between two images."""
-        self.flow, back = self.aligner.both(a, b)
-        return self.flow, back
-
-    def warp(self, b: RGB) -> RGB:
-        """b warped to a by the flow; b itself where there was none."""
-        return b if self.flow is None else warp(b, np.asarray(self.flow))
 
 
 def _explain(evidence: Any) -> str:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
+from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import plot, samples
+from likewise import media, plot, samples
 from likewise.pixels import compare, default, match
 from likewise.pixels.features import detect
 from likewise.pixels.metrics import at
 from likewise.plot.flows import longest
 from likewise.search import pair
-from likewise.studio.jobs import Work, watch
-from likewise.studio.requests import Fields, number, text
-from likewise.studio.uploads import ImageStore, Recent, evenly
+from likewise.studio.app import Given
+from likewise.studio.requests import Fields, Work, number, text, watch
+from likewise.studio.uploads import ImageStore, Recent, evenly, written
 
 SIDE = 1024
 """The longest side at which two photos are compared here."""
@@ -28,40 +28,41 @@ FAR = 1e6
 """Coordinates beyond this are nonsense, whatever the image."""
 
 
-class PixelsTab:
+PAIRS = (
+    (
+        "day and night",
+        "A workshop by day; and by the light of one lamp, from a spot beside, the camera turned.",
+        *("workshop, day", "workshop, night"),
+    ),
+    (
+        "a camera that turned",
+        "A place in a photograph, and the same from a camera that turned.",
+        *("place", "place, turned"),
+    ),
+    (
+        "nothing in common",
+        "A cat and a cup of coffee: what the studio says where there is nothing to find.",
+        *("cat", "coffee"),
+    ),
+)
+"""What the pairs are called, what they show, and the names of their two photos."""
+
+
+class Tab:
     """What the tab asks for."""
 
-    def __init__(self, store: ImageStore) -> None:
-        self.store = store
+    def __init__(self, store: ImageStore, cache: Path, given: Given) -> None:
+        self.store, self.cache = store, cache
         # Comparisons with the features of both images, so that only the matching is repeated.
         self._kept: Recent[tuple[Any, tuple[Any, Any]]] = Recent(KEPT, "this comparison")
 
     def samples(self) -> list[dict[str, Any]]:
         """Pairs to begin with."""
-        pair_of, photo = functools.cache(samples.pair), samples.photograph
-        place = functools.cache(lambda: next(samples.places()))
-        pairs = [
-            (
-                "day and night",
-                "A workshop by day; and by the light of one lamp, from a spot beside, the camera turned.",
-                {"workshop, day": lambda: pair_of()[0], "workshop, night": lambda: pair_of()[1]},
-            ),
-            (
-                "a camera that turned",
-                "A place in a photograph, and the same from a camera that turned.",
-                {"place": lambda: place().picture, "place, turned": lambda: place().changed["turned"]},
-            ),
-            (
-                "nothing in common",
-                "A cat and a cup of coffee: what the studio says where there is nothing to find.",
-                {"cat": lambda: photo("cat"), "coffee": lambda: photo("coffee")},
-            ),
-        ]
-        return [
-            {"name": name, "words": words}
-            | {side: self.store.sample(*item).to_dict() for side, item in zip("ab", sides.items(), strict=True)}
-            for name, words, sides in pairs
-        ]
+        folder = written(self.cache / "pairs", write_pairs)
+        images = {
+            name: self.store.link(folder / f"{name}.png", name).to_dict() for _, _, *names in PAIRS for name in names
+        }
+        return [{"name": name, "words": words, "a": images[a], "b": images[b]} for name, words, a, b in PAIRS]
 
     def compare(self, work: Work, fields: Fields) -> dict[str, Any]:
         """Align b to a; both flows, the warp and the confidence as images; then, whether both show the same."""
@@ -132,3 +133,13 @@ class PixelsTab:
             "confidence": float(comparison.confidence[row, column]),
             "error": float(comparison.cycle_error[row, column]),
         }
+
+
+def write_pairs(folder: Path) -> None:
+    """The photos of PAIRS."""
+    place, (day, night) = next(samples.places()), samples.pair()
+    photos = {"workshop, day": day, "workshop, night": night}
+    photos |= {"place": place.picture, "place, turned": place.changed["turned"]}
+    photos |= {name: samples.photograph(name) for name in ("cat", "coffee")}
+    for name, photo in photos.items():
+        media.write_image(folder / f"{name}.png", photo)

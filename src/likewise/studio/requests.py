@@ -1,14 +1,134 @@
-"""What a request asks for: its JSON body, and each field of it checked against its bounds before any work is done."""
+"""Requests: who may ask, what may be asked for, and the queue in which heavy work waits.
+
+The studio answers on 127.0.0.1 only, but every page that the browser shows can send requests there. The token keeps
+out whoever has not seen the URL, the Host keeps out names that were made to point here, the Origin keeps out other
+pages. Each field of a request is checked against its bounds before any work is done. Heavy work is done one piece at a
+time: a queue that holds a few, a thread that works, and a stream of lines for each. A job is a function of its Work,
+by which it reports what it is doing and learns whether it was cancelled.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hmac
 import json
-from collections.abc import Mapping
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from likewise.errors import InputError, RequestError
+from likewise.errors import InputError, LikewiseError, RequestError
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+HOSTS = ("127.0.0.1", "localhost")
+
+AT_ONCE = 200
+"""Requests that are answered at the same time."""
+
+TOO_MANY = f"{AT_ONCE} requests are being answered already; try again in a moment"
+WRONG_HOST = "this address belongs to another name; open the address that likewise studio printed"
+WRONG_TOKEN = "the token in this address is not the right one; open the address that likewise studio printed"
+WRONG_ORIGIN = "this request comes from another page; likewise studio answers its own page only"
+
+
+def new_token() -> str:
+    """256 random bits as text that may stand in a URL."""
+    return secrets.token_urlsafe(32)
+
+
+class Guard:
+    """Lets a request through to `app` if its Host, token and Origin are right, without the token in its path.
+
+    Every response, refusals and errors too, goes out with HEADERS, and is not to be stored unless it says otherwise.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, port: int, limit: int = AT_ONCE) -> None:
+        self.app, self.token, self.limit, self.under_way = app, token, limit, 0
+        self.hosts = {f"{host}:{port}" for host in HOSTS} | ({*HOSTS} if port == 80 else set())
+        self.origins = {f"http://{host}" for host in self.hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a web socket: there are none here
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        response = self._refuse(scope)
+        if response is not None:
+            await response(scope, receive, _with_headers(send))
+            return
+        self.under_way += 1
+        try:
+            await self.app(self._without_token(scope), receive, _with_headers(send))
+        finally:
+            self.under_way -= 1
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            return error_response(421, WRONG_HOST)
+        first, slash, _ = scope["path"].removeprefix("/").partition("/")
+        if not hmac.compare_digest(first.encode(), self.token.encode()):
+            return error_response(403, WRONG_TOKEN)
+        if any(origin.lower() not in self.origins for origin in headers.getlist("origin")):
+            return error_response(403, WRONG_ORIGIN)
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return error_response(403, WRONG_ORIGIN)
+        if self.under_way >= self.limit:
+            return error_response(503, TOO_MANY)
+        return None if slash else RedirectResponse(f"/{self.token}/")
+
+    def _without_token(self, scope: Scope) -> Scope:
+        """The scope as the app sees it: the path without the token."""
+        path = scope["path"][len(self.token) + 1 :]
+        return {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+
+
+def _with_headers(send: Send) -> Send:
+    """A `send` that adds the headers to whatever response begins."""
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return send_with_headers
+
+
+def error_response(status: int, message: str) -> JSONResponse:
+    """An error as the page gets it: one sentence.
+
+    After 408 nothing that may still come is waited for, and after 500 uvicorn closes the connection: both are said, or
+    the next request on that connection would meet its end.
+    """
+    return JSONResponse({"error": message}, status, {"Connection": "close"} if status in (408, 500) else None)
+
+
+# ── fields ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 MAX_BODY = 256 << 10
 """Bytes of a JSON body."""
@@ -80,3 +200,209 @@ def whole(fields: Fields, name: str, low: int, high: int, default: int | None = 
 def _show(value: Any) -> str:
     words = "nothing" if value is None or value == "" else repr(value)
     return words if len(words) <= 40 else words[:38] + "…"
+
+
+# ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+MAX_WAITING = 8
+BUSY = f"{MAX_WAITING} jobs are waiting already; try again when one of them is done"
+ENDED = "likewise studio has been stopped"
+UNEXPECTED = "an unexpected error; the terminal in which likewise studio runs has the details"
+log = logging.getLogger("likewise.studio")
+
+Task = Callable[["Work"], Any]
+
+
+class Cancelled(Exception):
+    """Nobody waits for the result any more: ends a job from within, never seen by a caller."""
+
+
+class Work:
+    """One job: its task `report`s what it does, hands out `partial` results, and `check`s whether to go on.
+
+    Lines are posted by threads and read by one event loop.
+    """
+
+    def __init__(self, task: Task, loop: asyncio.AbstractEventLoop) -> None:
+        self.task, self._loop = task, loop
+        self.cancelled, self._lines = threading.Event(), asyncio.Queue[tuple[str, bytes]]()
+
+    def check(self) -> None:
+        """Raise Cancelled where the reader has closed the connection."""
+        if self.cancelled.is_set():
+            raise Cancelled
+
+    def report(self, words: str, done: float | None = None) -> None:
+        """Report what is being done and, where it is known, which share of it is done."""
+        self.check()
+        self.post({"state": "working", "words": words, "done": done})
+
+    def partial(self, result: Any) -> None:
+        """Hand out what is known so far."""
+        self.check()
+        self.post({"state": "partial", "result": result})
+
+    def post(self, line: dict[str, Any]) -> None:
+        """Add a line."""
+        data = json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        try:
+            self._loop.call_soon_threadsafe(self._lines.put_nowait, (line["state"], data))
+        except RuntimeError:  # the loop has closed: nobody reads any more
+            self.cancelled.set()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """The lines as they come, to the last."""
+        state = ""
+        while state not in ("done", "failed"):
+            state, data = await self._lines.get()
+            yield data
+
+    def run(self) -> None:
+        """Do the work; whatever becomes of it is the last line."""
+        try:
+            self.report("starting")
+            self.post({"state": "done", "result": self.task(self)})
+        except Cancelled:
+            self.post({"state": "failed", "error": "cancelled"})
+        except LikewiseError as error:
+            self.post({"state": "failed", "error": " ".join(str(error).split())})
+        except Exception:
+            log.exception("a job failed")
+            self.post({"state": "failed", "error": UNEXPECTED})
+
+
+class Jobs:
+    """The queue and its one worker, which begins with the first job."""
+
+    def __init__(self, limit: int = MAX_WAITING) -> None:
+        self.limit = limit
+        self._waiting = deque[Work]()
+        self._running: Work | None = None
+        self._change = threading.Condition()
+        self._open, self._thread = True, threading.Thread(target=self._serve, name="studio-jobs", daemon=True)
+
+    def submit(self, task: Task, loop: asyncio.AbstractEventLoop) -> Work:
+        """Queue a piece of work; refused where too many wait."""
+        job = Work(task, loop)
+        with self._change:
+            if len(self._waiting) >= self.limit or not self._open:
+                raise RequestError(503, BUSY)
+            if self._thread.ident is None:
+                self._thread.start()
+            self._waiting.append(job)
+            self._report_queue()
+            self._change.notify()
+        return job
+
+    def cancel(self, job: Work) -> None:
+        """A job that waits never starts; one that runs stops at its next stage."""
+        job.cancelled.set()
+        with self._change:
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._report_queue()
+
+    def stop(self) -> None:
+        """Cancel everything, end the streams of all who listen, and take nothing more."""
+        with self._change:
+            self._open = False
+            left = [*self._waiting, *([self._running] if self._running else [])]
+            self._waiting.clear()
+            self._change.notify()
+        for job in left:
+            job.cancelled.set()
+            job.post({"state": "failed", "error": ENDED})
+
+    @property
+    def busy(self) -> bool:
+        """Whether the worker is still at work, though it was asked to stop."""
+        return not self._open and self._thread.is_alive()
+
+    def close(self, patience: float = 1.5) -> None:
+        """Cancel everything and let the worker go."""
+        self.stop()
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+
+    def _report_queue(self) -> None:
+        """Tell each job that waits how many are ahead of it."""
+        ahead = int(self._running is not None)
+        for i, job in enumerate(self._waiting):
+            job.post({"state": "waiting", "ahead": ahead + i})
+
+    def _serve(self) -> None:
+        while (job := self._next()) is not None:
+            job.run()
+            with self._change:
+                self._running = None
+
+    def _next(self) -> Work | None:
+        with self._change:
+            self._change.wait_for(lambda: self._waiting or not self._open)
+            if not self._open:
+                return None
+            self._running = self._waiting.popleft()
+            self._report_queue()
+            return self._running
+
+
+class Stream(Response):
+    """The lines of a job as NDJSON, one write each; when the reader goes, the job is cancelled."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, jobs: Jobs, job: Work) -> None:
+        self.jobs, self.job = jobs, job
+        super().__init__()
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send(send))
+        leaving = asyncio.ensure_future(_disconnect(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            self.jobs.cancel(self.job)
+            sending.cancel()
+            leaving.cancel()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async for line in self.job.lines():
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@contextlib.contextmanager
+def watch(model: Any, work: Work, words: str = "", total: int = 0) -> Iterator[None]:
+    """While inside, every module of a model's network first checks whether the work was cancelled.
+
+    With `total`, the images that pass are counted and reported as so many of it: the module that is called first sees
+    every one of them.
+    """
+    lock, seen, first = threading.Lock(), 0, list[Any]()
+
+    def before(module: Any, inputs: tuple[Any, ...]) -> None:
+        nonlocal seen
+        work.check()
+        with lock:
+            if not first:
+                first.append(module)
+            if total and module is first[0]:
+                seen += len(inputs[0])
+                work.report(f"{words}, {min(seen, total)} of {total}", min(1.0, seen / total))
+
+    modules: Iterable[Any] = getattr(getattr(model, "network", None), "modules", list)()
+    hooks = [module.register_forward_pre_hook(before) for module in modules]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

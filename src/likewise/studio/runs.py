@@ -11,15 +11,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from likewise import media, samples
 from likewise.errors import InputError, LikewiseError
 from likewise.store import job as jobs
 from likewise.store.job import Job
 from likewise.store.run import Run, interrupt, read_json, worker
+from likewise.studio.app import Given
 from likewise.studio.requests import Fields, not_found, text, whole
 from likewise.studio.uploads import ImageStore, new_id
 
@@ -32,38 +33,16 @@ QUIET = 60.0
 SAMPLES_AT_ONCE = 2
 
 
-class Directory:
-    """What trainings and harvests share: a directory that somebody writes files to."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def updated(self) -> float:
-        """When something was last written, in seconds since 1970."""
-        return max((_time(file) for file in self.path.iterdir()), default=0.0)
-
-    def checkpoints(self) -> list[dict[str, Any]]:
-        """The files of weights or shards, their bytes, and when they were written."""
-        files = sorted(self.path.glob("*.safetensors"))[:50]
-        return [{"name": file.name, "bytes": media.size_and_time(file)[0], "updated": _time(file)} for file in files]
-
-
-class Training(Directory):
+class Training(Run):
     """A run directory of `likewise.store.run`."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.run = Run.open(path)
-        self.config, steps = self.run.config, self.run.config.get("steps")
+    def __init__(self, path: Path, config: dict[str, Any], about: dict[str, Any]) -> None:
+        super().__init__(path, config, about)
+        steps = config.get("steps")
         self.steps = steps if isinstance(steps, int) and steps > 0 else None
-        command = [Path(word).name for word in str(self.run.about.get("command", "")).split()]
+        command = [Path(word).name for word in str(about.get("command", "")).split()]
         levels = [i for i, word in enumerate(command) if word in ("pixels", "images", "sets", "distributions")]
         self.kind = " ".join(command[levels[0] : levels[0] + 2]) if levels else "run"
-
-    @property
-    def state(self) -> str:
-        """finished, running or stopped."""
-        return self.run.state
 
     def lines(self, since: int) -> list[dict[str, Any]]:
         """What was logged from a line on."""
@@ -74,42 +53,33 @@ class Training(Directory):
             return []
         return [_object(line) for line in some if line.endswith(b"\n")]
 
-    def last(self) -> list[dict[str, Any]]:
-        """The last lines of the log."""
+    def step(self) -> int:
+        """The last step that was logged."""
         try:
             with (self.path / "metrics.jsonl").open("rb") as stream:
                 stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
-                some = stream.read().split(b"\n")[:-1]
+                some = [_object(line).get("step") for line in stream.read().split(b"\n")[:-1]]
         except OSError:
-            return []
-        return [line for line in map(_object, some) if "step" in line]
-
-    def interrupt(self) -> bool:
-        """Stop it as Ctrl-C does."""
-        return self.run.interrupt()
+            return 0
+        return next((step for step in reversed(some) if isinstance(step, int)), 0)
 
 
-class Harvest(Directory):
+class Harvest(Job):
     """The folder of a bank, a shard at a time: a step is a shard."""
 
     kind = "distributions harvest"
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.job = Job.open(path)
-        self.key, self.steps = self.job.identity, len(self.job)
-        if self.key.get("what") != "bank":
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        super().__init__(path, about)
+        if self.identity.get("what") != "bank":
             raise InputError(f"{path}: not a bank")
-        self.config = {k: v for k, v in self.key.items() if isinstance(v, str | int | float | bool)}
-
-    def _shards(self) -> list[float]:
-        """When each shard was written."""
-        return [at for at, _ in self.job.finished().values()]
+        self.steps = len(self)
+        self.config = {k: v for k, v in self.identity.items() if isinstance(v, str | int | float | bool)}
 
     @property
     def state(self) -> str:
         """finished when every shard is there, running while they come."""
-        if not self.job.missing():
+        if not self.missing():
             return "finished"
         return "running" if worker(self.path) is not None or self._elsewhere() else "stopped"
 
@@ -119,31 +89,31 @@ class Harvest(Directory):
             host = read_json(self.path / "process.json").get("host")
         except LikewiseError:
             return False
-        return host != socket.gethostname() and time.time() - self.updated() < QUIET
+        return host != socket.gethostname() and time.time() - updated(self.path) < QUIET
 
     def lines(self, since: int) -> list[dict[str, Any]]:
         """A line a shard: how many latents there are, and how many come a second."""
-        stated = self.key.get("shard_size")
-        size, times, lines = stated if isinstance(stated, int) else 1, self._shards(), list[dict[str, Any]]()
+        stated, lines = self.identity.get("shard_size"), list[dict[str, Any]]()
+        size, times = stated if isinstance(stated, int) else 1, [at for at, _ in self.finished().values()]
         for i, now in enumerate(times):
             rate = {"latents a second": size / max(now - times[i - 1], 1e-3)} if i else {}
             lines.append({"step": i + 1, "time": round(now, 3), "latents": (i + 1) * size, **rate})
         return lines[since : since + MAX_LINES]
 
-    def last(self) -> list[dict[str, Any]]:
-        """The last lines."""
-        return self.lines(max(0, len(self._shards()) - 2))
+    def step(self) -> int:
+        """How many shards are there."""
+        return len(self.finished())
 
     def interrupt(self) -> bool:
         """Interrupt the process that harvests, if it is on this machine; every finished shard stays."""
         return interrupt(worker(self.path))
 
 
-class RunsTab:
+class Tab:
     """What the tab asks for."""
 
-    def __init__(self, store: ImageStore, roots: Sequence[Path] = ()) -> None:
-        self.store, self.roots = store, list(roots)
+    def __init__(self, store: ImageStore, cache: Path, given: Given) -> None:
+        self.store, self.roots = store, given.runs
         self._ids: dict[Path, str] = {}
         self._lock = threading.Lock()
         self._children: dict[Path, subprocess.Popen[bytes]] = {}
@@ -168,15 +138,14 @@ class RunsTab:
         return run
 
     def _summary(self, key: str, run: Training | Harvest) -> dict[str, Any]:
-        last = run.last()
         return {
             "id": key,
             "name": self._name(run.path),
             "kind": run.kind,
             "state": self._state(run),
-            "step": last[-1]["step"] if last else 0,
+            "step": run.step(),
             "steps": run.steps,
-            "updated": run.updated(),
+            "updated": updated(run.path),
         }
 
     def _name(self, path: Path) -> str:
@@ -200,7 +169,9 @@ class RunsTab:
         lines, summary = run.lines(since), self._summary(key, run)
         error = self._last_error(run.path) if summary["state"] == "failed" else None
         log = {"lines": lines, "next": since + len(lines)}
-        return {**summary, "config": run.config, **log, "checkpoints": run.checkpoints(), "error": error}
+        files = sorted(run.path.glob("*.safetensors"))[:50]
+        kept = [{"name": f.name, "bytes": media.size_and_time(f)[0], "updated": _time(f)} for f in files]
+        return {**summary, "config": run.config, **log, "checkpoints": kept, "error": error}
 
     def _last_error(self, path: Path) -> str:
         """The last line that a child of ours wrote to stderr."""
@@ -285,9 +256,9 @@ def below(root: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 def _open(path: Path) -> Training | Harvest | None:
     """The run of a directory; None where it is none, or damaged."""
-    kind = Training if (path / "run.json").is_file() else Harvest
+    kind: type[Training | Harvest] = Training if (path / "run.json").is_file() else Harvest
     try:
-        return kind(path)
+        return cast("Training | Harvest", kind.open(path))
     except (LikewiseError, OSError):
         return None
 
@@ -299,6 +270,11 @@ def _object(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def updated(folder: Path) -> float:
+    """When something was last written in a folder, in seconds since 1970."""
+    return max((_time(file) for file in folder.iterdir()), default=0.0)
 
 
 def _time(file: Path) -> float:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.decomposition import PCA
 
 from likewise import media, samples
 from likewise.errors import FileError, InputError
 from likewise.images import default
-from likewise.sets import Signature, WassersteinLMNN, compare
-from likewise.studio.jobs import Work, watch
-from likewise.studio.requests import Fields, ids, number, text
-from likewise.studio.uploads import ImageStore, Recent, SessionImage
+from likewise.sets import WassersteinLMNN, compare
+from likewise.store.checkpoint import load, save
+from likewise.studio.app import Given
+from likewise.studio.requests import Fields, Work, ids, number, text, watch
+from likewise.studio.uploads import ImageStore, Recent, SessionImage, written
 from likewise.types import Array
 
 LIMIT, SIDE = 100, 512
@@ -36,41 +36,27 @@ WORDS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Metric:
-    """(x − mean) basis takes embeddings (n, d) to the coordinates in which `matrix` was learned."""
-
-    mean: Array
-    basis: Array
-    matrix: Array
-
-
-@dataclass(frozen=True, eq=False)
 class Albums:
     """The embeddings of two albums and the matrix under each metric, and γ as "auto" chooses it."""
 
-    metrics: dict[str, tuple[Array, Array, Array | None]]
+    metrics: dict[str, tuple[Any, Any, Array | None]]
     gamma: float
 
 
-class SetsTab:
+class Tab:
     """What the tab asks for."""
 
-    def __init__(self, store: ImageStore, cache: Path) -> None:
+    def __init__(self, store: ImageStore, cache: Path, given: Given) -> None:
         self.store, self.cache = store, cache
         self._kept: Recent[Albums] = Recent(KEPT, "this pair of albums")
-        self._metric: Metric | None = None
+        self._metric: WassersteinLMNN | None = None
 
     def samples(self) -> dict[str, Any]:
         """Two albums that share three of their scenes."""
-        folder = self.store.folder / "albums"
-        if not (folder / "friday").is_dir():
-            samples.albums(folder)
-        return {
-            "albums": [
-                {"name": name, "pictures": [self.store.link(p).to_dict() for p in media.images(folder / name)]}
-                for name in ("monday", "friday")
-            ]
-        }
+        folder = written(self.cache / "albums", samples.albums)
+        albums = {name: media.images(folder / name) for name in ("monday", "friday")}
+        linked = {name: [self.store.link(p).to_dict() for p in files] for name, files in albums.items()}
+        return {"albums": [{"name": name, "pictures": pictures} for name, pictures in linked.items()]}
 
     def compare(self, work: Work, fields: Fields) -> dict[str, Any]:
         """Embed the images of two albums; the plan itself is asked for afterwards, at every move of γ."""
@@ -82,10 +68,10 @@ class SetsTab:
         if self._metric is None:
             work.partial(self._answer(key, albums, plain))
         metric = self._learned(work)
-        p, q = ((x - metric.mean) @ metric.basis for x in (a, b))
-        gamma = compare(p, q, metric=metric.matrix).gamma
+        p, q = metric.project([a, b])
+        gamma = compare(p, q, metric=metric.M0_).gamma
         # Scaled so that "auto" takes the same γ under both metrics: one slider serves both.
-        matrix = metric.matrix * (plain.gamma / gamma if gamma > 0 else 1.0)
+        matrix = metric.M0_ * (plain.gamma / gamma if gamma > 0 else 1.0)
         both = Albums({**plain.metrics, "learned": (p, q, matrix)}, plain.gamma)
         self._kept.put(both, key)
         return self._answer(key, albums, both)
@@ -103,31 +89,27 @@ class SetsTab:
         with watch(default(), work, words, len(images)):
             return np.asarray(default().embed(pixels), dtype=np.float64)
 
-    def _learned(self, work: Work) -> Metric:
+    def _learned(self, work: Work) -> WassersteinLMNN:
         """The learned metric: of this session, of the cache folder, or learned now."""
-        file = self.cache / f"sets-{default().digest[:16]}.npz"
+        file = self.cache / f"sets-{default().digest[:16]}.safetensors"
         if self._metric is None:
-            with contextlib.suppress(FileError, KeyError):
-                arrays = media.load_arrays(file)
-                self._metric = Metric(arrays["mean"], arrays["basis"], arrays["matrix"])
-        if self._metric is None:
-            self._metric = self._learn(work)
-            with contextlib.suppress(OSError), media.atomic(file) as sibling:
-                np.savez(sibling, **vars(self._metric))
+            try:
+                self._metric = load(file)
+            except FileError:  # not there yet, or damaged
+                self._metric = self._learn(work)
+                with contextlib.suppress(OSError):
+                    save(self._metric, file)
         return self._metric
 
-    def _learn(self, work: Work) -> Metric:
+    def _learn(self, work: Work) -> WassersteinLMNN:
         albums = samples.scenes(self.store.folder / "scenes")
         images = [self.store.link(path) for album in albums for path in album]
         embeddings = self._embed(work, images, "embedding the sample albums to learn from, once")
         work.report("learning a metric, once")
-        pca = PCA(DIMENSIONS, svd_solver="full").fit(embeddings)
-        mean, basis = np.asarray(pca.mean_), np.asarray(pca.components_.T)
-        parts = np.split((embeddings - mean) @ basis, np.cumsum([len(album) for album in albums])[:-1])
+        sets = np.split(embeddings, np.cumsum([len(album) for album in albums])[:-1])
         scenes = [album[0].parent.parent.name for album in albums]
-        model = WassersteinLMNN(multilevel=False, k_targets=2, rho0=0.1, rounds=2)
-        model.fit([Signature(part) for part in parts], scenes, watch=lambda _: work.check())
-        return Metric(mean, basis, model.M0_)
+        model = WassersteinLMNN(multilevel=False, k_targets=2, rho0=0.1, rounds=2, n_components=DIMENSIONS)
+        return model.fit(sets, scenes, watch=lambda _: work.check())
 
     def plan(self, fields: Fields) -> dict[str, Any]:
         """The plan at a γ under a metric [MLML Eq. 4-7]."""

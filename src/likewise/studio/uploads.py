@@ -29,7 +29,7 @@ from starlette.requests import Request
 
 from likewise import media
 from likewise.errors import FileError, MissingExtra, RequestError
-from likewise.plot.report import fit
+from likewise.plot.style import fit
 from likewise.studio.requests import not_found
 
 SIDE, THUMB = 1600, 256
@@ -68,6 +68,15 @@ def evenly(items: Sequence[T], limit: int) -> list[T]:
     if len(items) <= limit:
         return list(items)
     return [items[i] for i in np.linspace(0, len(items) - 1, limit).round().astype(int)]
+
+
+def written(folder: Path, write: Callable[[Path], Any]) -> Path:
+    """A folder of samples that `write` has written to its end, now or before."""
+    done = folder.with_suffix(".done")
+    if not done.exists():
+        write(folder)
+        media.write_text(done, "every image is written\n")
+    return folder
 
 
 class Recent(Generic[T]):
@@ -177,14 +186,6 @@ class ImageStore:
         self._images.put(added, key)
         return added
 
-    def sample(self, name: str, make: Callable[[], RGB]) -> SessionImage:
-        """An image that the studio itself brings: made when it is first asked for, or when it had to make room."""
-        known = self._images.find(self._ids.find(f"sample {name}") or "")
-        if known is None or not known.path.exists():
-            known = self.add(make(), name)
-            self._ids.put(known.id, f"sample {name}")
-        return known
-
     def link(self, path: str | Path, name: str | None = None) -> SessionImage:
         """An image of the user's own folders: the same id each time; nothing of it is decoded yet."""
         known = self._images.find(self._ids.find(str(path)) or "")
@@ -211,13 +212,15 @@ class ImageStore:
                 raise not_found(image.name) from None
             raise
 
-    def view(self, key: str, thumb: bool) -> Path:
-        """The file that shows an image, made when it is first asked for."""
-        image, name = self.get(key), f"{key}-{'thumb' if thumb else 'view'}.jpg"
-        if image.ours and not thumb:
+    def view(self, key: str, size: str) -> Path:
+        """The file that shows an image at the size "thumb" or "view", made when it is first asked for."""
+        if size not in ("thumb", "view"):
+            raise not_found("this size of an image")
+        image, name = self.get(key), f"{key}-{size}.jpg"
+        if image.ours and size == "view":
             return image.path
         if not (self.folder / name).exists():
-            self.write(self.read(key, THUMB if thumb else SIDE), name)
+            self.write(self.read(key, THUMB if size == "thumb" else SIDE), name)
         return self.file(name)
 
 

@@ -100,8 +100,8 @@ function said(here) {
 
 async function about() {
   try {
-    const { version, threads } = await get("api/about");
-    put(document.getElementById("about"), `v${version} · ${threads} ${threads === 1 ? "thread" : "threads"} · local`);
+    const { version } = await get("api/about");
+    put(document.getElementById("about"), `v${version} · local`);
   } catch {
     // The banner tells it.
   }

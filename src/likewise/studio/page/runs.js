@@ -58,7 +58,7 @@ export function mount(panel) {
 
   async function refresh() {
     try {
-      state.runs = await get("api/runs");
+      state.runs = await get("api/runs/list");
       if (!state.id && state.runs.length) {
         choose((state.runs.find((run) => run.id === state.wanted) ?? state.runs[0]).id);
       } else if (state.id) await follow();
@@ -74,7 +74,7 @@ export function mount(panel) {
     put(start, "Starting …");
     try {
       const { id } = await post("api/runs/sample", {});
-      state.runs = await get("api/runs");
+      state.runs = await get("api/runs/list");
       choose(id);
     } catch (error) {
       put(problem, failed(error.message));
