@@ -147,11 +147,10 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "images.embedder.Network.features": lambda f, png: f(tail(), batch(2, 3, 32, 32).float()),
     "images.embedder.Network.join": lambda f, png: f(tail(), unit(3, 2, 4)),
     "images.embedder.Tail.project": lambda f, png: f(tail().tail, batch(2, tail().tail.projection.in_features).float()),
-    "nn.backbone.ConvNet.forward": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
-    "nn.inception.InceptionBN.forward": lambda f, png: f(named("inception-bn"), batch(2, 3, 32, 32).float()),
+    "nn.backbone.Backbone.forward": lambda f, png: [
+        f(net, batch(2, 3, 32, 32).float()) for net in (named("convnet"), network())
+    ],
     "nn.backbone.Backbone.features": lambda f, png: f(named("convnet"), batch(2, 3, 32, 32).float()),
-    "nn.resnet.ResNet50.forward": lambda f, png: f(named("resnet50"), batch(2, 3, 32, 32).float()),
-    "nn.efficientnet.EfficientNetLite0.forward": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
     "nn.efficientnet.EfficientNetLite0.features": lambda f, png: f(network(), batch(2, 3, 32, 32).float()),
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional
 
 from likewise.errors import InputError, ShapeError
+from likewise.nn import backbone, efficientnet, resnet
 
 State = dict[str, torch.Tensor]
 
@@ -95,10 +98,10 @@ class Contract:
 
     def test_every_gradient_is_that_of_plain_layers(self) -> None:
         """Against bn(conv(x)) by torch's own layers, in float64 and training mode."""
-        from likewise.nn import backbone, convolution, resnet
 
-        def plain(x: torch.Tensor, conv: torch.nn.Conv2d, bn: torch.nn.Module) -> torch.Tensor:
-            return bn(conv(x))
+        def plain(x: torch.Tensor, conv: torch.nn.Conv2d, bn: torch.nn.Module, padding: Any = None) -> torch.Tensor:
+            around = conv.padding if padding is None else padding
+            return bn(functional.conv2d(x, conv.weight, conv.bias, conv.stride, around, 1, conv.groups))
 
         model, x = self.make(frozen_bn=True), self.pictures()
         randomised(model)
@@ -106,7 +109,7 @@ class Contract:
         weights = list(model.parameters())
         got = torch.autograd.grad(model(x).square().sum(), weights)
         with pytest.MonkeyPatch.context() as patch:
-            for module in (convolution, backbone, resnet):
+            for module in (backbone, efficientnet, resnet):
                 patch.setattr(module, "convolve", plain)
             want = torch.autograd.grad(model(x).square().sum(), weights)
         for mine, theirs in zip(got, want, strict=True):

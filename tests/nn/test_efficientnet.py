@@ -240,16 +240,16 @@ def test_an_unknown_block_is_named(model: EfficientNetLite0) -> None:
             model.features(torch.rand(1, 3, 32, 32), block)
 
 
-def test_shapes_on_signatures_are_true(model: EfficientNetLite0) -> None:
-    from beartype import beartype
-    from beartype.roar import BeartypeCallHintViolation
-    from jaxtyping import jaxtyped
-
-    forward = jaxtyped(typechecker=beartype)(EfficientNetLite0.forward)
-    with torch.no_grad():
-        assert forward(model, torch.rand(2, 3, 32, 32)).shape == (2, 1000)
-        with pytest.raises((BeartypeCallHintViolation, TypeError)):
-            forward(model, torch.rand(3, 32, 32))
+def test_jacobian_vector_products_pass_through() -> None:
+    """The spectrum of a generator seen through features asks a network for them, forward mode."""
+    model = named("efficientnet-lite0").double()
+    x = torch.rand(1, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    v = torch.randn(x.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    forward = torch.func.jvp(model.features, (x,), (v,))[1]
+    y, backward = torch.func.vjp(model.features, x)
+    u = torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close((u * forward).sum(), (backward(u)[0] * v).sum(), atol=1e-10, rtol=1e-8)
+    assert float(forward.detach().abs().max()) > 0.01
 
 
 # --------------------------------------------------------------------------------------------------------- photographs

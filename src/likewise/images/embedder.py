@@ -28,9 +28,8 @@ from torch import Tensor, nn
 
 from likewise import inputs
 from likewise.errors import InputError, LikewiseError, ShapeError
-from likewise.nn.backbone import CROP, DECODED_SIDE, SHORTEST, Backbone, crop
-from likewise.nn.efficientnet import EfficientNetLite0
-from likewise.nn.pretrained import named
+from likewise.nn.backbone import CROP, DECODED_SIDE, SHORTEST, Backbone, as_tensor, crop, freeze_norms
+from likewise.nn.pretrained import DEFAULT, default_network, named
 from likewise.types import Image
 
 T = TypeVar("T")
@@ -38,8 +37,6 @@ R = TypeVar("R")
 
 CHUNK = 4
 """Images in one pass of the network, whatever the batch: larger passes leave the processor's cache and are slower."""
-DEFAULT = "efficientnet-lite0-imagenet"
-"""The name of the embedder that needs no training."""
 GRID, STRIDE = 7, 16
 """Parts along each side of the crop; their map is the last one with at least 1/16 of the crop's pixels along a side."""
 WHOLE = 1 << 30
@@ -75,9 +72,7 @@ class Tail(nn.Module):
         """Training mode; with `frozen_norm` normalisations stay as in evaluation, small batches cannot spoil them."""
         super().train(mode)
         if self.frozen_norm:
-            for m in self.modules():
-                if isinstance(m, nn.modules.batchnorm._BatchNorm):
-                    m.eval()
+            freeze_norms(self)
         return self
 
     def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b h D"]:
@@ -430,7 +425,7 @@ class Embedder:
 
     def _forward(self, crops: list[UInt8[np.ndarray, "s s 3"]], *, parts: bool = False) -> tuple[Any, ...]:
         """The rows (n, dim) of prepared images; with `parts`, and where the network has them, those, too."""
-        chunks = torch.split(self._tensor(crops), CHUNK)
+        chunks = torch.split(as_tensor(np.stack(crops), self.device), CHUNK)
         function = self._features_and_parts if parts else self._features
         cpu = torch.device(self.device).type == "cpu"
         sides = in_threads(function, chunks) if cpu and _openmp() else [function(x) for x in chunks]
@@ -445,11 +440,6 @@ class Embedder:
         vectors, maps = forward_with_map(self.network, x)
         rows = _mirrored(self.network, x, vectors, self.mirror).cpu().numpy()
         return (rows,) if maps is None else (rows, pool_parts(maps))
-
-    def _tensor(self, arrays: list[UInt8[np.ndarray, "h w 3"]]) -> Tensor:
-        """(b, 3, h, w) in [0, 1]; the arrays already lie in memory as channels-last wants it."""
-        stacked = torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2)
-        return stacked.to(self.device).to(torch.float32).div_(255.0)
 
 
 def default(*, device: str = "cpu") -> Embedder:
@@ -472,13 +462,7 @@ def default(*, device: str = "cpu") -> Embedder:
     >>> lw.images.default().embed(chelsea()).shape
     (1, 1280)
     """
-    return Embedder(_default_network(device), name=DEFAULT, dim=1280, device=device)
-
-
-@functools.cache
-def _default_network(device: str) -> EfficientNetLite0:
-    network: EfficientNetLite0 = named("efficientnet-lite0").fold().to(device)
-    return network
+    return Embedder(default_network(device), name=DEFAULT, dim=1280, device=device)
 
 
 def _arrays(network: nn.Module) -> dict[str, np.ndarray[Any, Any]]:

@@ -20,7 +20,8 @@ import torch
 import likewise
 from likewise import media
 from likewise.errors import InputError, LikewiseError, MissingExtra
-from likewise.images.embedder import DEFAULT, WHOLE, Embedder, Network, unit_rows
+from likewise.images.embedder import WHOLE, Embedder, Network, unit_rows
+from likewise.nn.pretrained import DEFAULT
 
 OPSET = 17
 """The version of ONNX's operators: read by every onnxruntime since 1.12."""

@@ -20,6 +20,7 @@ from likewise.images.config import Config
 from likewise.images.data import Augment, BalancedBatches, Dataset, Loader
 from likewise.images.embedder import Network, Skipped
 from likewise.images.metrics import recall_at_k
+from likewise.nn.backbone import as_tensor
 from likewise.store.run import progress, read_json
 from likewise.train.distributed import ProcessGroup
 
@@ -37,11 +38,6 @@ class Source(Protocol):
 
     def batch(self, step: int) -> tuple[Index, Tensor]:
         """The numbers of a step's images, of all processes, and this process's inputs to the tail (views, n, …)."""
-
-
-def as_tensor(arrays: NDArray[np.uint8], device: str | torch.device = "cpu") -> Tensor:
-    """Images (…, h, w, 3) uint8 as (…, 3, h, w) in [0, 1], laid out channels-last."""
-    return torch.from_numpy(arrays).to(device).movedim(-1, -3).to(torch.float32).div_(255.0)
 
 
 @torch.no_grad()

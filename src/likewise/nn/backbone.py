@@ -9,25 +9,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, Self, runtime_checkable
+from itertools import pairwise
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
 from likewise.errors import InputError, ShapeError
-from likewise.nn.convolution import convolve, fold_pair
 
 SHORTEST, CROP = 256, 224
 """The shortest side of a photo in pixels, and the side of the square that is cut from its middle."""
 
 DECODED_SIDE = 2 * SHORTEST
 """A large JPEG is decoded no smaller than this, so that the resampling, not the decoder, decides the result."""
-
-PROBE = 224
-"""The side in pixels of the black image that tells what a network gives, where no other is named."""
 
 
 # ----------------------------------------------------------------------------------------------------- the contract
@@ -59,14 +57,11 @@ class Backbone(nn.Module):
     dim: int
     size: int
     frozen_bn: bool
+    classifier_name = ""
 
     def parts(self) -> list[nn.Module]:
         """Modules that share this network's weights; one after the other is `features`, so the first k can be kept."""
         raise NotImplementedError
-
-    def pairs(self) -> Iterator[tuple[nn.Module, str, str]]:
-        """Every convolution with its normalisation: the module that owns both, and their names in it."""
-        return iter(())
 
     def features(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
         """The pooled vector of each image in [0, 1]."""
@@ -74,20 +69,29 @@ class Backbone(nn.Module):
             x = part(x)
         return x
 
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b n"]:
+        """The logits of the classes; of a network without a classifier, the same as `features`."""
+        y = self.features(x)
+        return cast(Tensor, getattr(self, self.classifier_name)(y)) if self.classifier_name else y
+
     def train(self, mode: bool = True) -> Self:
         """Training mode, with the normalisations left in evaluation mode where `frozen_bn`."""
         super().train(mode)
         if self.frozen_bn:
-            for m in self.modules():
-                if isinstance(m, nn.modules.batchnorm._BatchNorm):
-                    m.eval()
+            freeze_norms(self)
         return self
 
     def fold(self) -> Self:
-        """A copy for inference without gradients, every normalisation inside its convolution."""
+        """A copy for inference without gradients, every normalisation inside its convolution, once.
+
+        Of the modules that one module holds, a convolution and the normalisation right after it belong together.
+        """
         folded = copy.deepcopy(self).eval()
-        for owner, conv, bn in list(folded.pairs()):
-            fold_pair(owner, conv, bn)
+        for owner in folded.modules():
+            for (name, conv), (after, bn) in pairwise(list(owner.named_children())):
+                if isinstance(conv, nn.Conv2d) and isinstance(bn, nn.BatchNorm2d):
+                    setattr(owner, name, fuse(conv, bn))
+                    setattr(owner, after, nn.Identity())
         return folded.requires_grad_(False)
 
     def settle(self, frozen_bn: bool) -> None:
@@ -95,6 +99,13 @@ class Backbone(nn.Module):
         self.frozen_bn = frozen_bn
         nn.Module.to(self, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.eval()
+
+
+def freeze_norms(module: nn.Module) -> None:
+    """Batch normalisations in evaluation mode: they use their statistics, and learn nothing from a batch."""
+    for m in module.modules():
+        if isinstance(m, nn.modules.batchnorm._BatchNorm):
+            m.eval()
 
 
 @contextmanager
@@ -129,11 +140,56 @@ class Pixels(nn.Module):
 
 
 class Pool(nn.Module):
-    """The last step of a backbone: the mean over the map, (b, d, h, w) to (b, d)."""
+    """The last step of a backbone: (b, d, h, w) averaged over the map, (b, d) as it is; anything else is an error."""
+
+    def forward(self, y: Tensor) -> Tensor:
+        """One vector an image."""
+        if not isinstance(y, Tensor):
+            raise InputError(
+                f"module: expected a tensor from its forward, got {type(y).__name__}; wrap what it returns"
+            )
+        if y.ndim not in (2, 4):
+            raise ShapeError(f"module: expected (b, d) or (b, d, h, w) from its forward, got shape {tuple(y.shape)}")
+        return y if y.ndim == 2 else y.mean(dim=(2, 3))
+
+
+class Step(nn.Module):
+    """A convolution, its normalisation and a ReLU that stand elsewhere in a network, as one module."""
+
+    def __init__(self, conv: nn.Conv2d, bn: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.bn = conv, bn
 
     def forward(self, x: Tensor) -> Tensor:
-        """mean over h and w."""
-        return x.mean(dim=(2, 3))
+        """max(bn(w ∗ x), 0)."""
+        return convolve(x, self.conv, self.bn).relu_()
+
+
+def convolve(x: Tensor, conv: nn.Conv2d, bn: nn.Module, padding: tuple[int, int] | None = None) -> Tensor:
+    """bn(w ∗ x); where bn is in evaluation mode, (w γ/√(σ² + ε)) ∗ x + (β − μ γ/√(σ² + ε)) [BN Alg. 2].
+
+    Frozen statistics make a normalisation a scale and a shift, which move into the convolution: half the passes over
+    memory, the same function, the same gradients of w, γ and β. `padding` stands for the convolution's own.
+    """
+    around: Any = conv.padding if padding is None else padding
+    frozen = isinstance(bn, nn.BatchNorm2d) and not bn.training
+    weight, bias = _scaled(conv, cast(nn.BatchNorm2d, bn)) if frozen else (conv.weight, conv.bias)
+    y = nn.functional.conv2d(x, weight, bias, cast(Any, conv.stride), around, 1, conv.groups)
+    return y if frozen else cast(Tensor, bn(y))
+
+
+def _scaled(conv: nn.Conv2d, bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    mean, variance = cast(Tensor, bn.running_mean), cast(Tensor, bn.running_var)
+    scale = bn.weight * torch.rsqrt(variance + bn.eps)
+    offset = -mean if conv.bias is None else conv.bias - mean
+    return conv.weight * scale.view(-1, 1, 1, 1), bn.bias + offset * scale
+
+
+def fuse(conv: nn.Conv2d, bn: nn.BatchNorm2d) -> nn.Conv2d:
+    """The convolution with the normalisation inside, computed in float64 and laid out channels-last."""
+    kind = conv.weight.dtype
+    fused = nn.utils.fuse_conv_bn_eval(conv.double().eval(), bn.double().eval())
+    return fused.to(kind).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def check_images(x: Tensor) -> None:
@@ -163,6 +219,11 @@ def resize(
     return np.asarray(Image.fromarray(array).resize(size, Image.Resampling.BICUBIC, box=box))
 
 
+def as_tensor(arrays: NDArray[np.uint8], device: str | torch.device = "cpu") -> Tensor:
+    """Images (…, h, w, 3) uint8 as (…, 3, h, w) in [0, 1], laid out channels-last."""
+    return torch.from_numpy(arrays).to(device).movedim(-1, -3).to(torch.float32).div_(255.0)
+
+
 # ---------------------------------------------------------------------------------------------- a network of one's own
 
 
@@ -179,32 +240,14 @@ class IsBackbone(Protocol):
         """Modules whose composition is `features`."""
 
 
-class Vectors(nn.Module):
-    """(b, d) as it is, (b, d, h, w) averaged over the map; anything else is an error that says what came."""
-
-    def forward(self, y: Tensor) -> Tensor:
-        """One vector an image."""
-        if not isinstance(y, Tensor):
-            raise InputError(
-                f"module: expected a tensor from its forward, got {type(y).__name__}; wrap what it returns"
-            )
-        if y.ndim not in (2, 4):
-            raise ShapeError(f"module: expected (b, d) or (b, d, h, w) from its forward, got shape {tuple(y.shape)}")
-        return y if y.ndim == 2 else y.mean(dim=(2, 3))
-
-
 class Wrapped(Backbone):
     """A module that maps (b, 3, h, w) in [0, 1] to (b, d) or (b, d, h, w), with what the levels ask of a backbone."""
 
     def __init__(self, module: nn.Module, dim: int, size: int, *, frozen_bn: bool = False) -> None:
         super().__init__()
-        self.module, self.vectors, self.frozen_bn = module, Vectors(), frozen_bn
+        self.module, self.vectors, self.frozen_bn = module, Pool(), frozen_bn
         self.dim, self.size = dim, size
         self.train(module.training)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The same as `features`."""
-        return self.features(x)
 
     def features(self, x: Tensor) -> Tensor:
         """The module's vector of each image, of `dim` numbers."""
@@ -214,15 +257,17 @@ class Wrapped(Backbone):
             raise ShapeError(f"module: expected ({len(x)}, {self.dim}) for {len(x)} images, got {tuple(y.shape)}")
         return y
 
+    def fold(self) -> Self:
+        """A copy as it is: which normalisation follows which convolution is not known of a stranger's module."""
+        return copy.deepcopy(self).eval().requires_grad_(False)
+
     def parts(self) -> list[nn.Module]:
         """The layers of a Sequential one by one, anything else in one piece; then the mean over the map."""
         inner = list(self.module) if type(self.module) is nn.Sequential else [self.module]
         return [*inner, self.vectors]
 
 
-def as_backbone(
-    module: nn.Module, dim: int | None = None, size: int | None = None, *, frozen_bn: bool = False
-) -> IsBackbone:
+def as_backbone(module: nn.Module, dim: int | None = None, size: int = CROP, *, frozen_bn: bool = False) -> IsBackbone:
     """Any torch module as a backbone, for `lw.images.train(..., backbone=...)` and as a feature network.
 
     Parameters
@@ -233,7 +278,7 @@ def as_backbone(
     dim : int, optional
         d; found with one black image where it is not given.
     size : int, default 224
-        Side in pixels of the images that it wants.
+        Side in pixels of the images that it wants, and of the black image that tells what it gives.
     frozen_bn : bool, default False
         Keep batch normalisations in evaluation mode while the network is trained.
 
@@ -261,7 +306,6 @@ def as_backbone(
         return module
     if not isinstance(module, nn.Module):
         raise InputError(f"module: expected a torch.nn.Module, got {type(module).__name__}")
-    size = PROBE if size is None else size
     if not isinstance(size, int) or size < 1:
         raise InputError(f"size: expected a whole number ≥ 1, got {size!r}")
     actual = _probe(module, size)
@@ -277,7 +321,7 @@ def _probe(module: nn.Module, size: int) -> int:
     try:
         module.eval()
         with torch.no_grad():
-            y = Vectors()(module(torch.zeros(1, 3, size, size, device=first.device, dtype=first.dtype)))
+            y = Pool()(module(torch.zeros(1, 3, size, size, device=first.device, dtype=first.dtype)))
     except (RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -358,14 +402,6 @@ class ConvNet(Backbone):
             self.blocks = nn.ModuleList(_Block(width if i else 3, width) for i in range(blocks))
         self.settle(frozen_bn)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b d"]:
-        """The same as `features`: there is no classifier."""
-        return self.features(x)
-
     def parts(self) -> list[nn.Module]:
         """The pixels' normalisation, each block, and the mean over the map."""
         return [self.pixels, *self.blocks, self.pool]
-
-    def pairs(self) -> Iterator[tuple[nn.Module, str, str]]:
-        """One of every block."""
-        return ((block, "conv", "bn") for block in self.blocks)

@@ -8,7 +8,6 @@ in 0 … 255. `tests/nn/test_efficientnet.py` measures these choices against the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,8 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from likewise.errors import InputError
-from likewise.nn.backbone import Backbone, Pixels, Pool, check_images
-from likewise.nn.convolution import convolve
+from likewise.nn.backbone import Backbone, Pixels, Pool, convolve
 
 SIZE = 224
 """The side of the images that the weights were trained on."""
@@ -165,32 +163,15 @@ class EfficientNetLite0(Backbone):
             return ".".join(("blocks", parts[1], _INNER.get(parts[2], parts[2]), parts[3]))
         return ".".join((_OUTER.get(parts[0], parts[0]), *parts[1:]))
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b classes"]:
-        """Logits of the classes."""
-        logits: Tensor = self.classifier(self.features(x))
-        return logits
-
     def features(self, x: Float[Tensor, "b 3 h w"], block: int | None = None) -> Tensor:
         """The pooled (b, 1280) vector, or the map (b, c, h′, w′) after a block: 0 to 15, or 16 for the head's."""
-        check_images(x)
         if block is not None and not (isinstance(block, int) and 0 <= block <= BLOCKS):
             raise InputError(f"block: expected 0 to {BLOCKS - 1}, or {BLOCKS} for the head, got {block!r}")
-        y: Tensor = self.stem(self.pixels(x))
-        for i, layer in enumerate(self.blocks):
-            y = layer(y)
-            if i == block:
-                return y
-        y = self.head(y)
-        if block != BLOCKS:
-            y = self.pool(y)
-        return y
+        steps = [self.pixels, self.stem, *self.blocks, self.head, self.pool]
+        for step in steps if block is None else steps[: block + 3]:
+            x = step(x)
+        return x
 
     def parts(self) -> list[nn.Module]:
         """Stem, the 16 blocks, head: modules that share this network's weights; one after the other is `features`."""
         return [nn.Sequential(self.pixels, self.stem), *self.blocks, nn.Sequential(self.head, self.pool)]
-
-    def pairs(self) -> Iterator[tuple[nn.Module, str, str]]:
-        """Convolution and normalisation of every unit."""
-        for m in self.modules():
-            if isinstance(m, Unit):
-                yield m, "conv", "bn"

@@ -25,9 +25,8 @@ from torch import Tensor
 
 from likewise import inputs, media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
-from likewise.nn.backbone import CROP, SHORTEST, crop
-from likewise.nn.efficientnet import EfficientNetLite0
-from likewise.nn.pretrained import named
+from likewise.nn.backbone import CROP, SHORTEST, as_tensor, crop
+from likewise.nn.pretrained import DEFAULT, default_network
 from likewise.types import Image, Signature
 
 Rows = NDArray[np.floating]
@@ -42,8 +41,6 @@ SAMPLES = 5000
 """How many samples are taken of a generator where nothing else says it."""
 PLAIN = "features"
 """The name of the net where rows came without one."""
-DEFAULT = "efficientnet-lite0-imagenet"
-"""The name of the default net."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,11 +98,12 @@ def extract(
         source = list(source)
     given = inputs.classify(source, where)
     if given.kind == "features":
-        return job.take(_rows(given.item, where), _named(given.item, where))
+        from_file = isinstance(given.item, str | os.PathLike)
+        return job.take(_rows(given.item, where), str(given.item) if from_file else where)
     if given.kind == "generator":
         raise InputError(f"{where}: {given.words}; load it first (likewise.distributions.load)")
     if inputs.is_batch(given.item):
-        return job.batches(given.item)
+        return job.tensors(len(given.item), lambda which: to_tensor(given.item[which], where=where))
     if isinstance(given.item, Path) and given.item.is_dir():
         job.note_misnamed(given.item)
     return job.items(inputs.images(given.item, where=where, every=every))
@@ -126,7 +124,7 @@ def to_uint8(x: Any) -> list[NDArray[np.uint8]]:
 
     Values are taken to lie in [0, 1], or in [−1, 1] if any is below −0.01; what lies outside is cut.
     """
-    batch = np.asarray(x.detach().cpu() if hasattr(x, "detach") else x, dtype=np.float32)
+    batch = _numpy(x).astype(np.float32)
     if batch.ndim != 4 or batch.shape[1] not in (1, 3):
         raise ShapeError(f"images: expected (n, 1 or 3, h, w), got shape {batch.shape}")
     if batch.size and batch.min() < -0.01:
@@ -140,23 +138,17 @@ def to_uint8(x: Any) -> list[NDArray[np.uint8]]:
 
 def _rows(item: Any, where: str) -> NDArray[Any]:
     """Features that are there already, as they are."""
-    if isinstance(item, Signature):
-        return item.points
     if isinstance(item, str | os.PathLike) and "#" not in str(item):
         arrays = media.load_arrays(item)
         if len(arrays) != 1:
             raise FileError(f"{item}: expected one array of features (n, d), got {len(arrays)}: {', '.join(arrays)}")
         return next(iter(arrays.values()))
-    if isinstance(item, str | os.PathLike | tuple):
+    if isinstance(item, str | os.PathLike | tuple | Signature):
         return inputs.signature(item, where=where).points
     try:
         return _numpy(item) if hasattr(item, "shape") else np.asarray(item, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{where}: expected files, images or rows of numbers in the list") from None
-
-
-def _named(item: Any, where: str) -> str:
-    return str(item) if isinstance(item, str | os.PathLike) else where
 
 
 def _sampled(generator: Any, job: _Extraction, n: int | None, seed: int) -> Features:
@@ -204,15 +196,11 @@ class _Extraction:
         _check_finite(rows, where)
         return Features(rows, PLAIN if self.net.default else self.net.name)
 
-    def batches(self, batch: Any) -> Features:
-        """An array or a tensor of images."""
-        return self.tensors(len(batch), lambda which: to_tensor(batch[which], where=self.where))
-
     def tensors(self, n: int, images: Callable[[Any], Tensor]) -> Features:
         """n images, of which `images` gives a slice, or a list of indices, as a tensor."""
         for start in range(0, n, BATCH):
             batch = images(slice(start, min(start + BATCH, n)))
-            self._keep(self.net(batch, where=self.where), len(batch))
+            self._keep(self.net.run(batch, self.where), len(batch))
             if self.progress:
                 self.progress(len(batch))
 
@@ -229,9 +217,12 @@ class _Extraction:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "likewise-decode") as pool:
             while some := list(islice(images, BATCH)):
                 seen += len(some)
-                read = [pair for pair in zip(some, pool.map(self._read, some), strict=True) if self._readable(*pair)]
-                for group in self._groups(read):
-                    self._keep(self.net([pixels for _, pixels in group], where=self.where), len(group))
+                tried: Iterator[tuple[Image, Any]] = zip(some, pool.map(self._read, some), strict=True)
+                read = [pair for pair in tried if self._readable(*pair)]
+                # all together where the net takes any size, else runs of one shape
+                shapes = groupby(read, key=lambda one: None if self.net.takes_any_size else one[1].shape)
+                for group in (list(run) for _, run in shapes):
+                    self._keep(self.net.run([pixels for _, pixels in group], self.where), len(group))
                 kept += [Image(image.path, name=image.name) if image.path else image for image, _ in read]
                 if self.progress:
                     self.progress(len(some))
@@ -271,12 +262,6 @@ class _Extraction:
         self.skipped.append((image.name, str(pixels)))
         return False
 
-    def _groups(self, read: list[tuple[Image, Any]]) -> list[list[tuple[Image, Any]]]:
-        """All together where the net takes any size, else runs of one shape."""
-        if self.net.takes_any_size:
-            return [read] if read else []
-        return [list(group) for _, group in groupby(read, key=lambda one: one[1].shape)]
-
     def _keep(self, rows: Rows, n: int) -> None:
         if rows.ndim != 2 or len(rows) != n or rows.shape[1] == 0:
             raise ShapeError(f"features: expected ({n}, …), one row an image, got shape {rows.shape}")
@@ -307,7 +292,7 @@ def _check_finite(rows: Rows, where: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Net:
-    """A net with its name: a list of 8-bit images, or a tensor (b, c, h, w), to rows (b, d).
+    """A net with its name: `run` maps a list of 8-bit images, or a tensor (b, c, h, w), to rows (b, d).
 
     `side`: JPEG files may be decoded at a fraction of their size, no smaller than this (None: at full size).
     """
@@ -317,10 +302,6 @@ class Net:
     default: bool = False
     side: int | None = None
     takes_any_size: bool = False
-
-    def __call__(self, images: Any, *, where: str) -> Rows:
-        """One row an image."""
-        return self.run(images, where)
 
 
 def as_net(net: Any) -> Net:
@@ -351,7 +332,7 @@ def _embedding(embedder: Any, default: bool = False) -> Net:
 
     def run(images: Any, where: str) -> Rows:
         try:
-            arrays = [_three(a) for image in images for a in _eight_bits(image)]
+            arrays = [inputs.image(image, where="images").pixels for image in images]
         except InputError as error:
             fix = f"; {name} takes images in [0, 1]: bring them there, or give another features="
             raise InputError(f"{where}: {error}{fix}") from None
@@ -377,20 +358,6 @@ def _call(net: Any, images: Any, where: str) -> Rows:
     if array.ndim < 2 or array.dtype.kind != "f":
         raise ShapeError(f"features: expected floats ({len(x)}, …), got {array.dtype} of shape {array.shape}")
     return array.reshape(len(array), -1).astype(np.float64 if array.itemsize == 8 else np.float32)
-
-
-def _eight_bits(image: Any) -> list[NDArray[np.uint8]]:
-    if isinstance(image, np.ndarray):
-        return [media.as_uint8(image, where="images")]
-    if image.ndim != 3 or image.shape[0] not in (1, 3):
-        raise ShapeError(f"expected images of 1 or 3 channels (b, c, h, w), got shape (b, {tuple(image.shape)})")
-    planes = image.detach().cpu().expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
-    return [media.as_uint8(planes, where="images")]
-
-
-def _three(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A grey image (h, w) as three equal planes."""
-    return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)
 
 
 def to_tensor(images: Any, *, where: str) -> Tensor:
@@ -428,8 +395,7 @@ class _Lite0:
         rows, network = [], default_network()  # made outside of inference mode: others may want its gradients
         with torch.inference_mode():
             for start in range(0, len(arrays), CHUNK):
-                crops = np.stack([crop(a) for a in arrays[start : start + CHUNK]])
-                x = torch.from_numpy(crops).permute(0, 3, 1, 2).to(torch.float32).div_(255.0)
+                x = as_tensor(np.stack([crop(a) for a in arrays[start : start + CHUNK]]))
                 rows.append(torch.nn.functional.normalize(network.features(x), dim=1).numpy())
         return np.concatenate(rows)
 
@@ -451,19 +417,12 @@ class PhotoFeatures:
         """One row of length 1 an image."""
         if x.ndim != 4 or x.shape[1] not in (1, 3):
             raise ShapeError(f"images: expected (b, 1 or 3, h, w), got shape {tuple(x.shape)}")
-        network = default_network().to(x.device)
+        network = default_network(str(x.device))
         unit = ((x - self.low) / (self.high - self.low)).float().expand(-1, 3, -1, -1)
         sized = torch.nn.functional.interpolate(
             unit, (CROP, CROP), mode="bilinear", align_corners=False, antialias=True
         )
         return torch.nn.functional.normalize(network.features(sized), dim=1)
-
-
-@functools.cache
-def default_network() -> EfficientNetLite0:
-    """EfficientNet-Lite0 with its published weights, batch normalisation folded in."""
-    network: EfficientNetLite0 = named("efficientnet-lite0").fold()
-    return network
 
 
 # ---------------------------------------------------------------------------------- what tells one net from another

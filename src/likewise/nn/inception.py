@@ -7,16 +7,13 @@ poolings that round their output size up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from likewise.errors import ShapeError
-from likewise.nn.backbone import Backbone, Pixels, Pool, seeded
-from likewise.nn.convolution import Step
+from likewise.nn.backbone import Backbone, Pixels, Pool, Step, seeded
 
 MEAN_BGR = (104.0, 117.0, 128.0)
 CLASSES, OUT = 1000, 1024
@@ -77,17 +74,16 @@ STEM = (
 def _layers(row: Mixed) -> list[Layer]:
     """The convolutions of a block, in the order of the published file."""
     stride = 2 if row.halves else 1
-    first = [] if row.halves else [Layer(f"{row.name}_1x1", row.into, row.one, 1)]
-    last = [] if row.halves else [Layer(f"{row.name}_pool_proj", row.into, row.project, 1)]
-    return [
-        *first,
+    layers = [
+        Layer(f"{row.name}_1x1", row.into, row.one, 1),
         Layer(f"{row.name}_3x3_reduce", row.into, row.three_reduce, 1),
         Layer(f"{row.name}_3x3", row.three_reduce, row.three, 3, stride),
         Layer(f"{row.name}_double_3x3_reduce", row.into, row.double_reduce, 1),
         Layer(f"{row.name}_double_3x3_1", row.double_reduce, row.double, 3),
         Layer(f"{row.name}_double_3x3_2", row.double, row.double, 3, stride),
-        *last,
+        Layer(f"{row.name}_pool_proj", row.into, row.project, 1),
     ]
+    return [layer for layer in layers if layer.out]
 
 
 LAYERS = (*STEM, *(layer for row in MIXED for layer in _layers(row)))
@@ -144,11 +140,6 @@ class InceptionBN(Backbone):
             self.last_linear = nn.Linear(OUT, classes)
         self.settle(frozen_bn)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b classes"]:
-        """Logits of the classes."""
-        logits: Tensor = self.last_linear(self.features(x))
-        return logits
-
     def parts(self) -> list[nn.Module]:
         """The stem in two, each with its pooling, the ten blocks, and the mean over the map."""
         first, *second = (self._step(layer.name) for layer in STEM)
@@ -158,10 +149,6 @@ class InceptionBN(Backbone):
             *(self._block(row) for row in MIXED),
             self.pool,
         ]
-
-    def pairs(self) -> Iterator[tuple[nn.Module, str, str]]:
-        """Every layer of the table."""
-        return ((self, layer.name, f"{layer.name}_bn") for layer in LAYERS)
 
     def _step(self, name: str) -> nn.Module:
         return Step(cast(nn.Conv2d, getattr(self, name)), getattr(self, f"{name}_bn"))

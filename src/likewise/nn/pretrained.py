@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import zipfile
@@ -54,6 +55,9 @@ KINDS: dict[str, type[Backbone]] = {
 NAMES = tuple(KINDS)
 """The backbones that `named` knows."""
 
+DEFAULT = "efficientnet-lite0-imagenet"
+"""The name of the network that needs no training, wherever features are asked for and none is given."""
+
 
 def named(name: str, weights: State | str | os.PathLike[str] | None = None, **options: Any) -> Any:
     """A backbone by name, with published weights.
@@ -100,12 +104,19 @@ def named(name: str, weights: State | str | os.PathLike[str] | None = None, **op
     state = as_state(weights)
     if name == "efficientnet-lite0":
         state = {kind.own_key(key): tensor for key, tensor in state.items()}
-    last = state.get(f"{getattr(kind, 'classifier_name', '')}.weight")
+    last = state.get(f"{kind.classifier_name}.weight")
     if last is not None and last.ndim:
         options.setdefault("classes", len(last))
     model = kind(**options)
     load_state(model, state, name)
     return model
+
+
+@functools.cache
+def default_network(device: str = "cpu") -> EfficientNetLite0:
+    """EfficientNet-Lite0 with its published weights, normalisations folded in: one a device, shared by all levels."""
+    network: EfficientNetLite0 = named("efficientnet-lite0").fold().to(device)
+    return network
 
 
 def wheel_weights() -> Path:

@@ -6,14 +6,11 @@ first bottleneck, not in the 1 × 1 before it. ImageNet mean and standard deviat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from likewise.nn.backbone import Backbone, Pixels, Pool, seeded
-from likewise.nn.convolution import Step, convolve
+from likewise.nn.backbone import Backbone, Pixels, Pool, Step, convolve, seeded
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 """Of ImageNet's pixels in 0 … 255: 255 × (0.485, 0.456, 0.406) and 255 × (0.229, 0.224, 0.225)."""
@@ -81,24 +78,10 @@ class ResNet50(Backbone):
         self.maxpool = nn.MaxPool2d(3, 2, 1)
         self.settle(frozen_bn)
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b classes"]:
-        """Logits of the classes."""
-        logits: Tensor = self.fc(self.features(x))
-        return logits
-
     def parts(self) -> list[nn.Module]:
         """Stem with the pixels' normalisation, the 16 bottlenecks, and the mean over the map."""
         stem = nn.Sequential(self.pixels, Step(self.conv1, self.bn1), self.maxpool)
         return [stem, *self.layer1, *self.layer2, *self.layer3, *self.layer4, self.pool]
-
-    def pairs(self) -> Iterator[tuple[nn.Module, str, str]]:
-        """The stem's, and three or four of every bottleneck."""
-        yield self, "conv1", "bn1"
-        for m in self.modules():
-            if isinstance(m, Bottleneck):
-                yield from ((m, f"conv{i}", f"bn{i}") for i in (1, 2, 3))
-                if m.downsample is not None:
-                    yield m.downsample, "0", "1"
 
 
 def _stages() -> list[nn.Sequential]:

@@ -23,7 +23,8 @@ import numpy as np
 from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import embedding
-from likewise.images.embedder import DEFAULT, Embedder, default
+from likewise.images.embedder import Embedder, default
+from likewise.nn.pretrained import DEFAULT
 from likewise.search import duplicates
 from likewise.search.rerank import rerank_hits, signature
 from likewise.search.result import Hit, IndexReport, Result

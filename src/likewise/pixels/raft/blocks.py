@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from likewise.nn.convolution import convolve
+from likewise.nn.backbone import convolve
 
 Norm: TypeAlias = Literal["instance", "batch", "none"]
 Widths: TypeAlias = tuple[int, int, int, int]
