@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import subprocess
-import sys
+import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import likewise as lw
+from likewise import cli
 from likewise.errors import InputError, LikewiseError, MissingExtra
 from likewise.images import Embedder, default
-from likewise.images.export import Exported, card, export
+from likewise.images.embedder import assemble
+from likewise.images.export import card, export
+from likewise.nn import as_backbone, named
+from likewise.nn.backbone import crop
 
 module = importlib.import_module("likewise.images.export")  # the name in the package is the function
 onnx = pytest.importorskip("onnx")
@@ -24,9 +26,6 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 def trained(backbone: str = "convnet", norm: str = "folded", heads: int = 4, size: int = 32) -> Embedder:
     """An embedder as `train` makes them, its weights still random."""
-    from likewise.images.embedder import assemble
-    from likewise.nn import named
-
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = assemble(named(backbone), frozen=1, total=32, heads=heads, norm=norm).eval()
@@ -45,8 +44,6 @@ def noise(n: int, size: int) -> np.ndarray:
 
 def agree(model: Embedder, path: Path, n: int) -> None:
     """onnxruntime on the prepared pixels is `embed` on the pictures, to 1e-4."""
-    from likewise.nn.backbone import crop
-
     pictures = noise(n, model.shortest)
     pixels = np.stack([crop(p, model.size, model.shortest) for p in pictures]).transpose(0, 3, 1, 2)
     got = run(path, (pixels / np.float32(255)).astype(np.float32))
@@ -57,8 +54,6 @@ def agree(model: Embedder, path: Path, n: int) -> None:
 
 def test_the_default_embedder_gives_the_same_rows(tmp_path: Path) -> None:
     found = export(default(), tmp_path / "model.onnx")
-    assert isinstance(found, Exported)
-    assert (found.size, found.dim, found.bytes) == (224, 1280, found.path.stat().st_size)
     assert 0 < found.difference < 1e-5
     agree(default(), found.path, 3)
 
@@ -78,16 +73,7 @@ def test_every_backbone_can_be_exported(tmp_path: Path, backbone: str) -> None:
     agree(model, export(model, tmp_path / "model.onnx").path, 22)
 
 
-@pytest.mark.parametrize("opset", [13, 20])
-def test_other_versions_of_the_operators(tmp_path: Path, opset: int) -> None:
-    found = export(trained(), tmp_path / "model.onnx", opset=opset)
-    assert onnx.load(str(found.path)).opset_import[0].version == opset
-    agree(trained(), found.path, 2)
-
-
 def test_a_network_of_ones_own(tmp_path: Path) -> None:
-    from likewise.nn import as_backbone
-
     network = as_backbone(torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.ReLU()), size=24).eval()
     model = Embedder(network, name="custom", dim=5, size=24, shortest=30)
     agree(model, export(model, tmp_path / "own.onnx").path, 4)
@@ -132,32 +118,24 @@ def test_the_card_says_what_the_model_carries(tmp_path: Path) -> None:
     assert found.card == tmp_path / "model.md"
     for part in (
         "# diva: images to 32 numbers",
-        "the centre 32 × 32 of an image with its shortest side at 40 px",
-        "`model.onnx`: `images` (b, 3, 32, 32) → `rows` (b, 32)",
-        "**Data.** birds, 80 classes",
-        "**Licence.** not stated",
-        "| alpha | 0.03 |",
-        "| R@1 | 0.4512 |",
+        "`images` (b, 3, 32, 32): the centre of an image with its shortest side at 40 px",
+        "`rows` (b, 32), each of length 1; onnxruntime against torch: off by at most",
         trained().digest,
     ):
         assert part in text, part
-    assert "| data |" not in text
+    carried = json.loads(text.partition("```json\n")[2].partition("\n```")[0])
+    assert carried == {"recipe": trained().recipe, "figures": {"R@1": 0.45123}}
+    assert "ImageNet" in card(default())
+    assert "Apache-2.0" in card(default())
 
 
-def test_the_default_card_names_imagenet_and_its_licence() -> None:
-    text = card(default())
-    assert "ImageNet" in text
-    assert "Apache-2.0" in text
-    assert "ONNX" not in text
-    assert "**Figures.** not stated." in text
-
-
-def test_a_hostile_recipe_stays_in_its_cell() -> None:
+def test_a_hostile_recipe_stays_in_its_block() -> None:
     model = trained()
-    model.recipe |= {"data": "a\n\n# owned", "note": "x | y\n| z |"}
+    model.name = "diva\n# owned"
+    model.recipe |= {"data": "a\n\n# owned\n```\n", "note": "```"}
     lines = card(model).splitlines()
-    assert sum(line.startswith("# ") for line in lines) == 1
-    assert "| note | x \\| y \\| z \\| |" in lines
+    assert [line for line in lines if line.startswith(("# ", "```"))] == [lines[0], "```json", "```"]
+    assert lines[-1] == "```"
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
@@ -166,26 +144,18 @@ def test_a_hostile_recipe_stays_in_its_cell() -> None:
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"path: expected a name that ends in \.onnx"):
         export(trained(), tmp_path / "model.pt")
-    for opset in (12, 21, "17"):
-        with pytest.raises(InputError, match="opset: expected 13 to 20"):
-            export(trained(), tmp_path / "model.onnx", opset=opset)
     with pytest.raises(InputError, match="model: expected an Embedder with a network, got int"):
         export(3, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 
 
-def test_without_onnx_the_line_that_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = module.importlib.util.find_spec
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda n, *a: None if n == "onnx" else find(n, *a))
+def test_without_its_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No onnx: the line that installs it. No onnxruntime: written, and said to be unchecked."""
+    find, gone = module.importlib.util.find_spec, ["onnx"]
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda n, *a: None if n in gone else find(n, *a))
     with pytest.raises(MissingExtra, match=r"pip install 'likewise\[onnx\]'"):
         export(trained(), tmp_path / "model.onnx")
-
-
-def test_without_onnxruntime_it_is_written_and_said_to_be_unchecked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = module.importlib.util.find_spec
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda n, *a: None if n == "onnxruntime" else find(n, *a))
+    gone[:] = ["onnxruntime"]
     found = export(trained(), tmp_path / "model.onnx")
     assert found.difference is None
     assert "not compared" in found.card.read_text()
@@ -204,30 +174,19 @@ def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest
 # -------------------------------------------------------------------------------------------------------- the command
 
 
-def command(*args: Any) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "likewise.cli", "images", "export", *map(str, args)]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
-
-
-def test_the_command_exports_a_saved_model(tmp_path: Path) -> None:
-    import json
-
-    import likewise as lw
-
+def test_the_command_exports_a_saved_model_or_refuses_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = trained()
     lw.save(model, tmp_path / "model.safetensors")
-    found = command(tmp_path / "model.safetensors", "--out", tmp_path / "out" / "m.onnx", "--json")
-    assert found.returncode == 0, found.stderr
-    said = json.loads(found.stdout)
+    line = ["images", "export", str(tmp_path / "model.safetensors"), "--out", str(tmp_path / "out" / "m.onnx")]
+    assert cli.main([*line, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
     assert said["output"] == ["b", 32]
     assert said["difference"] < 1e-4
     agree(model, tmp_path / "out" / "m.onnx", 3)
     assert (tmp_path / "out" / "m.md").is_file()
-
-
-def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
-    found = command(tmp_path / "none.safetensors", "--out", tmp_path / "m.onnx")
-    assert found.returncode == 2
-    assert found.stderr.startswith("likewise: ")
-    assert "does not exist" in found.stderr
-    assert len(found.stderr.splitlines()) == 1
+    assert cli.main([*line[:2], str(tmp_path / "none.safetensors")]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("likewise: ")
+    assert "does not exist" in error

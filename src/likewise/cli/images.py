@@ -184,9 +184,8 @@ def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
 @click.command(cls=Command)
 @click.argument("model", required=False, type=click.Path())
 @out_flag("model.onnx", "the file; a .md beside it")
-@flag("--opset", default=17, type=click.IntRange(13, 20), help="version of ONNX's operators")
 @json_flag
-def export(model: str | None, out: str, opset: int, as_json: bool) -> None:
+def export(model: str | None, out: str, as_json: bool) -> None:
     """Write the embedder in the file MODEL as ONNX, with a model card; without MODEL, the one that needs no training.
 
     The graph maps images (b, 3, side, side) in [0, 1] to unit rows; it is run with onnxruntime before it is kept.
@@ -198,17 +197,18 @@ def export(model: str | None, out: str, opset: int, as_json: bool) -> None:
 
     terminal.check_writable(Path(out).absolute().parent)
     embedder = model_at(model)
-    made = write_onnx(embedder, out, opset=opset)
+    made = write_onnx(embedder, out)
+    side, dim, size = embedder.size, embedder.dim, made.path.stat().st_size
     record = {
         "model": embedder.name,
         "onnx": str(made.path),
         "card": str(made.card),
-        "input": ["b", 3, made.size, made.size],
-        "output": ["b", made.dim],
-        "bytes": made.bytes,
+        "input": ["b", 3, side, side],
+        "output": ["b", dim],
+        "bytes": size,
         "difference": made.difference,
     }
     checked = "not compared" if made.difference is None else f"off by at most {made.difference:.1e}"
-    size = f"(b, 3, {made.size}, {made.size}) → (b, {made.dim}), {made.bytes / 1e6:.1f} MB"
-    terminal.result(f"{made.path}: {size}, onnxruntime against torch: {checked}", record, as_json)
+    shapes = f"(b, 3, {side}, {side}) → (b, {dim}), {size / 1e6:.1f} MB"
+    terminal.result(f"{made.path}: {shapes}, onnxruntime against torch: {checked}", record, as_json)
     terminal.remark(f"see {made.card}")

