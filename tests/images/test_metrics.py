@@ -15,6 +15,7 @@ from likewise.images import metrics
 from likewise.images.metrics import clusters, f1, hits_at_k, map_at_r, nmi, recall_at_k, spectral_decay, spectrum
 
 SEEDS = st.integers(0, 2**32 - 1)
+FEW = settings(max_examples=15)
 KS = (1, 2, 4, 8)
 
 
@@ -103,14 +104,14 @@ class TestRecall:
             {1: (2 * 1 / 4 + 3 * 2 / 4) / 5, 2: (2 * 1 / 2 + 3 * (1 - 1 / 6)) / 5, 3: (2 * 3 / 4 + 3) / 5, 4: 1.0}
         )
 
-    @settings(max_examples=20)
+    @FEW
     @given(SEEDS)
     def test_naive_loop_over_every_order_of_ties(self, seed):
         X, y = lattice(seed)
-        for k in (1, 2, 3, 6):
-            assert recall_at_k(X, y, [k])[k] == pytest.approx(nan_as_miss(naive(X, y, hit(k))))
+        for k, recall in recall_at_k(X, y, (1, 2, 3, 6)).items():
+            assert recall == pytest.approx(nan_as_miss(naive(X, y, hit(k))))
 
-    @settings(max_examples=20)
+    @FEW
     @given(SEEDS, st.sampled_from([1, 40, 300, 4096]))
     def test_naive_loop_whatever_the_panels(self, seed, panel):
         X, y = blobs(seed, n=30)
@@ -124,7 +125,7 @@ class TestRecall:
             assert_allclose(found[k], naive(X, y, hit(k)))
         assert score == pytest.approx(nan_as_miss(naive(X, y, average_precision)))
 
-    @settings(max_examples=20)
+    @FEW
     @given(SEEDS)
     def test_with_a_gallery(self, seed):
         X, y = blobs(seed, n=40)
@@ -139,14 +140,17 @@ class TestRecall:
         X = angles(0, 90)
         assert recall_at_k(X, [0, 1], [1], gallery=X, gallery_labels=[0, 1]) == {1: 1.0}
 
+    @FEW
     @given(SEEDS)
     def test_order_of_rows_changes_no_bit(self, seed):
         X, y = blobs(seed)
         p = np.random.default_rng(seed).permutation(len(X))
+        permuted = hits_at_k(X[p], y[p], KS)
         for k, hits in hits_at_k(X, y, KS).items():
-            np.testing.assert_array_equal(hits[p], hits_at_k(X[p], y[p], KS)[k])
+            np.testing.assert_array_equal(hits[p], permuted[k])
         assert map_at_r(X, y) == pytest.approx(map_at_r(X[p], y[p]), abs=1e-14)
 
+    @FEW
     @given(SEEDS)
     def test_rotation_and_length_change_nothing(self, seed):
         rng = np.random.default_rng(seed)
@@ -158,6 +162,7 @@ class TestRecall:
         assert map_at_r(turned, y) == pytest.approx(map_at_r(X, y))
         assert_allclose(spectrum(turned), spectrum(X), atol=1e-6)
 
+    @FEW
     @given(SEEDS)
     def test_monotone_in_k_and_one_at_the_end(self, seed):
         X, y = blobs(seed, n=20)
@@ -165,21 +170,19 @@ class TestRecall:
         assert all(a <= b + 1e-15 for a, b in pairwise(values))
         assert values[-1] == 1.0
         assert recall_at_k(X, y, [1000]) == {1000: 1.0}
+        assert 0 <= map_at_r(X, y) <= 1
 
-    @given(SEEDS)
-    def test_perfect_clusters(self, seed):
-        X, y = blobs(seed, noise=1e-3, d=16)
+    def test_perfect_clusters(self):
+        X, y = blobs(4, noise=1e-3, d=16)
         X[-3:] = X[:3]
         y[-3:] = y[:3]
         assert set(recall_at_k(X, y).values()) == {1.0}
         assert map_at_r(X, y) == pytest.approx(1.0)
 
-    def test_a_class_of_one_is_a_miss_or_is_skipped(self):
+    def test_a_class_of_one_is_a_miss(self):
         X, y = angles(0, 1, 90, 91, 200), ["a", "a", "b", "b", "alone"]
         assert recall_at_k(X, y, [1, 4]) == pytest.approx({1: 0.8, 4: 0.8})
-        assert recall_at_k(X, y, [1], lone="skip") == {1: 1.0}
         assert map_at_r(X, y) == pytest.approx(0.8)
-        assert map_at_r(X, y, lone="skip") == 1.0
         assert np.isnan(hits_at_k(X, y, [1])[1]).tolist() == [False] * 4 + [True]
 
     def test_names_and_numbers_are_the_same_classes(self):
@@ -208,6 +211,7 @@ class TestExactness:
             assert score == 1.0
         assert misled > 3
 
+    @FEW
     @given(SEEDS, st.sampled_from([3, 17, 64]))
     def test_copies_tie_exactly_wherever_they_stand(self, seed, d):
         """Each row five times, labels at random: the hits are those of the counts, not of rounding."""
@@ -235,7 +239,7 @@ class TestExactness:
             error = np.abs((s.X @ s.X.T).astype(np.float64) - s.X.astype(np.float64) @ s.X.T.astype(np.float64))
             assert error.max() < s.rounding < 1e-4
 
-    @settings(max_examples=10)
+    @FEW
     @given(SEEDS, st.sampled_from([2, 5]))
     def test_threads_change_no_bit(self, seed, threads):
         X, y = blobs(seed)
@@ -246,14 +250,10 @@ class TestExactness:
             together = hits_at_k(X, y, KS), map_at_r(X, y)
         np.testing.assert_equal(together, alone)
 
-    def test_an_error_in_a_thread_comes_out(self):
-        def fail(item):
-            raise ValueError(f"item {item}")
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(metrics, "threadpool_info", lambda: [{"user_api": "blas", "num_threads": 3}])
-            with pytest.raises(ValueError, match="item 0"):
-                list(metrics._in_threads(fail, range(9)))
+    def test_an_error_in_a_thread_comes_out(self, monkeypatch):
+        monkeypatch.setattr(metrics, "_ranked", lambda s, part, depth: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            recall_at_k(*blobs(1))
 
     def test_memory_is_that_of_tiles(self):
         """8,000 rows: one matrix would be 256 MB in float32."""
@@ -277,7 +277,7 @@ class TestMeanAveragePrecision:
         # 0: R=1, first is wrong: 0; 10: R=2: no, no: 0; 25: R=1: 0; 100: R=2, yes, no: 1/2; 108: yes, then 25: 1/2
         assert map_at_r(X, y) == pytest.approx((0 + 0 + 0 + 0.5 + 0.5) / 5)
 
-    @settings(max_examples=20)
+    @FEW
     @given(SEEDS)
     def test_naive_loop_over_every_order_of_ties(self, seed):
         X, y = lattice(seed)
@@ -287,11 +287,6 @@ class TestMeanAveragePrecision:
         X, y = blobs(5, n=150, classes=2, noise=1.5)
         X[-3:] += np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
         assert map_at_r(X, y) == pytest.approx(naive(X, y, average_precision).mean())
-
-    @given(SEEDS)
-    def test_never_above_recall_at_r(self, seed):
-        X, y = blobs(seed)
-        assert 0 <= map_at_r(X, y) <= recall_at_k(X, y, [len(X)])[len(X)]
 
 
 class TestClustering:
@@ -357,6 +352,7 @@ class TestSpectrum:
         assert_allclose(spectrum(X), values / values.sum(), rtol=1e-5)
         assert spectrum(X)[0] > 0.8
 
+    @FEW
     @given(SEEDS, st.sampled_from([5, 16, 4096]))
     def test_in_parts_as_in_one(self, seed, rows):
         X = np.random.default_rng(seed).normal(size=(37, 9)).astype(np.float32)
@@ -367,10 +363,7 @@ class TestSpectrum:
             assert_allclose(spectrum(X), values / values.sum(), rtol=1e-10)
             few = spectrum(X[:4])
         assert few.shape == (4,)
-
-    @given(SEEDS)
-    def test_never_negative(self, seed):
-        assert spectral_decay(blobs(seed)[0]) >= 0
+        assert spectral_decay(X) >= 0
 
 
 class TestErrors:
@@ -391,7 +384,6 @@ class TestErrors:
             (lambda X: recall_at_k(X, [0, 0, 1, 1], 3), "ks: expected whole numbers ≥ 1, such as"),
             (lambda X: recall_at_k(X, [0, 1, 2, 3]), "no row has another one of its class"),
             (lambda X: map_at_r(X, [0, 1, 2, 3]), "no row has another one of its class"),
-            (lambda X: recall_at_k(X, [0, 0, 1, 1], lone="x"), "lone: expected"),
             (lambda X: recall_at_k(X, [0.5, 0, 1, 1]), "labels: expected whole numbers or strings"),
             (lambda X: recall_at_k(X, [0, 0, 1, 1], gallery=X), "gallery_labels"),
             (lambda X: recall_at_k(X, [0, 0, 1, 1], gallery=X[:, :2], gallery_labels=[0] * 4), "row 2 is all zeros"),

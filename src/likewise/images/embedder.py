@@ -39,8 +39,6 @@ CHUNK = 4
 """Images in one pass of the network, whatever the batch: larger passes leave the processor's cache and are slower."""
 GRID, STRIDE = 7, 16
 """Parts along each side of the crop; their map is the last one with at least 1/16 of the crop's pixels along a side."""
-WHOLE = 1 << 30
-"""A chunk that holds any batch."""
 MOST_NUMBERS = 65_536
 """Rows longer than this are refused: no file makes the network take gigabytes."""
 
@@ -49,35 +47,31 @@ MOST_NUMBERS = 65_536
 
 
 class Tail(nn.Module):
-    """What is trained: the end of a backbone, then a projection to `heads` × D unit rows."""
+    """What is trained: the end of a backbone, then a projection to `heads` × D unit rows.
+
+    A batch goes through in chunks that fit the processor's cache; chunk=None: whole, and normalisations learn from it.
+    """
 
     def __init__(
-        self,
-        parts: Sequence[nn.Module],
-        into: int,
-        total: int,
-        heads: int,
-        *,
-        chunk: int = 20,
-        frozen_norm: bool = True,
+        self, parts: Sequence[nn.Module], into: int, total: int, heads: int, *, chunk: int | None = 20
     ) -> None:
         super().__init__()
         if total % heads:
             raise InputError(f"total: {total} dimensions cannot be shared evenly by {heads} heads")
         self.trunk = nn.Sequential(*parts)
         self.projection = nn.Linear(into, total)
-        self.heads, self.chunk, self.frozen_norm = heads, chunk, frozen_norm
+        self.heads, self.chunk = heads, chunk
 
     def train(self, mode: bool = True) -> Tail:
-        """Training mode; with `frozen_norm` normalisations stay as in evaluation, small batches cannot spoil them."""
+        """Training mode; in chunks, normalisations stay as in evaluation: few images cannot spoil their statistics."""
         super().train(mode)
-        if self.frozen_norm:
+        if self.chunk is not None:
             freeze_norms(self)
         return self
 
     def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b h D"]:
-        """Unit rows of each head; the batch goes through in chunks that fit the processor's cache."""
-        parts = [x] if self.chunk == WHOLE else torch.split(x, self.chunk)
+        """Unit rows of each head."""
+        parts = [x] if self.chunk is None else torch.split(x, self.chunk)
         return self.project(torch.cat([self.trunk(part) for part in parts]))
 
     def project(self, features: Float[Tensor, "b f"]) -> Float[Tensor, "b h D"]:
@@ -137,8 +131,7 @@ def assemble(backbone: Any, *, frozen: int, total: int, heads: int, norm: str = 
     parts = list(backbone.requires_grad_(True).parts())
     if not 0 <= frozen <= len(parts):
         raise InputError(f"frozen: the backbone has {len(parts)} parts, got {frozen}")
-    whole = norm == "trained"
-    tail = Tail(parts[frozen:], backbone.dim, total, heads, chunk=WHOLE if whole else chunk, frozen_norm=not whole)
+    tail = Tail(parts[frozen:], backbone.dim, total, heads, chunk=None if norm == "trained" else chunk)
     return Network(parts[:frozen], tail).eval()  # a module of the user's own comes as it was left
 
 
@@ -161,14 +154,10 @@ def principal_axes(features: NDArray[Any], total: int, *, seed: int) -> tuple[ND
     return weight.astype(np.float32), (-weight @ mean).astype(np.float32)
 
 
-def unit_rows(network: Any, x: Tensor, mirror: bool) -> Tensor:
+def unit_rows(network: Any, x: Tensor, mirror: bool, features: Tensor | None = None) -> Tensor:
     """Unit rows of prepared images; with `mirror`, the mean direction of each and its mirror image."""
-    return _mirrored(network, x, network.features(x), mirror)
-
-
-def _mirrored(network: Any, x: Tensor, features: Tensor, mirror: bool) -> Tensor:
     normalize = nn.functional.normalize
-    rows = normalize(features, dim=1)
+    rows = normalize(network.features(x) if features is None else features, dim=1)
     return normalize(rows + normalize(network.features(x.flip(-1)), dim=1), dim=1) if mirror else rows
 
 
@@ -338,7 +327,8 @@ class Embedder:
         keep = any(isinstance(i, Image) for i in (images if isinstance(images, list | tuple) else [images]))
         crops = self._crops(images, skipped if on_error == "skip" else None, keep, lookahead=2 * batch_size)
         with closing(crops):
-            shown = _shown(crops, images) if progress else crops
+            console = Console(stderr=True)
+            shown = track(crops, "embedding", total=inputs.count(images), console=console) if progress else crops
             sides = [side for batch in _batches(shown, batch_size) for side in self._rows(batch, parts, keep)]
         self.skipped = tuple(skipped)
         rows = np.stack([side[0] for side in sides]) if sides else np.empty((0, self.dim), dtype=np.float32)
@@ -426,19 +416,15 @@ class Embedder:
     def _forward(self, crops: list[UInt8[np.ndarray, "s s 3"]], *, parts: bool = False) -> tuple[Any, ...]:
         """The rows (n, dim) of prepared images; with `parts`, and where the network has them, those, too."""
         chunks = torch.split(as_tensor(np.stack(crops), self.device), CHUNK)
-        function = self._features_and_parts if parts else self._features
+        function = functools.partial(self._features, parts=parts)
         cpu = torch.device(self.device).type == "cpu"
         sides = in_threads(function, chunks) if cpu and _openmp() else [function(x) for x in chunks]
         return tuple(np.concatenate(side) for side in zip(*sides, strict=True))
 
     @torch.inference_mode()
-    def _features(self, x: Tensor) -> tuple[Any, ...]:
-        return (unit_rows(self.network, x, self.mirror).cpu().numpy(),)
-
-    @torch.inference_mode()
-    def _features_and_parts(self, x: Tensor) -> tuple[Any, ...]:
-        vectors, maps = forward_with_map(self.network, x)
-        rows = _mirrored(self.network, x, vectors, self.mirror).cpu().numpy()
+    def _features(self, x: Tensor, parts: bool) -> tuple[Any, ...]:
+        vectors, maps = forward_with_map(self.network, x) if parts else (None, None)
+        rows = unit_rows(self.network, x, self.mirror, vectors).cpu().numpy()
         return (rows,) if maps is None else (rows, pool_parts(maps))
 
 
@@ -527,8 +513,3 @@ def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
-
-
-def _shown(crops: Iterator[R], images: object) -> Iterator[R]:
-    """The same images, counted on a bar on stderr."""
-    yield from track(crops, "embedding", total=inputs.count(images), console=Console(stderr=True))

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -26,9 +26,10 @@ from likewise.store import checkpoint
 from likewise.store import job as jobs
 from likewise.store import run as runs
 from likewise.store.job import Job
+from likewise.types import Image
 
 if TYPE_CHECKING:
-    from jaxtyping import Float32, Int8
+    from jaxtyping import Float32
 
     from likewise.images.embedder import Embeds
 
@@ -101,45 +102,57 @@ def listing(folder: str | os.PathLike[str]) -> tuple[list[Path], list[Skipped]]:
     return media.images(Path(folder)), odd
 
 
-def embed_files(
-    model: Embeds, paths: Sequence[Path], advance: Callable[[], None] = lambda: None
-) -> tuple[Float32[np.ndarray, "n d"], list[int], list[Skipped]]:
-    """Unit rows of the images that can be read, the places of those in `paths`, and the others with the reason."""
-    if hasattr(model, "skipped"):
-        embed: Any = model.embed
-        rows = embed(_counted(paths, advance), on_error="skip")
-        skipped: list[Skipped] = list(model.skipped)
+class Made(NamedTuple):
+    """What a model made of images: unit rows and parts of those that can be read, their places, and the others."""
+
+    rows: Float32[np.ndarray, "n d"]
+    parts: Any
+    kept: list[int]
+    skipped: list[Skipped]
+
+
+def embed_images(
+    model: Embeds,
+    items: Sequence[Any],
+    *,
+    parts: bool = False,
+    on_error: Literal["raise", "skip"] = "skip",
+    advance: Callable[[], None] | None = None,
+    **options: Any,
+) -> Made:
+    """Unit rows of images by any model: one that names what it has `skipped`, as ours do, or one that takes arrays.
+
+    The latter is given 512 at a time. `advance` is called after each image; `options` are those of `Embedder.embed`.
+    """
+    each, made = items if advance is None else _counted(items, advance), None
+    ours, skipped = cast(Any, model), cast(Sequence[Skipped], ())
+    if not hasattr(model, "skipped"):
+        rows, skipped = _embed_arrays(model, each, on_error)
+    elif parts and isinstance(model, Embedder):
+        (rows, made), skipped = model.embed_with_parts(each, on_error=on_error), model.skipped
     else:
-        arrays, skipped = decoded(_counted(paths, advance))
-        rows = model.embed(arrays) if arrays else np.empty((0, getattr(model, "dim", 0)))
-    kept = readable(len(paths), skipped)
-    return unit_rows(rows, len(kept)), kept, skipped
-
-
-def embed_files_with_parts(
-    model: Embedder, paths: Sequence[Path], advance: Callable[[], None] = lambda: None
-) -> tuple[Float32[np.ndarray, "n d"], Int8[np.ndarray, "n cells w"], list[int], list[Skipped]]:
-    """The same with the parts of each image after its row."""
-    rows, parts = model.embed_with_parts(_counted(paths, advance), on_error="skip")
-    kept = readable(len(paths), model.skipped)
-    return unit_rows(rows, len(kept)), parts, kept, list(model.skipped)
-
-
-def readable(count: int, skipped: Sequence[Skipped]) -> list[int]:
-    """The places of `count` images that were not skipped."""
+        rows, skipped = ours.embed(each, on_error=on_error, **options), ours.skipped
     bad = {s.index for s in skipped}
-    return [i for i in range(count) if i not in bad]
+    kept = [i for i in range(len(items)) if i not in bad]
+    return Made(unit_rows(rows, len(kept)), made, kept, list(skipped))
 
 
-def embed_pictures(model: Embeds, pictures: Sequence[Any]) -> Float32[np.ndarray, "n d"]:
-    """Unit rows of images that must all be readable; a model that is not an embedder of ours is given arrays."""
-    ours = hasattr(model, "skipped")
-    rows = model.embed(
-        pictures
-        if ours
-        else [inputs.image(p, where=f"image {i}").reduced(DECODED_SIDE) for i, p in enumerate(pictures)]
-    )
-    return unit_rows(rows, len(pictures))
+def _embed_arrays(model: Embeds, items: Iterable[Any], on_error: str) -> tuple[Any, list[Skipped]]:
+    """Rows by a model that takes arrays only, and what could not be read."""
+    parts, skipped, arrays = list[Any](), list[Skipped](), list[Any]()
+    for i, item in enumerate(items):
+        try:
+            arrays.append(inputs.image(item, where=f"image {i}").reduced(DECODED_SIDE, keep=isinstance(item, Image)))
+        except LikewiseError as error:
+            if on_error == "raise":
+                raise
+            skipped.append(Skipped(i, name_of(item, i), str(error)))
+        if len(arrays) == CHUNK:
+            parts.append(unit_rows(model.embed(arrays), CHUNK))
+            arrays = []
+    if arrays:
+        parts.append(unit_rows(model.embed(arrays), len(arrays)))
+    return np.concatenate(parts) if parts else np.empty((0, getattr(model, "dim", 0))), skipped
 
 
 def unit_rows(rows: Any, count: int, where: str = "model: its embed gave") -> Float32[np.ndarray, "n d"]:
@@ -185,9 +198,9 @@ class _Work:
 
     def __call__(self, names: list[str]) -> Mapping[str, Any]:
         model = _loaded(self.model, self.digest) if isinstance(self.model, str) else self.model
-        rows, kept, skipped = embed_files(model, [Path(self.folder, n) for n in names], self.advance)
-        reasons = json.dumps([[s.index, s.reason] for s in skipped]).encode()
-        return {"rows": rows, "kept": np.asarray(kept, np.int64), "skipped": np.frombuffer(reasons, np.uint8)}
+        made = embed_images(model, [Path(self.folder, n) for n in names], advance=self.advance)
+        reasons = json.dumps([[s.index, s.reason] for s in made.skipped]).encode()
+        return {"rows": made.rows, "kept": np.asarray(made.kept, np.int64), "skipped": np.frombuffer(reasons, np.uint8)}
 
 
 @functools.lru_cache(maxsize=1)
@@ -197,21 +210,10 @@ def _loaded(path: str, digest: str) -> Embeds:
     return model
 
 
-def _counted(paths: Sequence[Path], advance: Callable[[], None]) -> Iterator[Path]:
-    for path in paths:
-        yield path
+def _counted(items: Iterable[Any], advance: Callable[[], None]) -> Iterator[Any]:
+    for item in items:
+        yield item
         advance()
-
-
-def decoded(pictures: Iterable[Any]) -> tuple[list[np.ndarray[Any, Any]], list[Skipped]]:
-    """The images of a model that takes arrays only, and those that cannot be read."""
-    arrays, skipped = [], []
-    for i, picture in enumerate(pictures):
-        try:
-            arrays.append(inputs.image(picture, where=f"image {i}").reduced(DECODED_SIDE))
-        except LikewiseError as error:
-            skipped.append(Skipped(i, name_of(picture, i), str(error)))
-    return arrays, skipped
 
 
 def model_name(model: Embeds) -> str:

@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from likewise import inputs, numeric, plot
-from likewise.errors import InputError, LikewiseError, ShapeError
+from likewise import numeric, plot
+from likewise.errors import InputError
 from likewise.images import metrics
 from likewise.images.data import Dataset, as_dataset
-from likewise.images.embedder import Embedder, Embeds, Skipped, name_of
+from likewise.images.embedder import Embedder, Embeds
+from likewise.images.embedding import embed_images, model_name
 from likewise.images.metrics import Floats, Index, Rows
-from likewise.nn.backbone import DECODED_SIDE
 
 SHOWN = 8
 """Queries that are drawn, and how many neighbours of each."""
-CHUNK = 512
-"""Images that a model which is not an `Embedder` is given at a time."""
 
 
 def evaluate(
@@ -91,21 +89,19 @@ def examine(
 ) -> Evaluation:
     """The same as `evaluate`, with what stands behind the figures: rows, neighbours, classes, confusions, plots."""
     wanted, whole = metrics.check_ks(ks), as_dataset(dataset)
-    rows, skipped = _embed(model, whole, batch_size, progress)
-    read = np.delete(np.arange(len(whole)), [s.index for s in skipped])
+    options: dict[str, Any] = {"batch_size": batch_size, "progress": progress} if isinstance(model, Embedder) else {}
+    found, _, read, skipped = embed_images(model, whole.items, **options)
     if len(read) < 2:
         raise InputError(f"dataset: {len(read)} of {len(whole)} images could be read; expected at least two")
-    rows, kept = metrics.unit_rows(rows, "model"), whole.subset(read) if skipped else whole
-    if len(rows) != len(kept):
-        raise ShapeError(f"model: its embed gave shape {rows.shape} for {len(kept)} images; expected a row each")
+    rows, kept = metrics.unit_rows(found, "model"), whole.subset(read) if skipped else whole
     hits = metrics.hits_at_k(rows, kept.labels, {1, *wanted})
     figures = {
-        "model": str(getattr(model, "name", type(model).__name__)),
+        "model": model_name(model),
         "dataset": kept.name,
         "n": len(kept),
         "classes": len(np.unique(kept.labels)),
         "dim": int(rows.shape[1]),
-        **{f"R@{k}": metrics.mean_score(hits[k], "miss") for k in wanted},
+        **{f"R@{k}": metrics.mean_score(hits[k]) for k in wanted},
         "map_at_r": metrics.map_at_r(rows, kept.labels),
         **(_clustering(rows, kept.labels, seed) if nmi else {}),
         "spectral_decay": metrics.spectral_decay(rows),
@@ -113,24 +109,6 @@ def examine(
         "skipped": [{"name": s.name, "reason": s.reason} for s in skipped],
     }
     return Evaluation(figures, kept, rows, hits[1], seed)
-
-
-def _embed(model: Embeds, dataset: Dataset, batch_size: int, progress: bool) -> tuple[Any, list[Skipped]]:
-    """Rows of the images that can be read, and the others; a model that is not an `Embedder` is given arrays."""
-    if isinstance(model, Embedder):
-        rows = model.embed(dataset.items, batch_size=batch_size, progress=progress, on_error="skip")
-        return rows, list(model.skipped)
-    parts, skipped = list[Any](), list[Skipped]()
-    for start in range(0, len(dataset), CHUNK):
-        arrays = []
-        for i, item in enumerate(dataset.items[start : start + CHUNK], start):
-            try:
-                arrays.append(inputs.image(item, where=f"image {i}").reduced(DECODED_SIDE, keep=False))
-            except LikewiseError as error:
-                skipped.append(Skipped(i, name_of(item, i), str(error)))
-        if arrays:
-            parts.append(metrics.unit_rows(model.embed(arrays), "model"))
-    return np.concatenate(parts) if parts else [], skipped
 
 
 def _clustering(rows: Rows, labels: Index, seed: int) -> dict[str, float]:

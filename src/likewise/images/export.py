@@ -17,7 +17,7 @@ import torch
 import likewise
 from likewise import media
 from likewise.errors import InputError, LikewiseError, MissingExtra
-from likewise.images.embedder import WHOLE, Embedder, Network, unit_rows
+from likewise.images.embedder import Embedder, Network, unit_rows
 
 OPSET = 17
 """The version of ONNX's operators: read by every onnxruntime since 1.12."""
@@ -98,7 +98,7 @@ class _Rows(torch.nn.Module):
         self.network: Any = copy.deepcopy(model.network).cpu().float().requires_grad_(False).eval()
         self.mirror = model.mirror
         if isinstance(self.network, Network):
-            self.network.tail.chunk = WHOLE  # a graph cannot cut a batch whose length it does not know
+            self.network.tail.chunk = None  # a graph cannot cut a batch whose length it does not know
         self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -106,18 +106,12 @@ def mine_intra(y: Int[Tensor, " n"], generator: torch.Generator) -> Triplets:
     return _complete(torch.arange(len(y), device=y.device), p, draw(weights, generator))
 
 
-def hinge(d_ap: Tensor, d_an: Tensor, gamma: float) -> Tensor:
-    """Mean of [d_ap − d_an + γ]₊ over the triplets in which it is positive [DiVA Eq. 1]; 0 where there is none."""
-    return _active_mean(torch.relu(d_ap - d_an + gamma))
-
-
 def margin(d_ap: Tensor, d_an: Tensor, beta: Tensor, gamma: float) -> Tensor:
-    """Σ [γ + d_ap − β]₊ + [γ − d_an + β]₊ over the number of its positive terms; 0 where there is none."""
-    return _active_mean(torch.cat([torch.relu(gamma + d_ap - beta), torch.relu(gamma - d_an + beta)]))
+    """Σ [γ + d_ap − β]₊ + [γ − d_an + β]₊ over the number of its positive terms [DiVA Eq. 1]; 0 where there is none.
 
-
-def _active_mean(terms: Tensor) -> Tensor:
-    """The mean of the terms that are positive, 0 where none is; its gradient is that of the sum over a fixed count."""
+    The gradient is that of the sum over a fixed count.
+    """
+    terms = torch.cat([torch.relu(gamma + d_ap - beta), torch.relu(gamma - d_an + beta)])
     return terms.sum() / (terms > 0).sum().clamp(min=1)
 
 

@@ -11,11 +11,10 @@ rows stand, so equal rows tie exactly.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple
 
 import faiss
 import numpy as np
@@ -26,13 +25,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from likewise.errors import InputError, ShapeError
 
-T = TypeVar("T")
-R = TypeVar("R")
 Rows = NDArray[np.float32]
 Index = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Lone: TypeAlias = Literal["miss", "skip"]
 
 KS = (1, 2, 4, 8)
 """The k of R@k in most papers; SOP has 1, 10, 100, 1000."""
@@ -55,9 +51,10 @@ def recall_at_k(
     *,
     gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
-    lone: Lone = "miss",
 ) -> dict[int, float]:
     """R@k, the share of rows with a row of the same class among their k nearest others [DiVA Tab. 1].
+
+    A row whose class has no other row cannot be found: it counts as a miss, as in the papers.
 
     Parameters
     ----------
@@ -69,8 +66,6 @@ def recall_at_k(
         Each k.
     gallery, gallery_labels : arrays (m, d) and (m,), optional
         Look each row up here instead of among the other rows.
-    lone : {"miss", "skip"}, default "miss"
-        A row whose class has no other row cannot be found: it counts as a miss, as in the papers, or not at all.
 
     Returns
     -------
@@ -92,7 +87,7 @@ def recall_at_k(
     {1: 0.0, 2: 0.5}
     """
     hits = hits_at_k(embeddings, labels, ks, gallery=gallery, gallery_labels=gallery_labels)
-    return {k: mean_score(scores, lone) for k, scores in hits.items()}
+    return {k: mean_score(scores) for k, scores in hits.items()}
 
 
 def hits_at_k(
@@ -127,19 +122,16 @@ def map_at_r(
     *,
     gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
-    lone: Lone = "miss",
 ) -> float:
     """mAP@R: the mean over rows of (1/R) Σ_{m ≤ R} P(m) rel(m), R the number of other rows of the row's class.
 
     P(m) is the share of its class among the nearest m, rel(m) is 1 where the m-th belongs to it, else 0 (Musgrave et
-    al., A Metric Learning Reality Check).
+    al., A Metric Learning Reality Check). A row with R = 0 counts as 0.
 
     Parameters
     ----------
     embeddings, labels, gallery, gallery_labels
         As for `recall_at_k`.
-    lone : {"miss", "skip"}, default "miss"
-        A row with R = 0 counts as 0, or not at all.
 
     Returns
     -------
@@ -164,7 +156,7 @@ def map_at_r(
         scores[part] = _expected_precision(ranked, sides.relevant[part])
 
     _rank(sides, sides.relevant, score)
-    return mean_score(scores, lone)
+    return mean_score(scores)
 
 
 def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
@@ -180,13 +172,11 @@ def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(int(k) for k in wanted))
 
 
-def mean_score(scores: Floats, lone: Lone) -> float:
-    """The mean over rows; NaN marks those whose class has no other row."""
-    if lone not in ("miss", "skip"):
-        raise InputError(f'lone: expected "miss" or "skip", got {lone!r}')
+def mean_score(scores: Floats) -> float:
+    """The mean over rows; NaN marks those whose class has no other row, which count as 0."""
     if np.isnan(scores).all():
         raise InputError("labels: no row has another one of its class, so nothing can be found; give two a class")
-    return float(np.nanmean(scores) if lone == "skip" else np.nan_to_num(scores).mean())
+    return float(np.nan_to_num(scores).mean())
 
 
 # --------------------------------------------------------------------------------------------------------- exact ranks
@@ -279,12 +269,17 @@ class Ranked(NamedTuple):
 
 
 def _rank(s: _Sides, depth: Index, score: Callable[[Index, Ranked], None]) -> None:
-    """Call score(queries, their nearest `depth` rows) part by part, for the queries that have something to find."""
+    """Call score(queries, their nearest `depth` rows) part by part, for the queries that have something to find.
+
+    In as many threads as BLAS has, each of which then has a BLAS of one thread: where others use the cores, too,
+    threads inside of small products wait for each other most of the time. No two parts share a query.
+    """
     order = np.argsort(depth, kind="stable")
     order = order[s.relevant[order] > 0]
     parts = [p for p in np.array_split(order, max(1, -(-len(order) * len(s.Y) // PANEL))) if len(p)]
-    for part, ranked in zip(parts, _in_threads(lambda part: _ranked(s, part, depth[part]), parts), strict=True):
-        score(part, ranked)
+    threads = max((int(lib["num_threads"]) for lib in threadpool_info() if lib["user_api"] == "blas"), default=1)
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads, "likewise-ranks") as pool:
+        list(pool.map(lambda part: score(part, _ranked(s, part, depth[part])), parts))
 
 
 def _ranked(s: _Sides, part: Index, depth: Index) -> Ranked:
@@ -359,25 +354,6 @@ def _expected_precision(ranked: Ranked, R: Index) -> Floats:
     ahead = (m - 1) * np.maximum(r - 1, 0) / np.maximum(t - 1, 1)
     worth = np.where(a + m <= R[row], r / t * (b + 1 + ahead) / (a + m), 0.0)
     return np.asarray(np.bincount(row, worth, len(R)) / R)
-
-
-def _in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """function(item) of each, in order, in as many threads as BLAS has, each of which then has a BLAS of one thread.
-
-    Where others use the cores, too, threads inside of small products wait for each other most of the time.
-    """
-    threads = max((int(lib["num_threads"]) for lib in threadpool_info() if lib["user_api"] == "blas"), default=1)
-    if threads == 1:
-        yield from map(function, items)
-        return
-    waiting: deque[Future[R]] = deque()
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads, "likewise-ranks") as pool:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
 
 
 # ---------------------------------------------------------------------------------------------------------- clustering

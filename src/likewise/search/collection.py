@@ -313,10 +313,7 @@ class Collection:
 
     def _embed(self, paths: list[Path], advance: Callable[[], None]) -> tuple[Any, Any, list[int], list[Any]]:
         """Embeddings, parts where they are kept, and which of the images could be read."""
-        if self.about.cells and isinstance(self.model, Embedder):
-            return embedding.embed_files_with_parts(self.model, paths, advance)
-        rows, kept, bad = embedding.embed_files(self.model, paths, advance)
-        return rows, None, kept, bad
+        return embedding.embed_images(self.model, paths, parts=bool(self.about.cells), advance=advance)
 
     def remove(self, paths: Paths) -> int:
         """Take photos, or all below a folder, out of the index; how many there were. No file is touched."""
@@ -468,8 +465,8 @@ class Collection:
         kept = dict(self.index.parts(names))
         missing = [(n, Path(p)) for n, p in zip(names, paths, strict=True) if n not in kept]
         if missing:
-            _, made, read, _ = embedding.embed_files_with_parts(model, [p for _, p in missing])
-            kept |= {missing[i][0]: one for i, one in zip(read, made, strict=True)}
+            made = embedding.embed_images(model, [p for _, p in missing], parts=True)
+            kept |= {missing[i][0]: one for i, one in zip(made.kept, made.parts, strict=True)}
         nothing = np.zeros(model.part_shape, np.int8)
         return np.array([kept.get(n, nothing) for n in names], np.int8).reshape(len(names), *model.part_shape)
 

@@ -61,10 +61,8 @@ def shortlist_hits(
 ) -> tuple[list[Hit], Any]:
     """The nearest by embedding to any shot, each with the shot it is nearest to; and the shots' parts."""
     model, left = collection.model, {os.path.realpath(path) for path in leave_out}
-    if isinstance(model, Embedder) and model.part_shape is not None:
-        rows, views = model.embed_with_parts(list(query.shots))
-    else:
-        rows, views = embedding.embed_pictures(model, list(query.shots)), None
+    parts = isinstance(model, Embedder) and model.part_shape is not None
+    rows, views, _, _ = embedding.embed_images(model, list(query.shots), parts=parts, on_error="raise")
     best: dict[str, Hit] = {}
     for shot, hits in enumerate(collection.nearest(rows, many + len(left), under=under, label=label)):
         for hit in hits:

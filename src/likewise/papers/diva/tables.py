@@ -230,8 +230,8 @@ class Study:
         return {
             **_curves(Run.open(folder / "0").metrics()),
             "hits": {part: np.nan_to_num(hits[f"{part} False"][1]).tolist() for part in UNSEEN},
-            "mirrored": {part: metrics.mean_score(hits[f"{part} True"][1], "miss") for part in UNSEEN},
-            "figures": {f"R@{k}": metrics.mean_score(hits["test False"][k], "miss") for k in (2, 4, 8)}
+            "mirrored": {part: metrics.mean_score(hits[f"{part} True"][1]) for part in UNSEEN},
+            "figures": {f"R@{k}": metrics.mean_score(hits["test False"][k]) for k in (2, 4, 8)}
             | {
                 "mAP@R": metrics.map_at_r(test, labels),
                 "NMI": metrics.nmi(test, labels),
