@@ -367,6 +367,11 @@ def test_rows_that_came_are_found_and_those_that_went_are_not(tmp_path: Path, cr
         assert seen.nearest(crowd[2999:], 3)[0][0] == ("late", 0.0)
         assert "k0/n00000" not in named(seen, crowd[:1], 50)[0]
         assert len(named(seen, crowd[:1], 2500)[0]) == 2500, "more than an index is tuned for: every row"
+    stale = Index(tmp_path / "i")
+    index.remove([r.name for r in records(2000, 1) if int(r.name[-5:]) % 3])
+    hits = named(stale, crowd[3:4], 5)
+    assert hits == named(index, crowd[3:4], 5), "what another process has moved is found where it is now"
+    index.put(records(2000, 1), crowd[1:2001])
     index.put([Record(f"more{i}", 1, 1) for i in range(400)], crowd[2500:2900])
     index.settle()
     assert index.describe()["index"]["rows"] == 2900
@@ -480,12 +485,15 @@ def test_a_forged_description_is_a_file_error(tmp_path: Path, change: dict[str, 
         ("UPDATE images SET name = x'610062' WHERE id = 2", "no plain path below the root"),
         ("UPDATE images SET name = 'text' WHERE id = 2", "names that are none"),
         ("UPDATE images SET name = 7 WHERE id = 2", "names that are none"),
-        ("UPDATE images SET id = -3 WHERE id = 2", "do not belong together"),
-        ("UPDATE vectors SET data = x'00' WHERE id = 2", "32 bytes"),
-        ("UPDATE vectors SET data = NULL WHERE id = 2", "32 bytes"),
-        ("UPDATE vectors SET data = zeroblob(32) WHERE id = 2", "not of length 1"),
-        ("UPDATE vectors SET id = 99 WHERE id = 2", "do not belong together"),
-        ("DELETE FROM vectors WHERE id = 2", "do not belong together"),
+        ("UPDATE images SET id = 99 WHERE id = 2", "do not belong together"),
+        ("UPDATE vectors SET data = x'00'", "32 bytes"),
+        ("UPDATE vectors SET data = NULL", "32 bytes"),
+        ("UPDATE vectors SET data = zeroblob(160)", "not of length 1"),
+        ("UPDATE vectors SET data = x''", "do not belong together"),
+        ("UPDATE vectors SET data = substr(data, 1, 128)", "do not belong together"),
+        ("UPDATE vectors SET first = 3", "do not belong together"),
+        ("UPDATE vectors SET first = -9223372036854775807", "do not belong together"),
+        ("DELETE FROM vectors", "do not belong together"),
         ("DELETE FROM meta", "not an index"),
         ("CREATE TABLE more (x)", "not an index of likewise"),
         ("CREATE TRIGGER t AFTER DELETE ON images BEGIN DELETE FROM images; END", "not an index of likewise"),

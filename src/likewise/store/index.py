@@ -6,6 +6,8 @@ index.faiss    an approximate index, where there is one: a cache, with its sha25
 
 A reader sees the index as it was when it was opened, or last refreshed. Rows are never changed in place: an image that
 is put again gets a new id, and ids only grow, so that a view is brought up to date by what came after its last id.
+Vectors lie in chunks of consecutive ids, so that opening is a sequential read. One that is removed stays in its chunk
+until half of that is gone; then the rest is written again, under new ids.
 """
 
 from __future__ import annotations
@@ -40,17 +42,23 @@ Nearest: TypeAlias = list[tuple[str, float]]
 FILE, CACHE = "index.sqlite", "index.faiss"
 OURS = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", f"{FILE}.new", f"{FILE}.new-journal", CACHE)
 """What an index writes, and all that it ever deletes."""
-FORMAT = 2
-"""The layout below; format 1 was a folder of segments, which is no longer read."""
+FORMAT = 3
+"""The layout below; formats 1 (a folder of segments) and 2 (a row a vector) are no longer read."""
 KINDS = ("auto", "flat", "ivf")
 
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE images (id INTEGER PRIMARY KEY, name BLOB UNIQUE NOT NULL, size INTEGER, mtime INTEGER)",
-    "CREATE TABLE vectors (id INTEGER PRIMARY KEY REFERENCES images ON DELETE CASCADE, data BLOB, crc INTEGER)",
-    "CREATE TABLE parts (id INTEGER PRIMARY KEY REFERENCES images ON DELETE CASCADE, data BLOB, crc INTEGER)",
+    "CREATE TABLE vectors (first INTEGER PRIMARY KEY, data BLOB, crc INTEGER)",
+    "CREATE TABLE parts (id INTEGER PRIMARY KEY REFERENCES images ON DELETE CASCADE ON UPDATE CASCADE, data BLOB,"
+    " crc INTEGER)",
 )
-"""Vectors and parts apart from names: a scan of one does not read the others. A name is a file's bytes, not text."""
+"""Vectors and parts apart from names: a scan of one does not read the others. A name is a file's bytes, not text. A
+chunk holds the vectors of the ids from `first` on."""
+CHUNK_OF = "SELECT first, {} FROM vectors WHERE first <= ? ORDER BY first DESC LIMIT 1"
+CHUNK = 2**18
+"""Bytes of a chunk, at most. A million rows of 512 floats are then read at the pace of a copy, and the few that settle
+the order of an approximate search still come one by one from disk."""
 
 PAGE = 16_384
 """Bytes of a page: a row of 512 or 1280 floats does not divide 4096, and would leave up to half of each page empty."""
@@ -60,8 +68,6 @@ VFS = ""
 """Appended to SQLite's address of the file; tests name a file system without shared memory here."""
 MOST_DIM, MOST_TEXT = 65_536, 2**20
 """The longest vector, and the longest JSON, that a stranger's file is believed to hold."""
-BLOCK = 512
-"""Rows that are read at a time."""
 
 FLAT_UNTIL = 100_000
 """Up to this many rows "auto" is flat: exact, nothing to build, 28 ms a query at 1280 dimensions on one core. Above it
@@ -235,7 +241,7 @@ class Index:
             if {sql for (sql,) in db.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL LIMIT 9")} != set(
                 SCHEMA
             ):
-                raise FileError(f"{self.file}: not an index of likewise")
+                raise FileError(f"{self.file}: not an index of likewise, or of another version; build it again")
             meta = dict(db.execute("SELECT key, value FROM meta WHERE key != 'model' LIMIT 9"))
             about, self._facts = About.from_json(meta.get("about"), self.file), _parsed(Facts, meta.get("cache"))
             if meta.get("deletions") != self._deletions:  # of what is left nothing is known: begin anew
@@ -266,31 +272,37 @@ class Index:
 
     def _read_vectors(self, db: sqlite3.Connection) -> None:
         """The vectors of every id that is known and not yet read, into one array with room to grow."""
-        want = len(self._ids)
-        if len(self._rows) < want:
-            grown = np.empty((want + want // 8 + BLOCK, self.about.dim), np.float32)
+        new = slice(self._read, len(self._ids))
+        if len(self._rows) < new.stop:
+            grown = np.empty((new.stop + new.stop // 8 + 512, self.about.dim), np.float32)
             grown[: self._read] = self._rows[: self._read]
             self._rows = grown
-        last = int(self._ids[self._read - 1]) if self._read else 0
-        cursor = db.execute("SELECT id, data FROM vectors WHERE id > ? ORDER BY id", (last,))
-        while self._read < want and (some := cursor.fetchmany(min(BLOCK, want - self._read))):
-            ids, blobs = zip(*some, strict=True)
-            place = slice(self._read, self._read + len(ids))
-            if not np.array_equal(ids, self._ids[place]):
-                break
-            self._rows[place] = rows = self._decoded(blobs, np.float32, (self.about.dim,))
-            if not (np.abs(np.einsum("ij,ij->i", rows, rows) - 1) < 1e-2).all():
-                raise FileError(f"{self.file}: damaged: vectors not of length 1; check() says more")
-            self._read = place.stop
-        if self._read < want:
+        rows = self._rows[new]
+        if not self._fill(db, self._ids[new], rows).all():
             raise FileError(f"{self.file}: damaged: images and vectors do not belong together")
+        if not (np.abs(np.einsum("ij,ij->i", rows, rows) - 1) < 1e-2).all():
+            raise FileError(f"{self.file}: damaged: vectors not of length 1; check() says more")
+        self._read = new.stop
 
-    def _decoded(self, blobs: Sequence[Any], dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Blobs as one array (n, *shape). Their checksums are read by `check` alone: a third of the time of opening."""
+    def _fill(self, db: sqlite3.Connection, ids: Places, rows: Vectors) -> NDArray[np.bool_]:
+        """Write the vectors of ascending ids to rows, each chunk read once; which of them there are."""
+        known, at = np.zeros(len(ids), bool), 0
+        while at < len(ids):
+            first, data = db.execute(CHUNK_OF.format("data"), (int(ids[at]),)).fetchone() or (0, b"")
+            chunk = self._decoded(data, np.float32, (self.about.dim,))
+            stop = max(at + 1, int(np.searchsorted(ids, first + len(chunk))))
+            known[at:stop] = ids[at] < first + len(chunk)
+            if known[at]:
+                rows[at:stop] = chunk[ids[at:stop] - first]
+            at = stop
+        return known
+
+    def _decoded(self, data: Any, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+        """A blob as an array (n, *shape). Checksums are read by `check` alone: a third of the time of opening."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if not set(map(type, blobs)) <= {bytes} or not set(map(len, blobs)) <= {size}:
+        if not isinstance(data, bytes) or len(data) % max(size, 1):
             raise FileError(f"{self.file}: damaged: a row that is not {size} bytes long")
-        return np.frombuffer(b"".join(blobs), dtype).reshape(-1, *shape)
+        return np.frombuffer(data, dtype).reshape(-1, *shape)
 
     def _most(self) -> int:
         """The most rows that the file can hold: one whose pages lead in a circle gives them without end."""
@@ -324,41 +336,51 @@ class Index:
 
     def stamps(self, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
         """Size and time of those names that are kept."""
-        return {name: (size, mtime) for name, size, mtime in self._rows_of("size, mtime FROM images", names)}
+        with self._transaction("DEFERRED") as db:
+            rows = self._rows_of(db, "size, mtime FROM images", names)
+            return {name: (size, mtime) for name, size, mtime in rows}
 
     def vectors(self, names: Sequence[str]) -> Mapping[str, Vectors]:
         """The vector of those names that are kept."""
-        rows = self._rows_of("data FROM images JOIN vectors USING (id)", names)
-        return {name: self._decoded([data], np.float32, (self.about.dim,))[0] for name, data in rows}
+        with self._transaction("DEFERRED") as db:
+            kept = sorted((i, name) for name, i in self._rows_of(db, "id FROM images", names))
+            rows = np.empty((len(kept), self.about.dim), np.float32)
+            known = self._fill(db, np.array([i for i, _ in kept], np.int64), rows)
+        return {name: row for (_, name), row, there in zip(kept, rows, known, strict=True) if there}
 
     def parts(self, names: Sequence[str]) -> Mapping[str, Parts]:
         """The parts (cells, width) of those names of which some are kept."""
-        rows = self._rows_of("data FROM images JOIN parts USING (id)", names)
         shape = self.about.cells, self.about.width
-        return {name: self._decoded([data], np.int8, shape)[0] for name, data in rows}
-
-    def _rows_of(self, what: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
-        """Columns of some names, each row after its name."""
-        rows: list[tuple[Any, ...]] = []
         with self._transaction("DEFERRED") as db:
-            for some in batches([os.fsencode(n) for n in names], 500):
-                rows += db.execute(f"SELECT name, {what} WHERE name IN ({', '.join('?' * len(some))})", some)
-        return [(os.fsdecode(name), *rest) for name, *rest in rows]
+            rows = self._rows_of(db, "data FROM images JOIN parts USING (id)", names)
+            return {name: one for name, data in rows for one in self._decoded(data, np.int8, shape)}
+
+    def _rows_of(self, db: sqlite3.Connection, what: str, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Columns of some names, each row after its name."""
+        for some in batches([os.fsencode(n) for n in names], 500):
+            for name, *rest in db.execute(f"SELECT name, {what} WHERE name IN ({', '.join('?' * len(some))})", some):
+                yield os.fsdecode(name), *rest
 
     def put(self, records: Sequence[Record], vectors: Vectors, parts: Parts | None = None) -> None:
         """Keep these, all or none of them; a name that is kept already gets the new vector in the same step."""
         check_put(records, vectors, self.about.dim)
         with self._transaction() as db:
             self._delete(db, [r.name for r in records])
-            first = db.execute("SELECT value FROM meta WHERE key = 'next'").fetchone()[0]
-            ids = range(first, first + len(records))
+            ids = self._append(db, vectors)
             rows = [(i, os.fsencode(r.name), r.size, r.mtime) for i, r in zip(ids, records, strict=True)]
             db.executemany("INSERT INTO images VALUES (?, ?, ?, ?)", rows)
-            db.executemany("INSERT INTO vectors VALUES (?, ?, ?)", _encoded(ids, vectors, "<f4"))
-            if parts is not None:
-                db.executemany("INSERT INTO parts VALUES (?, ?, ?)", _encoded(ids, parts, "i1"))
-            db.execute("UPDATE meta SET value = ? WHERE key = 'next'", (ids.stop,))
+            for i, part in zip(ids, () if parts is None else parts, strict=False):
+                _insert(db, "parts", i, part, "i1")
         self.refresh()
+
+    def _append(self, db: sqlite3.Connection, vectors: Vectors) -> range:
+        """Write vectors in chunks of their own; the ids that are theirs."""
+        first = int(db.execute("SELECT value FROM meta WHERE key = 'next'").fetchone()[0])
+        ids = range(first, first + len(vectors))
+        for some in batches(ids, max(1, CHUNK // (4 * self.about.dim))):
+            _insert(db, "vectors", some.start, vectors[some.start - first : some.stop - first], "<f4")
+        db.execute("UPDATE meta SET value = ? WHERE key = 'next'", (ids.stop,))
+        return ids
 
     def remove(self, names: Iterable[str]) -> int:
         """Drop these; how many there were."""
@@ -368,10 +390,23 @@ class Index:
         return count
 
     def _delete(self, db: sqlite3.Connection, names: Sequence[str]) -> int:
-        count = db.executemany("DELETE FROM images WHERE name = ?", [(os.fsencode(n),) for n in names]).rowcount
-        if count > 0:
+        """Drop these; what is left of a chunk that is half gone is written again, under new ids."""
+        drop = "DELETE FROM images WHERE name = ? RETURNING id"
+        gone = [i for name in names for (i,) in db.execute(drop, (os.fsencode(name),))]
+        if gone:
             db.execute("UPDATE meta SET value = value + 1 WHERE key = 'deletions'")
-        return max(count, 0)
+        chunks = {db.execute(CHUNK_OF.format("length(data)"), (i,)).fetchone() for i in gone}
+        for first, size in filter(None, chunks):
+            count = size // (4 * self.about.dim)
+            left = [i for (i,) in db.execute("SELECT id FROM images WHERE id >= ? LIMIT ?", (first, count))]
+            left = [i for i in left if i < first + count]
+            if 2 * len(left) <= count:
+                rows = np.empty((len(left), self.about.dim), np.float32)
+                self._fill(db, np.array(left, np.int64), rows)
+                db.execute("DELETE FROM vectors WHERE first = ?", (first,))
+                moved = zip(self._append(db, rows), left, strict=True)
+                db.executemany("UPDATE images SET id = ? WHERE id = ?", moved)
+        return len(gone)
 
     # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -396,8 +431,11 @@ class Index:
         inner = self._approximate() if whole and len(self) and many <= MOST_SOUGHT else None
         if inner is not None and self._facts is not None:
             kept = [self._kept(ids) for ids in search_cache(inner, queries, many, self._facts.effort)]
-            return [self._seen(*one, np.inf if len(one[0]) >= min(k, len(self)) else -1.0) for one in kept]
-        if not self._read:
+            if all(whole for _, _, whole in kept):
+                enough = min(k, len(self))
+                return [self._seen(at, rows, np.inf if len(at) >= enough else -1.0) for at, rows, _ in kept]
+            self._deletions = None  # another process has removed or moved some of them since
+        if not self._read or self._deletions is None:
             self.refresh(load=True)
         at = None if whole else self._places(which)
         total = len(self) if at is None else len(at)
@@ -408,22 +446,19 @@ class Index:
     def _seen(self, places: Places, rows: Vectors, last: float) -> Candidates:
         return Candidates([self._names[i] for i in places], rows, last)
 
-    def _kept(self, ids: Places) -> tuple[Places, Vectors]:
-        """The places of those ids that are kept, and their vectors: from memory, or else from disk.
+    def _kept(self, ids: Places) -> tuple[Places, Vectors, bool]:
+        """The places of those ids that are in view, and their vectors: from memory, or else from disk.
 
-        What another process has removed since has none.
+        What another process has removed since has none there: the last value is whether all have.
         """
-        places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-        places = places[self._ids[places] == ids]
+        places = np.sort(np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1))
+        places = places[np.isin(self._ids[places], ids)]
         if self._read:
-            return places, self._rows[places]
-        blobs: dict[int, bytes] = {}
+            return places, self._rows[places], True
+        rows = np.empty((len(places), self.about.dim), np.float32)
         with self._transaction("DEFERRED") as db:
-            for some in batches(self._ids[places].tolist(), 500):
-                marks = ", ".join("?" * len(some))
-                blobs.update(db.execute(f"SELECT id, data FROM vectors WHERE id IN ({marks})", some))
-        places = np.array([p for p in places if int(self._ids[p]) in blobs], np.int64)
-        return places, self._decoded([blobs[int(i)] for i in self._ids[places]], np.float32, (self.about.dim,))
+            known = self._fill(db, self._ids[places], rows)
+        return places[known], rows[known], bool(known.all())
 
     # ── the approximate index ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -474,7 +509,7 @@ class Index:
                 log.warning("%s; searching every vector instead: the next update makes it again", error)
                 self._facts = None
                 return None
-        places, rows = self._kept(self._ids[self._ids > last])
+        places, rows, _ = self._kept(self._ids[self._ids > last])
         if len(places):
             inner.add_with_ids(rows, self._ids[places])
         self._inner = self._facts, inner, max(last, int(self._ids[-1]) if len(self) else 0)
@@ -485,29 +520,23 @@ class Index:
     def check(self) -> list[str]:
         """Read everything: the file's own structure, checksums, unit vectors, the approximate index."""
         wrong: list[str] = []
-        shapes = {"vectors": (np.float32, (self.about.dim,)), "parts": (np.int8, (self.about.cells, self.about.width))}
         try:
             self.refresh()
             with self._transaction("DEFERRED") as db:
                 said = [str(message)[:200] for (message,) in db.execute("PRAGMA integrity_check(5)")]
-                said += ["an image without a vector" for _ in db.execute("PRAGMA foreign_key_check")]
-                for table, shape in shapes.items():
+                said += ["parts without an image" for _ in db.execute("PRAGMA foreign_key_check")]
+                for table in ("vectors", "parts"):
                     rows = db.execute(f"SELECT data, crc FROM {table} LIMIT {self._most()}")
-                    off = sum(not self._good(data, crc, *shape) for data, crc in rows)
-                    said += [f"{off} {table} are damaged, or not of length 1"] if off else []
+                    off = sum(not isinstance(data, bytes) or zlib.crc32(data) != crc for data, crc in rows)
+                    said += [f"{off} {table} are damaged"] if off else []
             wrong += [f"{self.file}: {message}" for message in said if message != "ok"]
+            self._deletions = None  # everything is read anew
+            self.refresh(load=True)
             if self._facts is not None:
                 read_cache(self.path / CACHE, self._facts, self.about.dim)
         except FileError as error:
             wrong.append(str(error))
         return wrong
-
-    def _good(self, data: Any, crc: Any, dtype: Any, shape: tuple[int, ...]) -> bool:
-        try:
-            value = self._decoded([data], dtype, shape)[0]
-        except FileError:
-            return False
-        return zlib.crc32(data) == crc and (dtype is np.int8 or abs(float(np.linalg.norm(value)) - 1) < 1e-3)
 
     def describe(self) -> dict[str, Any]:
         """Kind, number of images, and what was measured of the approximate index."""
@@ -563,10 +592,10 @@ def _one_line(file: Path) -> Iterator[None]:
         raise FileError(f"{file}: damaged, or not an index: {str(error)[:200]}") from None
 
 
-def _encoded(ids: Iterable[int], rows: NDArray[Any], dtype: str) -> Iterator[tuple[int, bytes, int]]:
-    for i, row in zip(ids, np.ascontiguousarray(rows, dtype=dtype), strict=True):
-        blob = row.tobytes()
-        yield i, blob, zlib.crc32(blob)
+def _insert(db: sqlite3.Connection, table: str, key: int, rows: NDArray[Any], dtype: str) -> None:
+    """One blob with its checksum."""
+    blob = np.ascontiguousarray(rows, dtype).tobytes()
+    db.execute(f"INSERT INTO {table} VALUES (?, ?, ?)", (key, blob, zlib.crc32(blob)))
 
 
 def _parsed(cls: Any, text: Any) -> Any:
