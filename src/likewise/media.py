@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,21 +49,19 @@ MOST_ARRAY_BYTES = 4 << 30
 MOST_FRAMES = 1_000_000
 """A video is left with an error after this many decoded frames."""
 
-_PLUGINS = {
-    "JPEG": ("JpegImagePlugin", "JpegImageFile"),
-    "PNG": ("PngImagePlugin", "PngImageFile"),
-    "WEBP": ("WebPImagePlugin", "WebPImageFile"),
-    "GIF": ("GifImagePlugin", "GifImageFile"),
-    "BMP": ("BmpImagePlugin", "BmpImageFile"),
-    "TIFF": ("TiffImagePlugin", "TiffImageFile"),
-    "PPM": ("PpmImagePlugin", "PpmImageFile"),
-    "AVIF": ("AvifImagePlugin", "AvifImageFile"),
+_MAGIC = {
+    "JPEG": rb"\xff\xd8\xff",
+    "PNG": rb"\x89PNG\r\n\x1a\n",
+    "WebP": rb"RIFF.{4}WEBP",
+    "GIF": rb"GIF8[79]a",
+    "BMP": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # the lengths of header that there are
+    "TIFF": rb"II[*+]\0|MM\0[*+]",
+    "PPM": rb"P[1-6]\s+[\d#]",
+    "AVIF": rb".{4}ftypavi[fs]",
 }
-"""The only decoders that are ever started: raster formats, none that runs a program or opens another file."""
+"""How files begin that are decoded: raster formats, none that runs a program or opens another file."""
 
 _SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".tif": "TIFF", ".tiff": "TIFF"}
-
-_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
 
 _VIDEO_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,flv,mpeg,mpegts,mpegvideo,ogg,asf,gif,h264,hevc,m4v,ivf,nut"
 """Demuxers that read only the file they are given: no playlists, no concatenations, no devices."""
@@ -131,7 +129,7 @@ def from_pillow(im: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
     try:
         with _quiet_pillow():
             im.load()
-            return _upright(_rgb(im), _orientation(im))
+            return _rgb(_upright(im))
     except Exception as error:  # it may be lazy, and its file damaged
         raise FileError(f"{getattr(im, 'filename', '') or 'Pillow image'}: {error or type(error).__name__}") from error
 
@@ -160,10 +158,9 @@ VIDEO_NAMES = frozenset({".avi", ".mp4", ".mov", ".mkv", ".webm", ".mpg", ".mpeg
 def images(path: str | os.PathLike[str], *, recursive: bool = True) -> list[Path]:
     """The pictures in a folder, in natural order (2 before 10), told by their first bytes; hidden ones are left out."""
     root = Path(path)
-    if not root.exists():
-        raise FileError(f"{root}: no such folder")
     if not root.is_dir():
-        raise FileError(f"{root}: not a folder; give the folder that holds the pictures")
+        why = "not a folder; give the folder that holds the pictures" if root.exists() else "no such folder"
+        raise FileError(f"{root}: {why}")
     found = []
     for folder, inner, names in os.walk(root, onerror=_raise_unreadable):
         inner[:] = [d for d in inner if recursive and not d.startswith(".")]
@@ -235,38 +232,46 @@ def _regular(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 def _sniff(head: bytes) -> str | None:
     """The format that the first 32 bytes of a file announce, or None."""
-    if head.startswith(b"\xff\xd8\xff"):
-        return "JPEG"
-    if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG"
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "WEBP"
-    if head[:6] in (b"GIF87a", b"GIF89a"):
-        return "GIF"
-    if head[:2] == b"BM" and int.from_bytes(head[14:18], "little") in _BMP_HEADERS:
-        return "BMP"
-    if head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        return "TIFF"
-    if re.match(rb"P[1-6]\s+[\d#]", head):
-        return "PPM"
-    if head[4:8] == b"ftyp" and head[8:12] in (b"avif", b"avis"):
-        return "AVIF"
-    return None
+    return next((kind for kind, magic in _MAGIC.items() if re.match(magic, head, re.DOTALL)), None)
 
 
 def _decode(stream: IO[bytes], name: str, most_pixels: int, side: int | None) -> UInt8[np.ndarray, "h w 3"]:
     for argument, value in (("most_pixels", most_pixels), ("side", side)):
         _whole(argument, value)
+    with _started(stream, name, most_pixels) as (im, kind):
+        _count(im.size, name, most_pixels)
+        if side is not None and kind == "JPEG":
+            im.draft("", (side, side))
+        im.load()
+        if im.mode == "CMYK" and kind == "JPEG" and "adobe" not in im.info:
+            from PIL import ImageChops  # Pillow takes every CMYK JPEG for Adobe's, which stores ink upside down
+
+            im, info = ImageChops.invert(im), im
+            im.info = info.info
+        return _rgb(_upright(im))
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
+    """The picture at `path` with its header parsed by the one decoder of its format; no pixel is decoded yet."""
+    with _regular(path) as stream, _started(stream, str(path), MOST_PIXELS) as (im, _):
+        yield im
+
+
+@contextlib.contextmanager
+def _started(stream: IO[bytes], name: str, most_pixels: int) -> Iterator[tuple[Image.Image, str]]:
+    """The picture in a stream, its header parsed by the one decoder of its format; whatever goes on inside ends well
+    or in a FileError."""
     head = stream.read(32)
     stream.seek(0)
     kind = _sniff(head)
     if kind is None:
-        raise FileError(f"{name}: not a picture ({', '.join(_PLUGINS)} are read); it starts with {head[:8]!r}")
-    if kind == "WEBP":  # its decoder makes room for the picture as soon as it is started
+        raise FileError(f"{name}: not a picture ({', '.join(_MAGIC)} are read); it starts with {head[:8]!r}")
+    if kind == "WebP":  # its decoder makes room for the picture as soon as it is started
         _count(_webp_size(head), name, most_pixels)
     try:
         with _quiet_pillow():
-            return _pixels(_start(kind, stream), kind, name, most_pixels, side)
+            yield _start(kind, stream), kind
     except FileError:
         raise
     except MemoryError:
@@ -275,43 +280,15 @@ def _decode(stream: IO[bytes], name: str, most_pixels: int, side: int | None) ->
         raise FileError(f"{name}: damaged or unsupported {kind}: {error or type(error).__name__}") from error
 
 
-@contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
-    """The picture at `path` with its header parsed by the one decoder of its format; no pixel is decoded yet."""
-    with _regular(path) as stream:
-        head = stream.read(32)
-        stream.seek(0)
-        kind = _sniff(head)
-        if kind is None:
-            raise FileError(f"{path}: not a picture ({', '.join(_PLUGINS)} are read); it starts with {head[:8]!r}")
-        if kind == "WEBP":
-            _count(_webp_size(head), str(path), MOST_PIXELS)
-        with _quiet_pillow():
-            yield _start(kind, stream)
-
-
 def _start(kind: str, stream: IO[bytes]) -> Image.Image:
     """Parse the header with this one decoder; no pixel is decoded yet."""
-    module, factory = _PLUGINS[kind]
+    name = kind if kind == "WebP" else kind.capitalize()
     try:
-        plugin = importlib.import_module(f"PIL.{module}")
+        plugin = importlib.import_module(f"PIL.{name}ImagePlugin")
     except ImportError:
         raise OSError(f"this Pillow cannot read {kind}; pip install --upgrade pillow") from None
-    opened: Image.Image = getattr(plugin, factory)(stream)
+    opened: Image.Image = getattr(plugin, f"{name}ImageFile")(stream)
     return opened
-
-
-def _pixels(im: Image.Image, kind: str, name: str, most_pixels: int, side: int | None) -> UInt8[np.ndarray, "h w 3"]:
-    _count(im.size, name, most_pixels)
-    if side is not None and kind == "JPEG":
-        im.draft("", (side, side))
-    im.load()
-    if im.mode == "CMYK" and kind == "JPEG" and "adobe" not in im.info:
-        from PIL import ImageChops  # Pillow takes every CMYK JPEG for Adobe's, which stores ink upside down
-
-        im, info = ImageChops.invert(im), im
-        im.info = info.info
-    return _upright(_rgb(im), _orientation(im))
 
 
 def _whole(argument: str, value: object) -> None:
@@ -342,24 +319,16 @@ def _webp_size(head: bytes) -> tuple[int, int]:
     return width & 0x3FFF, height & 0x3FFF
 
 
-def _orientation(im: Image.Image) -> int:
-    """EXIF tag 274, 1 to 8; damaged EXIF counts as upright."""
+def _upright(im: Image.Image) -> Image.Image:
+    """Undo the EXIF orientation; damaged EXIF counts as upright."""
+    from PIL import ImageOps
+
     try:
-        found = im.getexif().get(0x0112, 1)
-    except Exception:
-        return 1
-    return found if isinstance(found, int) and 1 <= found <= 8 else 1
-
-
-def _upright(array: UInt8[np.ndarray, "h w 3"], orientation: int) -> UInt8[np.ndarray, "h w 3"]:
-    """Undo an EXIF orientation: 5 to 8 are transposed, and each may be flipped along either axis."""
-    if orientation >= 5:
-        array = array.transpose(1, 0, 2)
-    if orientation in (3, 4, 7, 8):
-        array = array[::-1]
-    if orientation in (2, 3, 6, 7):
-        array = array[:, ::-1]
-    return np.ascontiguousarray(array)
+        return ImageOps.exif_transpose(im) if im.getexif().get(0x0112, 1) != 1 else im
+    except MemoryError:
+        raise
+    except Exception:  # damaged EXIF can raise anything
+        return im
 
 
 def _rgb(im: Image.Image) -> UInt8[np.ndarray, "h w 3"]:
@@ -449,14 +418,23 @@ def frames(
 def _frames(
     av: Any, path: Path, every: int, most: int | None, most_pixels: int
 ) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
-    given = 0
+    whitelist, given = {"format_whitelist": _VIDEO_FORMATS, "protocol_whitelist": "file"}, 0
     try:
-        for i, frame in enumerate(_decoded(av, path, most_pixels)):
-            if i >= MOST_FRAMES:
-                raise FileError(f"{path}: more than {MOST_FRAMES:,} frames; cut the video or raise io.MOST_FRAMES")
-            if i % every == 0:
-                yield _picture(frame)
-                given += 1
+        with av.open(str(path.resolve()), options=whitelist, metadata_errors="ignore") as container:
+            if not container.streams.video:
+                raise FileError(f"{path}: has no video stream")
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise FileError(f"{path}: its video is of a kind that this FFmpeg does not decode")
+            _count((stream.codec_context.width, stream.codec_context.height), str(path), most_pixels)
+            stream.thread_type = "AUTO"
+            for i, frame in enumerate(container.decode(stream)):
+                _count((frame.width, frame.height), str(path), most_pixels)
+                if i >= MOST_FRAMES:
+                    raise FileError(f"{path}: more than {MOST_FRAMES:,} frames; cut the video")
+                if i % every == 0:
+                    yield _picture(frame)
+                    given += 1
                 if given == most:
                     return
     except FileError:
@@ -466,22 +444,6 @@ def _frames(
         raise FileError(f"{path}: damaged or unsupported video: {why}") from error
     if given == 0:
         raise FileError(f"{path}: holds no frame that can be decoded")
-
-
-def _decoded(av: Any, path: Path, most_pixels: int) -> Iterator[Any]:
-    """Every frame of the first video stream, its pixels counted before it is given."""
-    whitelist = {"format_whitelist": _VIDEO_FORMATS, "protocol_whitelist": "file"}
-    with av.open(str(path.resolve()), options=whitelist, metadata_errors="ignore") as container:
-        if not container.streams.video:
-            raise FileError(f"{path}: has no video stream")
-        stream = container.streams.video[0]
-        if stream.codec_context is None:
-            raise FileError(f"{path}: its video is of a kind that this FFmpeg does not decode")
-        _count((stream.codec_context.width, stream.codec_context.height), str(path), most_pixels)
-        stream.thread_type = "AUTO"
-        for frame in container.decode(stream):
-            _count((frame.width, frame.height), str(path), most_pixels)
-            yield frame
 
 
 def _picture(frame: Any) -> UInt8[np.ndarray, "h w 3"]:
@@ -498,66 +460,67 @@ def load_arrays(path: str | os.PathLike[str], *, most_bytes: int = MOST_ARRAY_BY
 
     Nothing is unpickled, and declared sizes are checked before anything is read.
     """
+    with _arrays_in(path) as (stream, head):
+        if head == b"\x93NUMPY":
+            return {"arr_0": _load_npy(stream, f"{path}", os.fstat(stream.fileno()).st_size, most_bytes)}
+        if not head.startswith(b"PK"):
+            raise FileError(f"{path}: neither .npy nor .npz; it starts with {head!r}")
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        with zipfile.ZipFile(stream) as archive:
+            _check_declared(sum(m.file_size for m in archive.infolist()), f"{path}", most_bytes)
+            for m in archive.infolist():
+                key = m.filename.removesuffix(".npy")
+                if key in arrays:
+                    raise FileError(f"{path}: holds two arrays named {key!r}")
+                with archive.open(m) as inner:
+                    arrays[key] = _load_npy(inner, f"{path}: array {key!r}", m.file_size, most_bytes)
+        return arrays
+
+
+def map_array(path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
+    """The array of an .npy, mapped into memory to be read: checked as `load_arrays` checks it, but not loaded."""
+    with _arrays_in(path) as (stream, _):
+        size = os.fstat(stream.fileno()).st_size
+        if not _check_npy(stream, f"{path}", size, size):
+            return _load_npy(stream, f"{path}", size, size)
+        mapped: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return mapped
+
+
+@contextlib.contextmanager
+def _arrays_in(path: str | os.PathLike[str]) -> Iterator[tuple[IO[bytes], bytes]]:
+    """A file and its first six bytes; whatever NumPy or zipfile makes of the rest, a FileError tells of it."""
     with _regular(path) as stream:
         head = stream.read(6)
         stream.seek(0)
         try:
-            if head == b"\x93NUMPY":
-                size = os.fstat(stream.fileno()).st_size
-                return {"arr_0": _load_npy(stream, f"{path}", size, most_bytes)}
-            if head.startswith(b"PK"):
-                return _load_npz(stream, f"{path}", most_bytes)
+            yield stream, head
         except FileError:
             raise
-        except Exception as error:  # a damaged archive can raise anything
+        except Exception as error:  # NumPy reads a header with Python's own parser, which can raise anything
             raise FileError(f"{path}: damaged: {error or type(error).__name__}") from error
-    raise FileError(f"{path}: neither .npy nor .npz; it starts with {head!r}")
-
-
-def _load_npz(stream: IO[bytes], name: str, most_bytes: int) -> dict[str, np.ndarray[Any, Any]]:
-    with zipfile.ZipFile(stream) as archive:
-        members = archive.infolist()
-        total = sum(m.file_size for m in members)
-        if total > most_bytes:
-            raise FileError(
-                f"{name}: declares {total:,} bytes, more than {most_bytes:,} allowed; raise most_bytes to read it"
-            )
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
-        for m in members:
-            key = m.filename.removesuffix(".npy")
-            if key in arrays:
-                raise FileError(f"{name}: holds two arrays named {key!r}")
-            with archive.open(m) as inner:
-                arrays[key] = _load_npy(inner, f"{name}: array {key!r}", m.file_size, most_bytes)
-        return arrays
 
 
 def _load_npy(stream: IO[bytes], name: str, size: int, most_bytes: int) -> np.ndarray[Any, Any]:
     """One array, read only after its header has been found to agree with the number of bytes that follow it."""
-    shape, order, dtype, declared = _npy_header(stream, name, size, most_bytes)
-    data = stream.read(declared)
-    if len(data) != declared:
-        raise FileError(f"{name}: declares {declared:,} bytes of data and holds {len(data):,}; it is truncated")
-    flat = np.frombuffer(bytearray(data), dtype=dtype, count=math.prod(shape)) if declared else np.empty(shape, dtype)
-    if not is_text(flat):
+    _check_npy(stream, name, size, most_bytes)
+    stream.seek(0)
+    array: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    if not is_text(array.ravel(order="K")):
         raise FileError(f"{name}: holds text that is not Unicode; it is damaged")
-    return flat.reshape(shape, order=order)
+    return array
 
 
-def _npy_header(
-    stream: IO[bytes], name: str, size: int, most_bytes: int
-) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype[Any], int]:
-    """Shape, order, dtype and number of bytes of an array, if it holds plain values and they fit into `size` bytes."""
+def _check_npy(stream: IO[bytes], name: str, size: int, most_bytes: int) -> int:
+    """The number of bytes that an array declares, if it holds plain values and they fit into `size` bytes."""
+    stream.seek(0)
     if stream.read(6) != b"\x93NUMPY":
         raise FileError(f"{name}: not a NumPy array")
     version = tuple(stream.read(2))
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
         raise FileError(f"{name}: NumPy format {version} is not read; save it with format 1.0 or 2.0")
-    shape, fortran, dtype = readers[version](stream)
+    shape, _, dtype = readers[version](stream)
     if dtype.hasobject:
         raise FileError(f"{name}: holds Python objects, which would have to be unpickled; save plain numbers")
     if dtype.names is not None or dtype.subdtype is not None:
@@ -565,30 +528,17 @@ def _npy_header(
     if any(n < 0 for n in shape):
         raise FileError(f"{name}: declares the shape {shape}")
     declared = math.prod(shape) * dtype.itemsize
+    _check_declared(declared, name, most_bytes)
+    if declared > size - stream.tell():
+        raise FileError(f"{name}: declares {declared:,} bytes of data in {size:,}; it is truncated")
+    return declared
+
+
+def _check_declared(declared: int, name: str, most_bytes: int) -> None:
     if declared > most_bytes:
         raise FileError(
             f"{name}: declares {declared:,} bytes, more than {most_bytes:,} allowed; raise most_bytes to read it"
         )
-    if declared > size:
-        raise FileError(f"{name}: declares {declared:,} bytes of data in {size:,}; it is truncated")
-    return shape, "F" if fortran else "C", dtype, declared
-
-
-def map_array(path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
-    """The array of an .npy, mapped into memory to be read: checked as `load_arrays` checks it, but not loaded."""
-    with _regular(path) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        try:
-            shape, order, dtype, declared = _npy_header(stream, f"{path}", size, size)
-            if stream.tell() + declared > size:
-                raise FileError(f"{path}: declares {declared:,} bytes of data, more than it holds; it is truncated")
-            if not declared:
-                return np.empty(shape, dtype)
-            return np.memmap(path, dtype=dtype, mode="r", offset=stream.tell(), shape=shape, order=order)
-        except FileError:
-            raise
-        except Exception as error:  # NumPy reads the header with Python's own parser, which can raise anything
-            raise FileError(f"{path}: damaged: {error or type(error).__name__}") from error
 
 
 def is_text(array: np.ndarray[Any, Any]) -> bool:
