@@ -2,7 +2,7 @@
 
 names, photograph            the photographs themselves
 pair, views                  a workshop by day and by night, turned; with the truth, where each pixel went
-albums, scenes, collections  albums of views of the photographs: two that share scenes, many of one scene, two large
+albums, scenes               albums of views of the photographs: two that share scenes, many of one scene
 gallery, queries             places cut out of the photographs, and the same places in other light, turned, cut anew
 
 What is drawn is drawn from the seed alone: the same seed, the same bytes.
@@ -64,9 +64,6 @@ FRIDAY = {"cat": 2, "coffee": 2, "flower": 2, "temple": 2}
 ALBUMS, PICTURES = 3, 3
 """Albums a scene, and pictures an album, of `scenes`."""
 
-MISSING, VIEWS = ("galaxies", "rocket"), 8
-"""Scenes that the second collection has no picture of, and pictures of each scene in a collection."""
-
 PLACES, SIDE, EDGE = 6, 140, 160
 """Places of a photograph, at most; the side of one in pixels of the photograph, and of its picture."""
 
@@ -86,17 +83,11 @@ def photograph(name: str) -> UInt8[np.ndarray, "h w 3"]:
     """The photograph of that name, uint8 (h, w, 3)."""
     if name not in PHOTOS:
         raise InputError(f"name: expected one of {', '.join(PHOTOS)}, got {name!r}")
-    return _read(*PHOTOS[name])
-
-
-def _read(package: str, file: str) -> Picture:
-
-    return read_array(_installed(package, file))
+    return read_array(_installed(*PHOTOS[name]))
 
 
 def _installed(package: str, file: str) -> Path:
     """Where a file lies that is installed with a package."""
-
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise FileError(f"{file}: comes with {package}, which is not installed; pip install scikit-image scikit-learn")
@@ -105,7 +96,6 @@ def _installed(package: str, file: str) -> Path:
 
 def _draw(seed: int, stream: int) -> np.random.Generator:
     """The generator of one kind of pictures: each kind has its own stream, so that none depends on another."""
-
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: expected a whole number ≥ 0, got {seed!r}")
     return np.random.default_rng([seed, stream])
@@ -128,18 +118,8 @@ def scenes(folder: Folder, seed: int = 0) -> list[list[Path]]:
     return [album(Path(folder) / name / number, {name: PICTURES}, draw) for name, number in each]
 
 
-def collections(folder: Folder, seed: int = 0) -> tuple[list[Path], list[Path]]:
-    """Write two collections, `first` of every scene and `second` without two of them; the files of each."""
-    draw = _draw(seed, 4)
-    every = dict.fromkeys(SCENES, VIEWS)
-    first = album(Path(folder) / "first", every, draw)
-    fewer = {name: count for name, count in every.items() if name not in MISSING}
-    return first, album(Path(folder) / "second", fewer, draw)
-
-
 def album(folder: Path, contents: dict[str, int], draw: np.random.Generator) -> list[Path]:
     """Write so many views of each scene into a folder; the files, named scene-number.jpg."""
-
     return [
         write_image(folder / f"{name}-{i + 1}.jpg", view(photo, draw), quality=90)
         for name, count in contents.items()
@@ -150,7 +130,6 @@ def album(folder: Path, contents: dict[str, int], draw: np.random.Generator) -> 
 
 def view(photo: Picture, draw: np.random.Generator) -> Picture:
     """Another view of a scene: a square of 60 to 85 % of it, maybe mirrored, in other light, 240 pixels wide."""
-
     h, w = photo.shape[:2]
     side = int(min(h, w) * draw.uniform(0.6, 0.85))
     top, left = (int(draw.triangular(0, (n - side) / 2, n - side)) for n in (h, w))
@@ -185,7 +164,6 @@ class Place:
 
 def gallery(folder: Folder, seed: int = 0) -> list[Path]:
     """Write a picture of every place, folder/photograph/number.jpg; the files."""
-
     return [write_image(Path(folder) / p.name, p.picture, quality=92) for p in places(seed)]
 
 
@@ -194,7 +172,6 @@ def queries(folder: Folder, seed: int = 0, *, in_turn: bool = False) -> list[Que
 
     `in_turn` makes one a place, the changes in turn.
     """
-
     made = []
     for number, place in enumerate(places(seed)):
         stem = Path(folder) / Path(place.name).with_suffix("")
@@ -225,7 +202,6 @@ def spots(photo: Picture, draw: np.random.Generator) -> list[Point]:
 
 def cut(photo: Picture, centre: Point, side: float = SIDE, turn: float = 0.0) -> Picture:
     """The square of a photograph around a point, turned by so many degrees; beyond its edge, a mirror."""
-
     matrix = np.asarray(cv2.getRotationMatrix2D(centre, turn, EDGE / side), dtype=np.float64)
     matrix[:, 2] += EDGE / 2 - np.asarray(centre)
     whole = cv2.warpAffine(photo, matrix, (EDGE, EDGE), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
@@ -234,7 +210,6 @@ def cut(photo: Picture, centre: Point, side: float = SIDE, turn: float = 0.0) ->
 
 def lit(photo: Picture, centre: Point, draw: np.random.Generator) -> Picture:
     """The same square, half as bright or half as bright again, of another tint, the light falling from one side."""
-
     across, down = np.meshgrid(*[np.linspace(-0.5, 0.5, EDGE)] * 2)
     angle = draw.uniform(0, 2 * np.pi)
     ramp = 1 + 0.8 * (np.cos(angle) * across + np.sin(angle) * down)
@@ -282,8 +257,8 @@ def pair(seed: int = 0) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.ndarray, "
 
 def views(seed: int = 0) -> Views:
     """The workshop by day from the left; from the right, turned, by the light of a lamp; and the truth."""
-
-    left, right = (_small(photo) for photo in (photograph("motorcycle"), _read("skimage.data", OTHER)))
+    files = _installed(*PHOTOS["motorcycle"]), _installed("skimage.data", OTHER)
+    left, right = (_small(read_array(file)) for file in files)
     h, w = left.shape[:2]
     turn = np.vstack([cv2.getRotationMatrix2D(((w - 1) / 2, (h - 1) / 2), TURN, ZOOM), [0.0, 0.0, 1.0]])
     night = cv2.warpPerspective(dark(right, _draw(seed, 7)), turn, (w, h))
@@ -293,7 +268,6 @@ def views(seed: int = 0) -> Views:
 
 def dark(photo: Picture, draw: np.random.Generator) -> Picture:
     """The same by night: one warm lamp, a little blue from outside, the noise of a sensor, in linear light."""
-
     h, w = photo.shape[:2]
     y, x = np.mgrid[:h, :w] / np.array([h, w]).reshape(2, 1, 1)
     lamp = 0.05 + 0.5 * np.exp(-((x - 0.62) ** 2 + (y - 0.35) ** 2) / 0.06)
@@ -311,7 +285,6 @@ def _small(photo: Picture) -> Picture:
 
 def _truth(turn: Floats, size: tuple[int, int]) -> tuple[Floats, NDArray[np.bool_]]:
     """p ↦ turn (p − d, 0) as a flow, and where d is known and the point inside: d is what the cameras are apart."""
-
     d = _disparity(size)
     h, w = size
     y, x = np.mgrid[:h, :w].astype(np.float64)

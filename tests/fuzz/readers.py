@@ -67,7 +67,7 @@ def flow(path: Path) -> None:
 def index(folder: Path) -> None:
     """Open, search with and without a filter, look at what is kept, compare parts, check everything."""
     from likewise.search import Collection
-    from likewise.search.rerank import local_distances
+    from likewise.search.shortlist import local_distances
 
     with Collection.open(folder / "i") as opened:
         repr(opened), len(opened), list(opened), opened.describe(), opened.check()

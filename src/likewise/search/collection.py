@@ -26,9 +26,8 @@ from likewise.images import embedding
 from likewise.images.embedder import Embedder, default
 from likewise.nn.pretrained import DEFAULT
 from likewise.search import duplicates
-from likewise.search.rerank import rerank_hits, signature
 from likewise.search.result import Hit, IndexReport, Result
-from likewise.search.shortlist import shortlist_hits, shots
+from likewise.search.shortlist import rerank_hits, shortlist_hits, shots, signature
 from likewise.search.verdict import judge
 from likewise.search.verify import verify_hits
 from likewise.store import checkpoint, milvus
@@ -434,7 +433,7 @@ class Collection:
             notes += note
             tell("verify", hits)
         best = tuple(replace(hit, rank=i) for i, hit in enumerate(hits[:k], start=1))
-        return Result(asked, best, self.place, tuple(seconds), seconds, tuple(notes))
+        return Result(asked, best, self.place, seconds, tuple(notes))
 
     def nearest(
         self, embeddings: Any, k: int = 10, *, under: Place | None = None, label: str | None = None

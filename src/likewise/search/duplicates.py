@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -111,8 +112,7 @@ def _bend(H: NDArray[np.float64], size: tuple[int, ...]) -> float:
     |ln s / s′|, whichever is larger."""
     h, w = size
     corners = np.array([[0, 0], [w - 1, 0], [w - 1, h - 1], [0, h - 1]], dtype=np.float64)
-    moved = np.c_[corners, np.ones(4)] @ H.T
-    moved = moved[:, :2] / moved[:, 2:]
+    moved = cv2.perspectiveTransform(corners[None], H)[0]
     lines = [np.polyfit(corners[:, k], moved[:, k], 1) for k in (0, 1)]
     off = [moved[:, k] - np.polyval(lines[k], corners[:, k]) for k in (0, 1)]
     along, down = (max(float(line[0]), 1e-9) for line in lines)

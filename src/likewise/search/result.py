@@ -16,7 +16,7 @@ from likewise.errors import LikewiseError
 from likewise.images.embedder import Skipped
 from likewise.nn.backbone import crop
 from likewise.plot.report import Card, Page, Picture, Section, inline
-from likewise.search import rerank
+from likewise.search import shortlist
 from likewise.search.verdict import Judge, Verdict, word
 from likewise.sets.compare import SetComparison
 
@@ -110,7 +110,7 @@ class Hit:
 
     def plan(self) -> SetComparison | None:
         """The plan between the parts of the query and of this photo; None where they are not known."""
-        return None if self.parts is None else rerank.plan(*self.parts, self.metric)
+        return None if self.parts is None else shortlist.plan(*self.parts, self.metric)
 
     def judged(self, judge: Judge, evidence: Evidence | None = None) -> Hit:
         """The same with a probability, and with evidence where there is any.
@@ -148,8 +148,8 @@ class Result:
     hits : tuple of Hit
     place : str
         The index that was searched.
-    stages : tuple of str
-        Which stages there were, of "shortlist", "re-rank" and "verify"; `seconds` says how long each took.
+    seconds : dict of str to float
+        How long each stage took; those that there were, of "shortlist", "re-rank" and "verify".
     notes : tuple of str
         What there is to say besides, such as what could not be verified.
     """
@@ -157,7 +157,6 @@ class Result:
     query: Query
     hits: tuple[Hit, ...]
     place: str
-    stages: tuple[str, ...]
     seconds: dict[str, float]
     notes: tuple[str, ...] = ()
 
@@ -182,7 +181,7 @@ class Result:
         return {
             "query": list(self.query.names),
             "index": self.place,
-            "stages": list(self.stages),
+            "stages": list(self.seconds),
             "seconds": {name: round(value, 4) for name, value in self.seconds.items()},
             "notes": list(self.notes),
             "hits": [hit.to_dict() for hit in self.hits],

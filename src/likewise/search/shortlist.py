@@ -1,4 +1,8 @@
-"""The first stage: a query (an image, several of the same thing, a video) as a few shots, and the nearest to any."""
+"""The first two stages: the nearest by embedding to any shot of a query, then in the order of local similarity.
+
+A query is an image, several of the same thing, or a video: a few shots of it are looked for. Local similarity is the
+smoothed Wasserstein distance between what two images show where.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,26 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from likewise import inputs
 from likewise.errors import InputError
 from likewise.images import embedding
-from likewise.images.embedder import Embedder
-from likewise.search.result import Hit
-from likewise.types import Image
+from likewise.images.embedder import Embedder, directions
+from likewise.numeric import psd
+from likewise.sets.compare import SetComparison, compare, distances
+from likewise.types import Image, Signature
 
 if TYPE_CHECKING:
     from likewise.search.collection import Collection
+    from likewise.search.result import Hit
 
 SHOTS = 16
 """Images of a query, or frames of a video, at most."""
+GAMMA = 0.02
+"""Smoothing, in units of the ground cost ‖p − q‖² of unit vectors, which is at most 4."""
+TOL = 1e-3
+"""Marginal error at which a solve stops: ranks do not change below it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,3 +82,51 @@ def shortlist_hits(
                 best[hit.path] = replace(hit, shot=shot)
     ordered = sorted(best.values(), key=lambda hit: hit.distance) if len(query) > 1 else list(best.values())
     return [replace(hit, rank=i) for i, hit in enumerate(ordered[:many], start=1)], views
+
+
+def local_distances(query: NDArray[np.int8], candidates: NDArray[np.int8], metric: Any = None) -> NDArray[np.float64]:
+    """The distance between the parts of a query (cells, d) and of each candidate (n, cells, d); NaN where zero.
+
+    `metric` is a positive semi-definite (d, d) matrix, or None for the identity.
+    """
+    values = np.full(len(candidates), np.nan)
+    known = np.flatnonzero(candidates.any(axis=(1, 2)))
+    if len(known) and query.any():
+        sets = [signature(candidates[i]) for i in known]
+        values[known] = distances([signature(query)], sets, gamma=GAMMA, tol=TOL, metric=metric)[0]
+    return values
+
+
+def nearest_shots(
+    shots: NDArray[np.int8], candidates: NDArray[np.int8], metric: Any = None
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The smallest distance from any shot to each candidate, infinite where none is known; and which shot that is."""
+    every = np.stack([local_distances(shot, candidates, metric) for shot in shots])
+    every[np.isnan(every)] = np.inf
+    return every.min(axis=0), every.argmin(axis=0)
+
+
+def plan(query: NDArray[np.int8], candidate: NDArray[np.int8], metric: Any = None) -> SetComparison:
+    """The plan between the parts of two images."""
+    return compare(signature(query), signature(candidate), gamma=GAMMA, tol=TOL, metric=metric)
+
+
+def signature(parts: NDArray[np.int8]) -> Signature:
+    """The parts of an image as a set, all of one weight."""
+    return Signature(directions(parts))
+
+
+def rerank_hits(collection: Collection, hits: list[Hit], views: Any, metric: Any) -> tuple[list[Hit], list[str]]:
+    """The same by local distance; those whose parts are not known come last, as they were. And what there is to say."""
+    kept = None if views is None else collection.parts([hit.path for hit in hits])
+    if kept is None:
+        return hits, [f"not re-ranked: {collection.about.model} has no map of an image's parts"]
+    matrix = None if metric is None else psd(getattr(metric, "M0_", metric), dim=int(kept.shape[2]))
+    values, which = nearest_shots(views, kept, matrix)
+    measured = [
+        replace(hit, local_distance=float(v), shot=int(s), parts=(views[s], kept[i]), metric=matrix)
+        if np.isfinite(v)
+        else hit
+        for i, (hit, v, s) in enumerate(zip(hits, values, which, strict=True))
+    ]
+    return [measured[i] for i in np.argsort(values, kind="stable")], []  # what is not known comes last

@@ -15,11 +15,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-
-from likewise.errors import FileError
 
 if TYPE_CHECKING:
     from likewise.search.verify import Evidence
@@ -91,17 +89,4 @@ def word(probability: float) -> Verdict:
 @functools.cache
 def judge() -> Judge:
     """The coefficients that come with likewise."""
-    return read(WEIGHTS)
-
-
-def read(path: Path) -> Judge:
-    """Coefficients from a file."""
-    try:
-        said: Any = json.loads(path.read_text())["parts"]
-        parts = {str(name): [float(v) for v in values] for name, values in said.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FileError(f"{path}: not the coefficients of a verdict: {error}") from None
-    wanted = {"distance": 2, "transport": 3, "distance+evidence": 5, "transport+evidence": 6, "matches": 3}
-    if {n: len(v) for n, v in parts.items()} != wanted or not all(math.isfinite(v) for p in parts.values() for v in p):
-        raise FileError(f"{path}: not the coefficients of a verdict: expected {wanted}")
-    return Judge(parts)
+    return Judge(json.loads(WEIGHTS.read_text())["parts"])

@@ -21,8 +21,8 @@ from likewise.pixels.aligner import Aligner, AlignerOptions
 from likewise.pixels.aligner import default as default_aligner
 from likewise.pixels.features import detect
 from likewise.pixels.life.inference import Aligned
-from likewise.search.rerank import local_distances
 from likewise.search.result import Hit
+from likewise.search.shortlist import local_distances
 from likewise.search.verdict import judge
 from likewise.types import Matches
 
