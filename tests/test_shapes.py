@@ -179,9 +179,8 @@ def encoder() -> Any:
 
 CALLS |= {
     "pixels.geometry.skew": lambda f, png: f(torch.rand(4, 3)),
-    "pixels.geometry.essential": lambda f, png: f(torch.eye(3), torch.ones(3)),
     "pixels.geometry.fundamental": lambda f, png: f(torch.eye(3), torch.eye(3), torch.eye(3), torch.ones(3)),
-    "pixels.geometry.lines": lambda f, png: f(SKEW.expand(2, 3, 3), places()),
+    "pixels.geometry.apply": lambda f, png: f(SKEW.expand(2, 3, 3), places()),
     "pixels.geometry.transform": lambda f, png: f(torch.eye(3).expand(2, 3, 3), places()),
     "pixels.geometry.homography_flow": lambda f, png: f(torch.eye(3).expand(2, 3, 3), 8, 10),
     "pixels.geometry.scaling": lambda f, png: f((4, 5), (6, 7)),
@@ -225,6 +224,7 @@ CALLS |= {
     "pixels.life.network.Nearby.around": None,
     "pixels.life.network.Refine.forward": None,
     "pixels.life.network.at_pixels": lambda f, png: f(torch.zeros(1, 3, 4, 2), 12, 16),
+    "pixels.geometry.resize": lambda f, png: f(torch.rand(3, 8, 10), (4, 5)),
     "pixels.geometry.shrink": lambda f, png: f(photo(), longest=20),
     "pixels.life.network.Encoder.principal": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
     "pixels.life.network.similarities": lambda f, png: f(torch.rand(1, 4, 3, 5), torch.rand(1, 4, 2, 6), 0.1),

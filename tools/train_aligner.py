@@ -22,8 +22,7 @@ import numpy as np
 import torch
 
 import likewise as lw
-from likewise.pixels.aligner import WEIGHTS, Aligner, AlignerOptions, working_image
-from likewise.pixels.life.inference import align_once, resize_flows
+from likewise.pixels.aligner import WEIGHTS, Aligner, AlignerOptions, align_once, resize_flows, working_image
 from likewise.pixels.life.pairs import Photos
 from likewise.pixels.rendering import Renderer
 from likewise.pixels.training import Config, train

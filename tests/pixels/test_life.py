@@ -42,7 +42,7 @@ def fundamental(seed: int, b: int | None = None) -> Tensor:
 
 def on_the_line(x: Tensor, F: Tensor, seed: int) -> Tensor:
     """A point on the line of x for each x: its foot from the origin, and some way along."""
-    line = g.lines(F, x)
+    line = g.apply(F, x)
     normal = line[..., :2] / line[..., :2].norm(dim=-1, keepdim=True)
     foot = -normal * (line[..., 2] / line[..., :2].norm(dim=-1))[..., None]
     along = torch.stack([-normal[..., 1], normal[..., 0]], dim=-1)
@@ -112,7 +112,7 @@ def test_at_the_epipole_value_and_gradient_are_finite(dtype: torch.dtype) -> Non
     K = torch.tensor([[15.0, 0, 8], [0, 15, 6], [0, 0, 1]], dtype=dtype)
     F = g.fundamental(K, K, torch.eye(3, dtype=dtype), torch.tensor([0.0, 0, 1], dtype=dtype))
     e = torch.tensor([8.0, 6.0], dtype=dtype)
-    assert g.lines(F, e).abs().max() < 1e-6
+    assert g.apply(F, e).abs().max() < 1e-6
     for start, end in ((e, e + 2), (e, e), (e + 2, e), (e + 1e-4, e + torch.tensor([2, 0]))):
         x, y = start.clone().requires_grad_(), end.clone().requires_grad_()
         d = life.sed(x, y, F)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,6 @@ PIXELS, SETS, DISTRIBUTIONS = "Two photos (pixels, images)", "Albums and videos 
 @flag(
     "--flow", is_flag=True, show_default=False, group=PIXELS, help="write flow.flo, wheel.png and confidence.png, too"
 )
-@count("--detail", least=0, group=PIXELS, help="correct large photos tile by tile, up to this longest side in pixels")
 @count("--every", group=SETS, help="take each n-th frame of a video; by default every one")
 @flag("--gamma", type=click.FloatRange(0, min_open=True), group=SETS, help="smoothing of the plan")
 @flag("--value", type=click.Choice(["kl", "paper", "divergence", "sharp"]), group=SETS, help="the plan's number")
@@ -57,7 +55,6 @@ def compare(
     as_json: bool,
     model: str | None,
     flow: bool,
-    detail: int | None,
     metric: str | None,
     metric_level: str | None,
     features: str | None,
@@ -86,11 +83,11 @@ def compare(
     one, two = classify(a, "A"), classify(b, "B")
     chosen, why = choose(one, two) if level == "auto" else (level, "--level says so")
     options = {name: value for name, value in given.items() if value is not None}
-    options |= _models(chosen, model, detail, device)
+    options |= _models(chosen, model, device)
     if features is not None:
         options["features"] = load_object(features) if ":" in features else features
     check(one, two, chosen, options)
-    for name, value, level_of in (("flow", flow, "pixels"), ("detail", detail, "pixels"), ("metric", metric, "sets")):
+    for name, value, level_of in (("flow", flow, "pixels"), ("metric", metric, "sets")):
         if value and chosen != level_of:
             raise InputError(f"{name}: not an option of the level {chosen}; it is one of {level_of}")
     if chosen in ("sets", "distributions"):  # an image that cannot be read is named and left out
@@ -110,25 +107,19 @@ def compare(
     terminal.remark(f"see {', '.join(str(f) for f in files)}")
 
 
-def _models(level: str, model: str | None, detail: int | None, device: str) -> dict[str, Any]:
-    """The network of the level where one is named, moved, or asked for more detail."""
+def _models(level: str, model: str | None, device: str) -> dict[str, Any]:
+    """The network of the level where one is named or moved."""
     if level == "images" and (model is not None or device != "cpu"):
         from likewise.cli.images import model_at as embedder_at
 
         return {"model": embedder_at(model, device)}
     if level != "pixels":
         return {} if model is None else {"model": model}
-    if model is None and detail is None and device == "cpu":
+    if model is None and device == "cpu":
         return {}
     from likewise.cli.pixels import model_at
-    from likewise.pixels import Aligner
 
-    network = model_at(model, device)
-    if detail is not None and not isinstance(network, Aligner):
-        raise InputError(f"detail: only for likewise's own aligners, got a {type(network).__name__}")
-    if detail is not None:
-        network = Aligner(network.network, replace(network.options, detail=detail), name=network.name)
-    return {"model": network}
+    return {"model": model_at(model, device)}
 
 
 def _under_metric(

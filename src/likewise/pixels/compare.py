@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from likewise import inputs, media, plot
-from likewise.pixels.aligner import check_image, default
+from likewise.pixels.aligner import Aligned, check_image, default
 from likewise.pixels.geometry import warp
-from likewise.pixels.life.inference import Aligned
 from likewise.types import Comparison, Flow
 
 ALPHA, BETA = 3.0, 0.05

@@ -7,6 +7,8 @@ too.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import cv2
 import numpy as np
 import torch
@@ -16,8 +18,8 @@ from torch import Tensor
 
 from likewise.errors import InputError, ShapeError
 
-Size = tuple[int, int]
-MODES = ("bilinear", "nearest", "bicubic")
+Size: TypeAlias = tuple[int, int]
+Side: TypeAlias = Literal["shortest", "longest"]
 
 
 def grid(h: int, w: int, *, like: Tensor | None = None) -> Float[Tensor, "h w 2"]:
@@ -29,18 +31,12 @@ def grid(h: int, w: int, *, like: Tensor | None = None) -> Float[Tensor, "h w 2"
 
 
 def sample(
-    image: Float[Tensor, "b c h w"],
-    points: Float[Tensor, "b h2 w2 2"],
-    *,
-    mode: str = "bilinear",
-    padding: str = "zeros",
+    image: Float[Tensor, "b c h w"], points: Float[Tensor, "b h2 w2 2"], *, padding: str = "zeros"
 ) -> Float[Tensor, "b c h2 w2"]:
     """The image at points in pixels: Σ_p image[p] k(x − p_x) k(y − p_y), k the hat of bilinear interpolation.
 
     Beyond the frame the image is 0 (`padding="zeros"`) or its nearest border (`"border"`).
     """
-    if mode not in MODES:
-        raise InputError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}")
     if padding not in ("zeros", "border"):
         raise InputError(f"padding: expected 'zeros' or 'border', got {padding!r}")
     if image.ndim != 4 or points.ndim != 4 or points.shape[-1] != 2 or len(image) != len(points):
@@ -49,7 +45,7 @@ def sample(
     # half-pixel units, (2x + 1)/w − 1, because the other convention divides by w − 1
     size = points.new_tensor([image.shape[3], image.shape[2]])
     unit = ((2.0 * points + 1.0) / size - 1.0).to(image.dtype)
-    return nnf.grid_sample(image, unit, mode=mode, padding_mode=padding, align_corners=False)
+    return nnf.grid_sample(image, unit, padding_mode=padding, align_corners=False)
 
 
 def inside(points: Float[Tensor, "*n 2"], h: int, w: int, *, margin: float = 0.0) -> Bool[Tensor, "*n"]:
@@ -115,17 +111,31 @@ def resize_points(points: Float[Tensor, "*n 2"], old: Size, new: Size) -> Float[
     return (points + 0.5) * scale - 0.5
 
 
+def size_of(image: Tensor) -> Size:
+    """(h, w) of images (…, h, w)."""
+    return int(image.shape[-2]), int(image.shape[-1])
+
+
+def fitted(size: Size, px: int | None, side: Side = "shortest", *, least: int = 1) -> Size:
+    """The size (h, w) of an image whose shortest (or longest) side is at most `px`; it is never enlarged."""
+    scale = 1.0 if px is None else min(1.0, px / (min(size) if side == "shortest" else max(size)))
+    return max(least, round(size[0] * scale)), max(least, round(size[1] * scale))
+
+
+def resize(x: Float[Tensor, "c h w"], size: Size, *, mode: str = "bilinear") -> Float[Tensor, "c h2 w2"]:
+    """An image at another size; half-pixel rule, averaged over areas where it shrinks."""
+    if size_of(x) == size:
+        return x
+    return nnf.interpolate(x[None], size, mode=mode, align_corners=False, antialias=True)[0]
+
+
 def shrink(
     image: UInt8[np.ndarray, "h w 3"], *, shortest: int | None = None, longest: int | None = None
 ) -> UInt8[np.ndarray, "h2 w2 3"]:
     """An image with its shorter side at `shortest`, or its longer one at `longest`; averaged, never enlarged."""
     h, w = image.shape[:2]
-    share = longest / max(h, w) if longest is not None else (shortest or min(h, w)) / min(h, w)
-    if share >= 1:
-        return image
-    return np.asarray(
-        cv2.resize(image, (max(1, round(w * share)), max(1, round(h * share))), interpolation=cv2.INTER_AREA)
-    )
+    size = fitted((h, w), shortest) if longest is None else fitted((h, w), longest, "longest")
+    return image if size == (h, w) else np.asarray(cv2.resize(image, size[::-1], interpolation=cv2.INTER_AREA))
 
 
 def _frame(flow: Tensor, where: str) -> Size:
@@ -154,16 +164,11 @@ def skew(v: Float[Tensor, "*n 3"]) -> Float[Tensor, "*n 3 3"]:
     return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], dim=-1).reshape(*v.shape, 3)
 
 
-def essential(R: Float[Tensor, "*n 3 3"], t: Float[Tensor, "*n 3"]) -> Float[Tensor, "*n 3 3"]:
-    """E = [t]ₓ R for X_b = R X_a + t."""
-    return skew(t) @ R
-
-
 def fundamental(
     Ka: Float[Tensor, "*n 3 3"], Kb: Float[Tensor, "*n 3 3"], R: Float[Tensor, "*n 3 3"], t: Float[Tensor, "*n 3"]
 ) -> Float[Tensor, "*n 3 3"]:
     """F = K_b⁻ᵀ [t]ₓ R K_a⁻¹, of unit Frobenius norm; a and b must not share their centre."""
-    F = torch.linalg.inv(Kb).mT @ essential(R, t) @ torch.linalg.inv(Ka)
+    F = torch.linalg.inv(Kb).mT @ skew(t) @ R @ torch.linalg.inv(Ka)
     norm: Tensor = torch.linalg.matrix_norm(F, keepdim=True)
     if not bool((norm > 0).all()):
         raise InputError("t: expected a translation, got 0; views from one spot have a homography, no F")
@@ -171,14 +176,23 @@ def fundamental(
     return unit
 
 
-def lines(F: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*q 3"]:
-    """F [x, 1]ᵀ, the lines (l₁, l₂, l₃) with l₁ x + l₂ y + l₃ = 0; leading axes of F are those of the points."""
-    return _applied(F, points)
+def apply(M: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*q 3"]:
+    """M [x, 1]ᵀ: of an F the epipolar lines (l₁, l₂, l₃) with l₁ x + l₂ y + l₃ = 0.
+
+    The k leading axes of M are the first k of the points (either may be 1).
+    """
+    if M.ndim < 2 or M.shape[-2:] != (3, 3) or points.shape[-1:] != (2,) or points.ndim < M.ndim - 1:
+        got = f"{tuple(M.shape)} and {tuple(points.shape)}"
+        raise ShapeError(f"matrix, points: expected (…, 3, 3) and (…, 2) with the same leading axes, got {got}")
+    k = M.ndim - 2
+    flat = points.reshape(*points.shape[:k], -1, 2)
+    moved = flat @ M[..., :2].mT + M[..., None, :, 2]
+    return moved.reshape(*moved.shape[:-2], *points.shape[k:-1], 3)
 
 
 def transform(H: Float[Tensor, "*m 3 3"], points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*q 2"]:
     """q / q₃ for q = H [x, 1]ᵀ; points on the line that H sends to infinity come out large but finite."""
-    q = _applied(H, points)
+    q = apply(H, points)
     z = q[..., 2:]
     tiny = torch.finfo(z.dtype).eps * H.detach().abs().amax()
     return q[..., :2] / torch.where(z.abs() < tiny, torch.where(z < 0, -tiny, tiny), z)
@@ -248,14 +262,3 @@ def _ranks(F: Tensor) -> tuple[float, float]:
     sigma = torch.linalg.svdvals(F[..., None, :, :] * s[:, :, None] * s[:, None, :])
     shares = (sigma[..., 1:] / sigma[..., :1]).amax(dim=-2)
     return float(shares[..., 0].min()), float(shares[..., 1].max())
-
-
-def _applied(M: Tensor, points: Tensor) -> Tensor:
-    """M [x, 1]ᵀ; the k leading axes of M are the first k of the points (either may be 1)."""
-    if M.ndim < 2 or M.shape[-2:] != (3, 3) or points.shape[-1:] != (2,) or points.ndim < M.ndim - 1:
-        got = f"{tuple(M.shape)} and {tuple(points.shape)}"
-        raise ShapeError(f"matrix, points: expected (…, 3, 3) and (…, 2) with the same leading axes, got {got}")
-    k = M.ndim - 2
-    flat = points.reshape(*points.shape[:k], -1, 2)
-    moved = flat @ M[..., :2].mT + M[..., None, :, 2]
-    return moved.reshape(*moved.shape[:-2], *points.shape[k:-1], 3)

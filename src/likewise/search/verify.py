@@ -17,10 +17,9 @@ from likewise import inputs, plot
 from likewise.errors import InputError, LikewiseError
 from likewise.images.embedder import default, in_threads
 from likewise.pixels import matching
-from likewise.pixels.aligner import Aligner, AlignerOptions
+from likewise.pixels.aligner import Aligned, Aligner, AlignerOptions
 from likewise.pixels.aligner import default as default_aligner
 from likewise.pixels.features import detect
-from likewise.pixels.life.inference import Aligned
 from likewise.search.result import Hit
 from likewise.search.shortlist import local_distances
 from likewise.search.verdict import judge
