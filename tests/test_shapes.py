@@ -177,6 +177,15 @@ def encoder() -> Any:
     return Encoder(dim=8)
 
 
+def refined(forward: Callable[..., Any]) -> Any:
+    from likewise.pixels.life.network import Refine
+    from likewise.pixels.raft.correlation import Correlation
+
+    fa, fb, start = torch.rand(2, 12, 3, 4), torch.rand(2, 12, 5, 6), torch.zeros(2, 3, 4, 2)
+    volume = Correlation(fa, fb, levels=3, radius=3, centred=True)
+    return forward(Refine(12, 8), fa, volume, start, torch.ones(2, 3, 4), 2)
+
+
 CALLS |= {
     "pixels.geometry.skew": lambda f, png: f(torch.rand(4, 3)),
     "pixels.geometry.fundamental": lambda f, png: f(torch.eye(3), torch.eye(3), torch.eye(3), torch.ones(3)),
@@ -220,9 +229,7 @@ CALLS |= {
     "pixels.life.masked_mean": lambda f, png: f(still(), still() > 0),
     "pixels.life.network.Encoder.forward": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
     "pixels.life.network.Encoder.maps": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
-    "pixels.life.network.Volume.around": None,
-    "pixels.life.network.Nearby.around": None,
-    "pixels.life.network.Refine.forward": None,
+    "pixels.life.network.Refine.forward": lambda f, png: refined(f),
     "pixels.life.network.at_pixels": lambda f, png: f(torch.zeros(1, 3, 4, 2), 12, 16),
     "pixels.geometry.resize": lambda f, png: f(torch.rand(3, 8, 10), (4, 5)),
     "pixels.geometry.shrink": lambda f, png: f(photo(), longest=20),

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from likewise.errors import FileError, InputError, ShapeError
+from likewise.pixels import raft as raft_update
 from likewise.pixels.geometry import resize_flow
-from likewise.pixels.raft import RAFT, SIZES, Frame, Size
-from likewise.pixels.raft import blocks as raft_update
-from likewise.pixels.raft.blocks import InstanceNorm
+from likewise.pixels.raft import RAFT, SIZES, Frame, InstanceNorm, Size
 from likewise.store import checkpoint
 from pixels import raft_oracle as oracle
 

@@ -320,7 +320,7 @@ def check_image(x: Any, where: str) -> Float[Tensor, "3 h w"]:
 def align_once(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int) -> Aligned:
     """One pass of the network."""
     there, back = network(*network.features(a[None], b[None]), iters=iters)
-    return Aligned(at_pixels(there.last, *size_of(a))[0], at_pixels(back.last, *size_of(b))[0])
+    return Aligned(at_pixels(there[-1], *size_of(a))[0], at_pixels(back[-1], *size_of(b))[0])
 
 
 @torch.no_grad()

@@ -210,7 +210,7 @@ class CellLearner:
         with torch.no_grad():
             one, two = n.starts(fa, fb)
         start = Start(torch.cat([one.flow, two.flow]), torch.cat([one.confidence, two.confidence]))
-        flows = n.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), start, iters).flows
+        flows = n.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), start, iters)[1:]
         return Ways([f[:b] for f in flows], [f[b:] for f in flows], one.flow)
 
 

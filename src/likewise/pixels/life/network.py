@@ -14,7 +14,7 @@ from likewise.errors import ShapeError
 from likewise.nn.efficientnet import Block, EfficientNetLite0
 from likewise.nn.pretrained import named
 from likewise.pixels.geometry import grid
-from likewise.pixels.raft.correlation import on_demand, window
+from likewise.pixels.raft.correlation import Correlation, pooled
 
 STRIDE = 4
 """Pixels between the centres of neighbouring cells."""
@@ -190,7 +190,7 @@ def smoothed(start: Start, *, floor: float = 0.05) -> Start:
     values = start.flow.movedim(-1, 1)
     levels = [(c, c * values)]
     while min(levels[-1][0].shape[-2:]) > 2:
-        levels.append(cast(tuple[Tensor, Tensor], tuple(_halved(x) for x in levels[-1])))
+        levels.append((_halved(levels[-1][0]), _halved(levels[-1][1])))
     weight, total = levels[-1]
     flow = (total.sum((2, 3), keepdim=True) / weight.sum((2, 3), keepdim=True).clamp_min(1e-9)).expand_as(total)
     for weight, total in reversed(levels):
@@ -200,60 +200,11 @@ def smoothed(start: Start, *, floor: float = 0.05) -> Start:
 
 
 def _halved(x: Tensor) -> Tensor:
-    return functional.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False)
+    return pooled(x, 2, whole=True)[1]
 
 
 RADIUS = 3
 LEVELS = 3
-
-
-class Volume:
-    """All similarities of the cells of two images, with the second at 1, 1/2 and 1/4 of its size."""
-
-    def __init__(self, fa: Float[Tensor, "b d h w"], fb: Float[Tensor, "b d h2 w2"], levels: int = LEVELS) -> None:
-        self.shape = fa.shape
-        self.levels: list[Tensor] = []
-        self.sizes: list[tuple[int, int]] = []
-        rows = fa.flatten(2).transpose(1, 2)
-        for i in range(levels):
-            if i:
-                fb = functional.avg_pool2d(fb, 2, ceil_mode=True, count_include_pad=False)
-            self.sizes.append((int(fb.shape[-2]), int(fb.shape[-1])))
-            self.levels.append(torch.bmm(rows, fb.flatten(2)))
-
-    def around(self, goals: Float[Tensor, "b h w 2"], radius: int = RADIUS) -> Float[Tensor, "b planes h w"]:
-        """Similarities in windows around the cells' goals, given in cells of the second image."""
-        b, _, h, w = self.shape
-        planes = []
-        for i, (level, size) in enumerate(zip(self.levels, self.sizes, strict=True)):
-            at = (goals.reshape(-1, 2) + 0.5) / 2**i - 0.5
-            planes.append(window(level.flatten(0, 1), at, size, radius).mT.flatten(1))  # there, x is the slower one
-        return torch.cat(planes, -1).view(b, h, w, -1).movedim(-1, 1)  # channels-last as it stands
-
-
-class Nearby:
-    """The same windows, computed from the features when they are asked for: for inference, in little memory."""
-
-    def __init__(self, fa: Float[Tensor, "b d h w"], fb: Float[Tensor, "b d h2 w2"], levels: int = LEVELS) -> None:
-        self.shape = fa.shape
-        self.rows = fa.movedim(1, -1).flatten(0, 2).contiguous().numpy()
-        self.maps = []
-        for i in range(levels):
-            if i:
-                fb = functional.avg_pool2d(fb, 2, ceil_mode=True, count_include_pad=False)
-            self.maps.append(fb.movedim(1, -1).contiguous().numpy())
-
-    def around(self, goals: Float[Tensor, "b h w 2"], radius: int = RADIUS) -> Float[Tensor, "b planes h w"]:
-        """Similarities in windows around the cells' goals, given in cells of the second image."""
-        b, _, h, w = self.shape
-        side = 2 * radius + 1
-        planes = goals.new_empty(b * h * w, len(self.maps), side, side)
-        for i, features in enumerate(self.maps):
-            at = ((goals + 0.5) / 2**i - 0.5).reshape(-1, 2).contiguous().numpy()
-            windows = goals.new_empty(b * h * w, side * side)
-            on_demand(self.rows, [features], at, radius, windows.numpy())
-            planes[:, i] = windows.view(-1, side, side).mT  # there, x is the slower one
-        return planes.view(b, h, w, -1).movedim(-1, 1)
 
 
 class Refine(nn.Module):
@@ -296,7 +247,7 @@ class Refine(nn.Module):
     def forward(
         self,
         fa: Tensor,
-        volume: Volume | Nearby,
+        volume: Correlation,
         start: Float[Tensor, "b h w 2"],
         sure: Float[Tensor, "b h w"],
         iters: int,
@@ -308,7 +259,7 @@ class Refine(nn.Module):
         flows: list[Tensor] = []
         for _ in range(iters):
             flow = flow.detach()
-            seen = volume.around(base + flow, self.radius)
+            seen = volume.lookup(base + flow)
             hidden, step = self.step(hidden, given, seen, flow.movedim(-1, 1), sure[:, None])
             flow = flow + step.movedim(1, -1)
             flows.append(flow)
@@ -317,19 +268,6 @@ class Refine(nn.Module):
 
 MOST_CELLS = 5_000
 """Cells of an image that are compared all with all; of larger images, means of 2 × 2 cells."""
-
-
-@dataclass(frozen=True)
-class Direction:
-    """One direction: the first flow, and the flow after each step of the recurrence, all in cells."""
-
-    start: Start
-    flows: list[Tensor]
-
-    @property
-    def last(self) -> Tensor:
-        """The flow after the last step, or the first flow where there was none."""
-        return self.flows[-1] if self.flows else self.start.flow
 
 
 class Network(nn.Module):
@@ -358,25 +296,22 @@ class Network(nn.Module):
 
     def forward(
         self, fa: Float[Tensor, "b d h w"], fb: Float[Tensor, "b d h2 w2"], iters: int = 6
-    ) -> tuple[Direction, Direction]:
-        """Both directions from features."""
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Both directions from features: the first flow, and the flow after each step, all in cells."""
         first = self.starts(fa, fb)
         return self.towards(fa, fb, first[0], iters), self.towards(fb, fa, first[1], iters)
 
-    def towards(self, fa: Tensor, fb: Tensor, start: Start, iters: int) -> Direction:
+    def towards(self, fa: Tensor, fb: Tensor, start: Start, iters: int) -> list[Tensor]:
         """One direction from features and a first flow."""
-        if iters == 0:
-            return Direction(start, [])
-        seen = Volume if torch.is_grad_enabled() or fa.device.type != "cpu" else Nearby
-        volume = seen(fa, fb, self.refine.levels)
-        return Direction(start, self.refine(fa, volume, start.flow, start.confidence, iters))
+        volume = Correlation(fa, fb, levels=self.refine.levels, radius=self.refine.radius, centred=True)
+        return [start.flow, *self.refine(fa, volume, start.flow, start.confidence, iters)]
 
 
 def _fewer(f: Tensor) -> tuple[Tensor, int]:
     """Features on at most MOST_CELLS cells, each of unit length, and how many times coarser they are."""
     factor = 1
     while f.shape[-2] * f.shape[-1] > MOST_CELLS:
-        f = functional.avg_pool2d(f, 2, ceil_mode=True, count_include_pad=False)
+        f = _halved(f)
         factor *= 2
     return (f if factor == 1 else functional.normalize(f, dim=1)), factor
 

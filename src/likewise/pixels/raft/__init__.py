@@ -3,6 +3,11 @@
 Small and large are the published networks, number for number: their state dicts load by key, the official ones and
 torchvision's, and give the same flow. Besides there are sizes for a CPU, to be trained. Pixel centres are at
 integers; a cell of the maps at 1/8 stands at 8 times its index; flow is x, then y, in pixels.
+
+Module names are those of the published state dicts, so that weights load by key. The gates' convolutions read the
+state, the context and the motion side by side; the context never changes, so its part is computed once
+(`Update.gates`), and the gates z and r, which read the same, are one convolution. The numbers are those of the
+separate ones.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import torch
 from jaxtyping import Float
@@ -21,11 +26,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from likewise.errors import FileError, InputError, ShapeError
-from likewise.nn.backbone import seeded
+from likewise.nn.backbone import convolve, seeded
 from likewise.nn.pretrained import State, as_state, load_state
-from likewise.pixels.geometry import grid, resize_flow
-from likewise.pixels.raft.blocks import Encoder, Norm, Update, Widths
+from likewise.pixels.geometry import grid, resize, resize_flow, size_of
 from likewise.pixels.raft.correlation import Correlation, Kind
+
+Norm: TypeAlias = Literal["instance", "batch", "none"]
+Widths: TypeAlias = tuple[int, int, int, int]
 
 STRIDE = 8
 """Pixels of a cell of the feature maps."""
@@ -63,29 +70,12 @@ class Frame:
         """Flow (b, 2, h, w) of the padded images as (b, h, w, 2) of the given ones."""
         left, _, top, _ = self.padding
         high, wide = self.size
-        flow = flow[:, :, top : top + high, left : left + wide]
-        if self.size != (self.h, self.w):
-            flow = functional.interpolate(flow, (self.h, self.w), mode="bilinear", align_corners=False)
-            flow = flow * _pair(flow, self.w / wide, self.h / high)
-        return flow.permute(0, 2, 3, 1)
+        return resize_flow(flow[:, :, top : top + high, left : left + wide].permute(0, 2, 3, 1), (self.h, self.w))
 
     def cells(self, flow: Tensor) -> Tensor:
         """Flow (b, h, w, 2) of the given images as (b, 2, h/8, w/8) of the cells, in cells: means over 8 × 8."""
-        high, wide = self.size
-        flow = flow.permute(0, 3, 1, 2)
-        if self.size != (self.h, self.w):
-            flow = functional.interpolate(flow, self.size, mode="bilinear", align_corners=False)
-            flow = flow * _pair(flow, wide / self.w, high / self.h)
-        return functional.avg_pool2d(functional.pad(flow, self.padding, mode="replicate"), STRIDE) / STRIDE
-
-
-def _pair(like: Tensor, x: float, y: float) -> Tensor:
-    return like.new_tensor([x, y]).view(1, 2, 1, 1)
-
-
-def size_of(image: Tensor) -> tuple[int, int]:
-    """(h, w) of images (…, h, w)."""
-    return image.shape[-2], image.shape[-1]
+        field = functional.pad(resize_flow(flow, self.size).permute(0, 3, 1, 2), self.padding, mode="replicate")
+        return functional.avg_pool2d(field, STRIDE) / STRIDE
 
 
 _TORCHVISION = (
@@ -107,50 +97,276 @@ _TORCHVISION = (
 
 
 def translated(state: State) -> dict[str, Tensor]:
-    """The weights under our names, whichever of the two layouts they come in."""
-    if any(key.startswith(("feature_encoder.", "context_encoder.", "mask_predictor.")) for key in state):
-        state = _from_torchvision(state)
-    return _without_aliases(state)
+    """The weights under our names, whichever of the two layouts they come in.
 
-
-def _from_torchvision(state: State) -> dict[str, Tensor]:
-    official = {}
-    separable = any(".recurrent_block.convgru2." in key for key in state)
-    for key, value in state.items():
-        name = key
-        for pattern, ours in _TORCHVISION:
-            name = re.sub(pattern, ours, name)
-        if not separable:
-            name = re.sub(r"(gru\.conv[zrq])1\.", r"\1.", name)
-        official[name] = value
-    return official
-
-
-def _without_aliases(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`norm3` (residual) and `norm4` (bottleneck) of a shortcut as its `downsample.1`."""
-    own = dict(state)
-    for key in state:
-        twin = _twin(key, state)
-        if twin is None:
+    A shortcut's normalisation is `downsample.1`; officially it is also the norm after that of the block's last
+    convolution: `norm3`, of a bottleneck `norm4`.
+    """
+    vision = any(key.startswith(("feature_encoder.", "context_encoder.", "mask_predictor.")) for key in state)
+    names = _official_names(state) if vision else {key: key for key in state}
+    given = {names[key]: value for key, value in state.items()}
+    ours = dict(given)
+    for key in given:
+        alias = re.match(r"^(.net\.layer\d\.\d)\.norm([34])\.(.+)$", key)
+        if alias is None or alias[2] != ("4" if f"{alias[1]}.conv3.weight" in given else "3"):
             continue
-        if twin in state and not _equal(state[key], state[twin]):
+        twin = f"{alias[1]}.downsample.1.{alias[3]}"
+        if twin in given and not torch.equal(given[key], given[twin]):
             raise FileError(f"weights of RAFT: {key} and {twin} are one module under two names, but they differ")
-        own[twin] = own.pop(key)
-    return own
+        ours[twin] = ours.pop(key)
+    return ours
 
 
-def _twin(key: str, state: State) -> str | None:
-    """The other name of a shortcut's normalisation: the norm after the block's last convolution's own."""
-    match = re.match(r"^(.net\.layer\d\.\d)\.norm([34])\.(.+)$", key)
-    if match is None:
-        return None
-    block, number, leaf = match.groups()
-    bottleneck = f"{block}.conv3.weight" in state
-    return f"{block}.downsample.1.{leaf}" if number == ("4" if bottleneck else "3") else None
+def _official_names(state: State) -> dict[str, str]:
+    """The official name of each of torchvision's."""
+    rules = list(_TORCHVISION)
+    if not any(".recurrent_block.convgru2." in key for key in state):
+        rules.append((r"(gru\.conv[zrq])1\.", r"\1."))
+    names = {key: key for key in state}
+    for pattern, ours in rules:
+        names = {key: re.sub(pattern, ours, name) for key, name in names.items()}
+    return names
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool((a == b).all())
+# ------------------------------------------------------------------------------------------------------------ the parts
+
+
+class InstanceNorm(nn.Module):
+    """(x − mean) / √(variance + ε) of each image's channel; no weights, as in the original."""
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """x s − mean s with s = 1/√(variance + ε), read as rows: torch's statistics are slow on channels-last maps."""
+        rows = x.permute(0, 2, 3, 1).flatten(1, 2)
+        variance, mean = torch.var_mean(rows, 1, correction=0, keepdim=True)
+        scale = torch.rsqrt(variance + 1e-5)
+        b, c, h, w = x.shape
+        return torch.addcmul(-mean * scale, rows, scale).view(b, h, w, c).permute(0, 3, 1, 2)
+
+
+def norm(kind: Norm, width: int) -> nn.Module:
+    """The normalisation of a name."""
+    if kind == "batch":
+        return nn.BatchNorm2d(width)
+    return InstanceNorm() if kind == "instance" else nn.Identity()
+
+
+def unit(x: Tensor, conv: nn.Conv2d, norm: nn.Module, *, relu: bool = True, add: Tensor | None = None) -> Tensor:
+    """n(w ∗ x), relu(n(w ∗ x)), or with a residual relu(add + relu(n(w ∗ x)))."""
+    y = convolve(x, conv, norm)
+    y = y.relu_() if relu else y
+    return y if add is None else (y + add).relu_()
+
+
+class Block(nn.Module):
+    """relu(x + y), where y is x through convolutions, each with its normalisation and ReLU [RAFT Fig. 8].
+
+    Convolutions are 3 × 3, 3 × 3, or as a bottleneck 1 × 1, 3 × 3, 1 × 1 on a quarter of the width; x goes through
+    `downsample` where the map is halved.
+    """
+
+    def __init__(self, into: int, width: int, stride: int, kind: Norm, bottleneck: bool) -> None:
+        super().__init__()
+        narrow = width // 4
+        if bottleneck:
+            rows = [(into, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, width, 1, 1)]
+        else:
+            rows = [(into, width, 3, stride), (width, width, 3, 1)]
+        self.depth = len(rows)
+        for i, (a, b, kernel, step) in enumerate(rows, start=1):
+            setattr(self, f"conv{i}", nn.Conv2d(a, b, kernel, step, kernel // 2))
+            setattr(self, f"norm{i}", norm(kind, b))
+        self.downsample: nn.Sequential | None = None
+        if stride != 1:
+            self.downsample = nn.Sequential(nn.Conv2d(into, width, 1, stride), norm(kind, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The formula of the class."""
+        y = x
+        if self.downsample is not None:
+            x = unit(x, cast(nn.Conv2d, self.downsample[0]), self.downsample[1], relu=False)
+        for i in range(1, self.depth + 1):
+            last = i == self.depth
+            y = unit(y, getattr(self, f"conv{i}"), getattr(self, f"norm{i}"), add=x if last else None)
+        return y
+
+
+class Encoder(nn.Module):
+    """Images (b, 3, h, w) in [−1, 1] to features (b, out, h/8, w/8); `widths` are the stem's and the stages'."""
+
+    def __init__(self, widths: Widths, out: int, kind: Norm, *, bottleneck: bool) -> None:
+        super().__init__()
+        stem, one, two, three = widths
+        self.conv1, self.norm1 = nn.Conv2d(3, stem, 7, 2, 3), norm(kind, stem)
+        self.layer1 = self._stage(stem, one, 1, kind, bottleneck)
+        self.layer2 = self._stage(one, two, 2, kind, bottleneck)
+        self.layer3 = self._stage(two, three, 2, kind, bottleneck)
+        self.conv2 = nn.Conv2d(three, out, 1)
+
+    @staticmethod
+    def _stage(into: int, width: int, stride: int, kind: Norm, bottleneck: bool) -> nn.Sequential:
+        return nn.Sequential(Block(into, width, stride, kind, bottleneck), Block(width, width, 1, kind, bottleneck))
+
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b out h2 w2"]:
+        """Stem, three stages of two blocks, 1 × 1."""
+        x = unit(x.contiguous(memory_format=torch.channels_last), self.conv1, self.norm1)
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return cast(Tensor, self.conv2(x))
+
+
+MASK_SCALE = 0.25
+"""Of the mask's logits, to balance gradients: the original's."""
+
+
+class Motion(nn.Module):
+    """Correlation planes and flow to motion features, with the flow itself as the last two."""
+
+    def __init__(self, planes: int, seen: tuple[int, ...], moved: tuple[int, int], out: int) -> None:
+        super().__init__()
+        self.convc1 = nn.Conv2d(planes, seen[0], 1)
+        self.convc2 = nn.Conv2d(seen[0], seen[1], 3, padding=1) if len(seen) > 1 else None
+        self.convf1, self.convf2 = nn.Conv2d(2, moved[0], 7, padding=3), nn.Conv2d(moved[0], moved[1], 3, padding=1)
+        self.conv = nn.Conv2d(seen[-1] + moved[1], out, 3, padding=1)
+
+    def forward(self, planes: Tensor, flow: Tensor) -> Tensor:
+        """relu of each convolution: planes and flow apart, then together."""
+        seen = self.convc1(planes).relu_()
+        if self.convc2 is not None:
+            seen = self.convc2(seen).relu_()
+        moved = self.convf2(self.convf1(flow).relu_()).relu_()
+        joined = self.conv(torch.cat([seen, moved], dim=1)).relu_()
+        return torch.cat([joined, flow], dim=1)
+
+
+@dataclass
+class Gate:
+    """A GRU's convolutions without their context part: of z and r together, and of q; and that part, computed."""
+
+    zr: Tensor
+    q: Tensor
+    zr_context: Tensor
+    q_context: Tensor
+
+    def __call__(self, h: Tensor, motion: Tensor) -> Tensor:
+        """z, r = σ(W [h, x]), q = tanh(W [r h, x]), h + z (q − h) [RAFT Eq. 3–6]."""
+        around = (self.zr.shape[2] // 2, self.zr.shape[3] // 2)
+        zr = functional.conv2d(torch.cat([h, motion], dim=1), self.zr, None, 1, around)
+        z, r = (zr + self.zr_context).sigmoid_().chunk(2, dim=1)
+        q = functional.conv2d(torch.cat([r * h, motion], dim=1), self.q, None, 1, around)
+        return torch.lerp(h, (q + self.q_context).tanh_(), z)
+
+
+class GRU(nn.Module):
+    """A convolutional GRU: one of 3 × 3, or two after one another, 1 × 5 and 5 × 1."""
+
+    def __init__(self, hidden: int, context: int, motion: int, *, separable: bool) -> None:
+        super().__init__()
+        self.hidden, self.context = hidden, context
+        self.stages = ("1", "2") if separable else ("",)
+        kernels = ((1, 5), (5, 1)) if separable else ((3, 3),)
+        for stage, kernel in zip(self.stages, kernels, strict=True):
+            for gate in "zrq":
+                around = (kernel[0] // 2, kernel[1] // 2)
+                conv = nn.Conv2d(hidden + context + motion, hidden, kernel, padding=around)
+                setattr(self, f"conv{gate}{stage}", conv)
+
+    def gates(self, context: Tensor) -> list[Gate]:
+        """What the iterations need: weights by input, and the context's part with the bias."""
+        return [self._gate(context, stage) for stage in self.stages]
+
+    def _gate(self, context: Tensor, stage: str) -> Gate:
+        z, r, q = (cast(nn.Conv2d, getattr(self, f"conv{gate}{stage}")) for gate in "zrq")
+        weight = torch.cat([z.weight, r.weight, q.weight])
+        bias = torch.cat([cast(Tensor, c.bias) for c in (z, r, q)])
+        sizes = [self.hidden, self.context, weight.shape[1] - self.hidden - self.context]
+        state, given, motion = torch.split(weight, sizes, dim=1)
+        around = (weight.shape[2] // 2, weight.shape[3] // 2)
+        computed = functional.conv2d(context, given, bias, 1, around)
+        rest = torch.cat([state, motion], dim=1).contiguous(memory_format=torch.channels_last)
+        two = 2 * self.hidden
+        return Gate(rest[:two], rest[two:], computed[:, :two], computed[:, two:])
+
+
+class FlowHead(nn.Module):
+    """State to a step of the flow: 3 × 3, ReLU, 3 × 3."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(hidden, width, 3, padding=1), nn.Conv2d(width, 2, 3, padding=1)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """(b, 2, h, w): x, then y."""
+        return cast(Tensor, self.conv2(self.conv1(h).relu_()))
+
+
+class Update(nn.Module):
+    """One step of the recurrence: look at the correlations, remember, move.
+
+    `seen`, `moved` and `motion` are widths of the motion encoder, `head` of the flow head, `mask` of the mask head
+    (0: there is none, and flow is enlarged bilinearly).
+    """
+
+    def __init__(
+        self,
+        planes: int,
+        hidden: int,
+        context: int,
+        seen: tuple[int, ...],
+        moved: tuple[int, int],
+        motion: int,
+        head: int,
+        mask: int = 0,
+        *,
+        separable: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoder = Motion(planes, seen, moved, motion)
+        self.gru = GRU(hidden, context, motion + 2, separable=separable)
+        self.flow_head = FlowHead(hidden, head)
+        self.mask: nn.Sequential | None = None
+        if mask:
+            self.mask = nn.Sequential(nn.Conv2d(hidden, mask, 3, padding=1), nn.ReLU(), nn.Conv2d(mask, 64 * 9, 1))
+
+    def gates(self, context: Float[Tensor, "b c h w"]) -> list[Gate]:
+        """The part of every step that only depends on the context: once a pair."""
+        return self.gru.gates(context)
+
+    def forward(
+        self,
+        h: Float[Tensor, "b hidden h w"],
+        gates: list[Gate],
+        planes: Float[Tensor, "b planes h w"],
+        flow: Float[Tensor, "b 2 h w"],
+    ) -> tuple[Float[Tensor, "b hidden h w"], Float[Tensor, "b 2 h w"]]:
+        """The new state, and the step."""
+        motion = self.encoder(planes, flow)
+        for gate in gates:
+            h = gate(h, motion)
+        return h, self.flow_head(h)
+
+    def enlarge(self, flow: Float[Tensor, "b 2 h w"], h: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 2 h8 w8"]:
+        """The flow at eight times the size: convex by the mask head of state h, or bilinear where there is none."""
+        return bilinear(flow) if self.mask is None else convex(flow, MASK_SCALE * self.mask(h))
+
+
+def bilinear(flow: Float[Tensor, "b 2 h w"]) -> Float[Tensor, "b 2 h8 w8"]:
+    """Eight times the size and the vectors, corner on corner, as the original's small network does."""
+    size = (8 * flow.shape[2], 8 * flow.shape[3])
+    return 8 * functional.interpolate(flow, size=size, mode="bilinear", align_corners=True)
+
+
+def convex(flow: Float[Tensor, "b 2 h w"], logits: Float[Tensor, "b 576 h w"]) -> Float[Tensor, "b 2 h8 w8"]:
+    """Each of a cell's 8 × 8 pixels is a convex combination of the 3 × 3 cells around, weights softmax(logits).
+
+    The combination's index is the slowest of the 576, as in the original; zero flow beyond the border.
+    """
+    b, _, h, w = flow.shape
+    weights = logits.reshape(b, 9, 64, h, w).softmax(dim=1)
+    around = functional.unfold(8 * flow, 3, padding=1).view(b, 2, 9, h, w)
+    fine = torch.einsum("bkshw,bckhw->bcshw", weights, around)
+    return fine.view(b, 2, 8, 8, h, w).permute(0, 1, 4, 2, 5, 3).reshape(b, 2, 8 * h, 8 * w)
+
+
+# ---------------------------------------------------------------------------------------------------------- the network
 
 
 LEAST = 64
@@ -308,42 +524,37 @@ class RAFT(nn.Module):
         Images are computed on the model's device and in its precision; the flow comes back to a's device.
         Correlations are computed on demand where that is faster, or where all pairs would take more than 1 GB.
         """
-        there, fitted = self._fitted(a, b)
-        size_a, size_b = size_of(a), size_of(b)
-        _check_start(start, (*size_a, 2))
-        guess = None if start is None else resize_flow(start.to(there), size_a, (size_b, size_a))[None]
-        frame = _check_pair(there, fitted, iters, guess)
-        with _evaluating(self):
-            x, y = frame.enter(there), frame.enter(fitted)
-            at = None if guess is None else frame.cells(guess)
-            flow = self._last(frame, self.fnet(x), self.fnet(y), self.cnet(x), iters, at, correlation)
-        return resize_flow(flow[0], size_a, (size_a, size_b)).to(a.device)
+        return self._directions(a, b, iters, start, correlation, back=False)[0]
 
     @torch.no_grad()
     def both(
         self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int = 12, *, correlation: Kind = "auto"
     ) -> tuple[Float[Tensor, "h w 2"], Float[Tensor, "h2 w2 2"]]:
         """The flows a→b and b→a, each in pixels of its target; each image is encoded once."""
-        there, fitted = self._fitted(a, b)
-        frame = _check_pair(there, fitted, iters, None)
-        with _evaluating(self):
-            x, y = frame.enter(there), frame.enter(fitted)
-            fa, fb = self.fnet(x), self.fnet(y)
-            forward = self._last(frame, fa, fb, self.cnet(x), iters, None, correlation)
-            backward = self._last(frame, fb, fa, self.cnet(y), iters, None, correlation)
-        size_a, size_b = size_of(a), size_of(b)
-        there = resize_flow(forward[0], size_a, (size_a, size_b))
-        return there.to(a.device), resize_flow(backward[0], size_b, (size_a, size_a)).to(b.device)
+        there, back = self._directions(a, b, iters, None, correlation)
+        return there, back
 
-    def _fitted(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        """Two images as batches of one, b at a's size, of the weights' kind and on their device."""
-        _check_picture(a, "a")
-        _check_picture(b, "b")
-        like = self.fnet.conv1.weight
-        a, b = (x[None].to(like.device, like.dtype) for x in (a, b))
-        if size_of(a) != size_of(b):
-            b = functional.interpolate(b, size_of(a), mode="bilinear", align_corners=False, antialias=True)
-        return a, b
+    def _directions(
+        self, a: Tensor, b: Tensor, iters: int, start: Tensor | None, kind: Kind, *, back: bool = True
+    ) -> tuple[Tensor, ...]:
+        """The flow a→b, and b→a where asked for: b at a's size, in the weights' precision and on their device."""
+        for name, image in (("a", a), ("b", b)):
+            _check_images(image, name, batch=False)
+        size_a, size_b, like = size_of(a), size_of(b), self.fnet.conv1.weight
+        _check_start(start, (*size_a, 2))
+        guess = None if start is None else resize_flow(start.to(like), size_a, (size_b, size_a))[None]
+        one, two = (resize(x.to(like.device, like.dtype), size_a)[None] for x in (a, b))
+        frame = _check_pair(one, two, iters, guess)
+        with _evaluating(self):
+            x, y = frame.enter(one), frame.enter(two)
+            fa, fb = self.fnet(x), self.fnet(y)
+            at = None if guess is None else frame.cells(guess)
+            there = self._last(frame, fa, fb, self.cnet(x), iters, at, kind)[0]
+            flows = [resize_flow(there, size_a, (size_a, size_b)).to(a.device)]
+            if back:
+                again = self._last(frame, fb, fa, self.cnet(y), iters, None, kind)[0]
+                flows.append(resize_flow(again, size_b, (size_a, size_a)).to(b.device))
+        return tuple(flows)
 
     def _last(self, frame: Frame, fa: Tensor, fb: Tensor, context: Tensor, *rest: Any) -> Tensor:
         """The last iteration's flow, the only one that is made large."""
@@ -456,9 +667,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 def _check_pair(a: Tensor, b: Tensor, iters: int, start: Tensor | None) -> Frame:
     """Two batches of images of one size, or an error that says what is wrong."""
     for name, x in (("a", a), ("b", b)):
-        if x.ndim != 4 or x.shape[1] != 3:
-            raise ShapeError(f"{name}: expected (b, 3, h, w), got shape {tuple(x.shape)}")
-        _check_kind(x, name)
+        _check_images(x, name)
     if a.shape != b.shape:
         raise ShapeError(
             f"a, b: expected images of one size, got {tuple(a.shape)} and {tuple(b.shape)}; resize one, "
@@ -470,24 +679,20 @@ def _check_pair(a: Tensor, b: Tensor, iters: int, start: Tensor | None) -> Frame
     return Frame(*size_of(a))
 
 
-def _check_kind(x: Tensor, name: str) -> None:
+def _check_images(x: Tensor, name: str, *, batch: bool = True) -> None:
+    """A batch of images, or one image in [0, 1] (a little beyond is rounding), or an error that says what is wrong."""
+    if x.ndim != 3 + batch or x.shape[-3] != 3:
+        hint = "; drop the alpha channel" if x.ndim == 3 + batch and x.shape[-3] == 4 else ""
+        words = "(b, 3, h, w)" if batch else "an image (3, h, w)"
+        raise ShapeError(f"{name}: expected {words}, got shape {tuple(x.shape)}{hint}")
     if min(size_of(x)) < LEAST:
         raise ShapeError(f"{name}: expected at least {LEAST} × {LEAST} px, got {x.shape[-2]} × {x.shape[-1]}")
     if not x.is_floating_point():
         raise InputError(f"{name}: expected floats in [0, 1], got {x.dtype}; divide by 255")
+    if not batch and not (float(x.amin()) >= -0.01 and float(x.amax()) <= 1.01):
+        raise InputError(f"{name}: expected numbers in [0, 1], got {float(x.amin()):g} to {float(x.amax()):g}")
 
 
 def _check_start(start: Tensor | None, shape: tuple[int, ...]) -> None:
     if start is not None and start.shape != shape:
         raise ShapeError(f"start: expected a flow {shape}, got shape {tuple(start.shape)}")
-
-
-def _check_picture(x: Tensor, name: str) -> None:
-    """One image (3, h, w) in [0, 1], or an error that says what is wrong; a little beyond is rounding."""
-    if x.ndim != 3 or x.shape[0] != 3:
-        hint = "; drop the alpha channel" if x.ndim == 3 and x.shape[0] == 4 else ""
-        raise ShapeError(f"{name}: expected an image (3, h, w), got shape {tuple(x.shape)}{hint}")
-    _check_kind(x, name)
-    low, high = float(x.amin()), float(x.amax())
-    if not (low >= -0.01 and high <= 1.01):
-        raise InputError(f"{name}: expected numbers in [0, 1], got {low:g} to {high:g}")

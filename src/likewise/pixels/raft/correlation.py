@@ -10,7 +10,9 @@ product with the mean: h w (2r + 1)² numbers. All samples of a window share one
 whole places and two linear interpolations are enough.
 
 The window is transposed, as in the original: the offset that varies slowest is added to x, not to y. Published
-weights were trained so.
+weights were trained so. Our own network's features are of unit length, and its cells stand at the middle of what they
+cover: for them (`centred`) products are not scaled, a last odd row is a cell of its own when maps are halved, the
+place p is (p + ½) / 2^l − ½ on level l, and the window is not transposed.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,misc,attr-defined"
@@ -18,7 +20,6 @@ weights were trained so.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeAlias
 
@@ -33,6 +34,7 @@ from torch.nn import functional
 
 from likewise.errors import InputError, ShapeError
 from likewise.media import cache_folder
+from likewise.pixels.geometry import size_of
 
 MOST = 1 << 30
 """Bytes that the pyramid of all pairs may take before windows are computed on demand."""
@@ -48,7 +50,7 @@ class Correlation:
     """Feature maps fa, fb (b, c, h, w) of two images, ready for lookups around guesses of fa's points [RAFT Eq. 1–2].
 
     `kind` is "all" (pairs in memory), "demand", or "auto": on demand where numba computes it (a CPU, no gradients) or
-    where all pairs would take more than `most` bytes.
+    where all pairs would take more than `most` bytes. With `centred`, as our own network has it, not as RAFT.
     """
 
     def __init__(
@@ -60,13 +62,14 @@ class Correlation:
         radius: int = 3,
         kind: Kind = "auto",
         most: int = MOST,
+        centred: bool = False,
     ) -> None:
-        _check(fa, fb, levels, radius, kind)
-        self.levels, self.radius = levels, radius
+        _check(fa, fb, levels, radius, kind, centred)
+        self.levels, self.radius, self.centred = levels, radius, centred
         self.shape = (fa.shape[0], *fa.shape[2:])
-        maps = pooled(fb, levels)
-        self.sizes = [(int(f.shape[2]), int(f.shape[3])) for f in maps]
-        self.rows = _rows(fa) / fa.shape[1] ** 0.5
+        maps = pooled(fb, levels, whole=centred)
+        self.sizes = [size_of(f) for f in maps]
+        self.rows = _rows(fa) if centred else _rows(fa) / fa.shape[1] ** 0.5
         cells = sum(h * w for h, w in self.sizes)
         large = len(self.rows) * cells * fa.element_size() > most
         self.demand = kind == "demand" or (kind == "auto" and (large or _compiles(fa, fb)))
@@ -86,16 +89,17 @@ class Correlation:
         if points.shape != (*self.shape, 2):
             raise ShapeError(f"points: expected {(*self.shape, 2)}, got shape {tuple(points.shape)}")
         b, h, w = self.shape
-        flat = points.reshape(-1, 2)
+        flat, half = points.reshape(-1, 2), 0.5 if self.centred else 0.0
+        places = [(flat + half) / 2**level - half for level in range(self.levels)]
         if self.demand and _compiles(points, self.rows, *self.maps):
-            windows = self._compiled(flat)
+            windows = self._compiled(places)
+        elif self.demand:
+            windows = torch.stack([self._computed(at, level) for level, at in enumerate(places)], dim=1)
         else:
-            read = self._computed if self.demand else self._read
-            windows = torch.cat([read(flat / 2**level, level).flatten(1) for level in range(self.levels)], dim=1)
-        return windows.view(b, h, w, self.planes).permute(0, 3, 1, 2)
-
-    def _read(self, points: Tensor, level: int) -> Tensor:
-        return window(self.maps[level], points, self.sizes[level], self.radius)
+            each = zip(self.maps, places, self.sizes, strict=True)
+            windows = torch.stack([window(level, at, size, self.radius) for level, at, size in each], dim=1)
+        windows = windows.mT if self.centred else windows
+        return windows.reshape(b, h, w, self.planes).permute(0, 3, 1, 2)
 
     def _computed(self, points: Tensor, level: int) -> Tensor:
         """The products of a window by torch operations that carry gradients, on any device, some points at a time."""
@@ -110,18 +114,32 @@ class Correlation:
         ]
         return between(torch.cat(parts) * inside, points)
 
-    def _compiled(self, points: Tensor) -> Tensor:
-        out = points.new_empty(len(points), self.planes)
+    def _compiled(self, places: list[Tensor]) -> Tensor:
+        """The same by numba, on as many threads as torch would use, each with SHARE of the points at least."""
+        n, side = len(places[0]), 2 * self.radius + 1
+        out = places[0].new_empty(n, self.levels, side, side)
         maps = [_array(m.view(self.shape[0], *size, -1)) for m, size in zip(self.maps, self.sizes, strict=True)]
-        on_demand(_array(self.rows), maps, _array(points), self.radius, _array(out))
+        arrays = list(zip(maps, map(_array, places), range(self.levels), strict=True))
+
+        def work(first: int, last: int) -> None:
+            for features, at, level in arrays:
+                _compute(_array(self.rows), features, at, self.radius, _array(out)[:, level], first, last)
+
+        threads = min(torch.get_num_threads(), max(1, n // SHARE))
+        bounds = np.linspace(0, n, threads + 1).astype(int).tolist()
+        if threads == 1:
+            work(0, n)
+            return out
+        with ThreadPoolExecutor(threads, "likewise") as pool:
+            list(pool.map(work, bounds[:-1], bounds[1:]))
         return out
 
 
-def pooled(f: Float[Tensor, "b c h w"], levels: int) -> list[Tensor]:
-    """The map and its means over 2 × 2, 4 × 4 …; a last odd row or column is left out, as avg_pool2d does."""
+def pooled(f: Float[Tensor, "b c h w"], levels: int, *, whole: bool = False) -> list[Tensor]:
+    """The map and its means over 2 × 2, 4 × 4 …; a last odd row or column is left out unless `whole`."""
     maps = [f]
     for _ in range(levels - 1):
-        maps.append(functional.avg_pool2d(maps[-1], 2, 2))
+        maps.append(functional.avg_pool2d(maps[-1], 2, ceil_mode=whole, count_include_pad=False))
     return maps
 
 
@@ -170,7 +188,7 @@ def _rows(f: Tensor) -> Tensor:
     return f.permute(0, 2, 3, 1).reshape(-1, f.shape[1]).contiguous()
 
 
-def _check(fa: Tensor, fb: Tensor, levels: int, radius: int, kind: str) -> None:
+def _check(fa: Tensor, fb: Tensor, levels: int, radius: int, kind: str, centred: bool) -> None:
     if kind not in ("auto", "all", "demand"):
         raise InputError(f'kind: expected "auto", "all" or "demand", got {kind!r}')
     if fa.ndim != 4 or fb.ndim != 4 or fa.shape[:2] != fb.shape[:2]:
@@ -178,7 +196,7 @@ def _check(fa: Tensor, fb: Tensor, levels: int, radius: int, kind: str) -> None:
         raise ShapeError(f"fa, fb: expected (b, c, h, w) with the same b and c, got {shapes}")
     if levels < 1 or radius < 0:
         raise InputError(f"levels, radius: expected levels ≥ 1 and radius ≥ 0, got {levels} and {radius}")
-    if min(fb.shape[2:]) >> (levels - 1) < 1:
+    if not centred and min(fb.shape[2:]) >> (levels - 1) < 1:
         least, got = 1 << (levels - 1), tuple(fb.shape[2:])
         raise ShapeError(f"fb: expected at least {least} × {least} cells for {levels} levels, got {got}")
 
@@ -196,31 +214,6 @@ def cached(function: Any) -> Any:
         numba.config.CACHE_DIR = before
 
 
-def on_demand(
-    rows: NDArray[Any], maps: list[NDArray[Any]], points: NDArray[Any], radius: int, out: NDArray[Any]
-) -> None:
-    """Windows of ⟨rows[n], map⟩ for maps (b, h, w, c) around points (n, 2) into out (n, levels (2r + 1)²)."""
-
-    def work(k0: int, k1: int) -> None:
-        for level, features in enumerate(maps):
-            each = len(points) // len(features)
-            first = level * (2 * radius + 1) ** 2
-            _compute(rows, features, points, 0.5**level, radius, first, out, k0, k1, each)
-
-    in_threads(work, len(points), SHARE)
-
-
-def in_threads(work: Callable[[int, int], None], n: int, share: int) -> None:
-    """work(first, last) over n things, on as many threads as torch would use, each with `share` of them at least."""
-    threads = min(torch.get_num_threads(), max(1, n // share))
-    if threads == 1:
-        work(0, n)
-        return
-    bounds = np.linspace(0, n, threads + 1).astype(int)
-    with ThreadPoolExecutor(threads, "likewise") as pool:
-        list(pool.map(work, bounds[:-1].tolist(), bounds[1:].tolist()))
-
-
 @njit(inline="always")
 def _place(value, size, radius):
     """The whole place below a coordinate, and how far beyond it; one that is far outside stays a number that fits."""
@@ -234,13 +227,13 @@ def _place(value, size, radius):
 
 
 @njit(inline="always")
-def _blend(window, side, fx, fy, out, k, first):
-    """Interpolate a window (x slowest) at whole places in x, then in y, into a row of the output."""
+def _blend(window, side, fx, fy, out):
+    """Interpolate a window (x slowest) at whole places in x, then in y, into one of the output."""
     for i in range(side):
         for j in range(side):
             low = window[i, j] + fx * (window[i + 1, j] - window[i, j])
             high = window[i, j + 1] + fx * (window[i + 1, j + 1] - window[i, j + 1])
-            out[k, first + i * side + j] = low + fy * (high - low)
+            out[i, j] = low + fy * (high - low)
 
 
 @njit(inline="always")
@@ -265,15 +258,15 @@ def _four(u, places, at):
 
 
 @cached
-def _compute(rows, features, points, scale, radius, first, out, k0, k1, each):
+def _compute(rows, features, points, radius, out, first, last):
+    """Windows of ⟨rows[n], features⟩ for features (b, h, w, c) around points (n, 2) into out (n, 2r + 1, 2r + 1)."""
     h, w = features.shape[1:3]
-    side = 2 * radius + 1
+    side, each = 2 * radius + 1, len(points) // len(features)
     window = np.empty((side + 1, side + 1), features.dtype)
-    scale = points.dtype.type(scale)
-    for k in range(k0, k1):
+    for k in range(first, last):
         picture = k // each
-        x, fx = _place(points[k, 0] * scale, w, radius)
-        y, fy = _place(points[k, 1] * scale, h, radius)
+        x, fx = _place(points[k, 0], w, radius)
+        y, fy = _place(points[k, 1], h, radius)
         window[:] = 0
         left, right = max(x - radius, 0), min(x + radius + 2, w)
         for row in range(max(y - radius, 0), min(y + radius + 2, h)):
@@ -284,6 +277,6 @@ def _compute(rows, features, points, scale, radius, first, out, k0, k1, each):
                 places = features[picture, row]
                 window[i, j], window[i + 1, j], window[i + 2, j], window[i + 3, j] = _four(rows[k], places, column)
                 column += 4
-            for last in range(column, right):
-                window[last - x + radius, j] = _one(rows[k], features[picture, row, last])
-        _blend(window, side, fx, fy, out, k, first)
+            for rest in range(column, right):
+                window[rest - x + radius, j] = _one(rows[k], features[picture, row, rest])
+        _blend(window, side, fx, fy, out[k])
