@@ -23,7 +23,7 @@ import torch
 
 import likewise as lw
 from likewise.pixels.aligner import WEIGHTS, Aligner, AlignerOptions, align_once, resize_flows, working_image
-from likewise.pixels.life.pairs import Photos
+from likewise.pixels.data import Photos
 from likewise.pixels.rendering import Renderer
 from likewise.pixels.training import Config, train
 

@@ -13,8 +13,8 @@ import likewise as lw
 from likewise import media
 from likewise.pixels.aligner import WEIGHTS, Aligner, AlignerOptions
 from likewise.pixels.compare import compare
+from likewise.pixels.data import Photos
 from likewise.pixels.life.network import Network
-from likewise.pixels.life.pairs import Photos
 from worlds.aligners import Shifted
 from worlds.contract import ContractOfALevel
 from worlds.scenes import moved, texture

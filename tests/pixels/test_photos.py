@@ -6,9 +6,9 @@ import torch
 
 from likewise.errors import InputError
 from likewise.media import write_image
+from likewise.pixels.data import Photos, relit
 from likewise.pixels.geometry import grid, sample
 from likewise.pixels.life.network import log_dual
-from likewise.pixels.life.pairs import Photos, relit
 from likewise.pixels.rendering import textures
 from likewise.pixels.training import cell_truth, contrast
 

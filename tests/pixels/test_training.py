@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from likewise.errors import InputError
-from likewise.pixels.life.pairs import Photos
+from likewise.pixels.data import Photos
 from likewise.pixels.raft import RAFT
 from likewise.pixels.rendering import textures
 from likewise.pixels.training import CellLearner, Config, Training, rendered, scenes_of, train

@@ -299,7 +299,7 @@ def train(
     \b
     likewise pixels train photos/ --out run
     """
-    from likewise.pixels.life.pairs import Photos
+    from likewise.pixels.data import Photos
     from likewise.pixels.training import Config
     from likewise.pixels.training import train as train_network
     from likewise.train.distributed import ProcessGroup

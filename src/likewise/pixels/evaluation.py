@@ -13,7 +13,8 @@ from torch import Tensor
 
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import metrics, robust
-from likewise.pixels.data import FlowDataset, FlowPair, Sample, Side
+from likewise.pixels.data import FlowDataset, FlowPair
+from likewise.pixels.geometry import Side
 from likewise.pixels.matching import match
 from likewise.types import Matches
 
@@ -105,7 +106,7 @@ def evaluate(
     return {**figures, **summary(rows), **failures, "groups": groups, "pairs": rows, "skipped": skipped}
 
 
-def measured(model: Flows, sample: Sample, matcher: Matcher | None = None) -> Row:
+def measured(model: Flows, sample: FlowPair, matcher: Matcher | None = None) -> Row:
     """The figures of one pair."""
     row: Row = {"name": sample.name, "group": sample.group}
     if sample.flow is not None or sample.points is not None:
@@ -145,7 +146,7 @@ def _mean(values: Iterable[float]) -> float:
 # ---------------------------------------------------------------------------------------------------------------- flow
 
 
-def _checked(flow: Any, sample: Sample) -> Floats:
+def _checked(flow: Any, sample: FlowPair) -> Floats:
     vectors = np.asarray(flow.detach().cpu().numpy() if hasattr(flow, "detach") else flow, dtype=np.float64)
     expected = (*sample.a.shape[-2:], 2)
     if vectors.shape != expected:
@@ -153,7 +154,7 @@ def _checked(flow: Any, sample: Sample) -> Floats:
     return vectors
 
 
-def _flow_figures(flow: Floats, sample: Sample) -> Row:
+def _flow_figures(flow: Floats, sample: FlowPair) -> Row:
     row: Row = {}
     if sample.points is not None and len(sample.points[0]):
         row |= {f"sparse@{p:g}": v for p, v in metrics.sparse_accuracy(flow, *sample.points).items()}
@@ -170,7 +171,7 @@ def _flow_figures(flow: Floats, sample: Sample) -> Row:
     return row | _parts(flow, sample)
 
 
-def _parts(flow: Floats, sample: Sample) -> Row:
+def _parts(flow: Floats, sample: FlowPair) -> Row:
     """The errors of what b shows and of what it does not, where that is known."""
     truth, hidden = sample.flow, sample.occluded
     if truth is None or hidden is None:
@@ -183,7 +184,7 @@ def _parts(flow: Floats, sample: Sample) -> Row:
 # ------------------------------------------------------------------------------------------------------------- matches
 
 
-def _match_figures(matches: Matches, sample: Sample) -> Row:
+def _match_figures(matches: Matches, sample: FlowPair) -> Row:
     row: Row = {"matches": len(matches), "matches of stage 1": int((matches.stage == 1).sum())}
     if sample.homography is not None:
         for name, stage in (("mma", None), ("stage 1 mma", 1)):

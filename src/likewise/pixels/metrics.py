@@ -12,9 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from likewise.errors import InputError, ShapeError
+from likewise.pixels.geometry import carried
 from likewise.types import Flow, Matches
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -107,14 +109,7 @@ def at(flow: Any, points: Any) -> Floats:
     f, p = _numbers("flow", flow), _points("points", points)
     if f.ndim != 3 or f.shape[2] != 2:
         raise ShapeError(f"flow: expected (h, w, 2), got shape {f.shape}")
-    h, w = f.shape[:2]
-    x, y = np.clip(p[:, 0], 0, w - 1), np.clip(p[:, 1], 0, h - 1)
-    left, top = np.floor(x).astype(np.int64), np.floor(y).astype(np.int64)
-    right, low = np.minimum(left + 1, w - 1), np.minimum(top + 1, h - 1)
-    u, v = (x - left)[:, None], (y - top)[:, None]
-    above = (1 - u) * f[top, left] + u * f[top, right]
-    below = (1 - u) * f[low, left] + u * f[low, right]
-    return np.asarray((1 - v) * above + v * below)
+    return carried(torch.from_numpy(f), torch.from_numpy(p)[None])[0].numpy()
 
 
 # ------------------------------------------------------------------------------------------- matches and homographies

@@ -23,10 +23,10 @@ from likewise.errors import InputError
 from likewise.nn.backbone import seeded
 from likewise.pixels import life
 from likewise.pixels.aligner import Aligner
+from likewise.pixels.data import Bent, Photos
 from likewise.pixels.geometry import grid, inside
 from likewise.pixels.life import RESIDUAL, Truth, masked_mean
 from likewise.pixels.life.network import CENTRE, STRIDE, Network, Start, log_dual, similarities
-from likewise.pixels.life.pairs import Bent, Photos
 from likewise.pixels.raft import RAFT
 from likewise.pixels.rendering import Renderer
 from likewise.pixels.rendering.textures import Textures

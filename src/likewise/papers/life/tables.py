@@ -26,11 +26,10 @@ from likewise.nn.backbone import seeded
 from likewise.papers import Record, Table
 from likewise.papers.life import layouts, rivals
 from likewise.pixels.aligner import Aligner, AlignerOptions, default
-from likewise.pixels.data import rendered
+from likewise.pixels.data import Photos, rendered
 from likewise.pixels.evaluation import evaluate
 from likewise.pixels.geometry import homography_flow
 from likewise.pixels.life.network import Refine
-from likewise.pixels.life.pairs import Photos
 from likewise.pixels.matching import match, raw
 from likewise.pixels.metrics import mma
 from likewise.pixels.raft import RAFT
