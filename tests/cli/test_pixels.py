@@ -81,7 +81,7 @@ def test_options_of_match_are_the_functions_own() -> None:
     """The choices and defaults of the command are those of Python."""
     from likewise.pixels import features, matching
 
-    assert set(module.FEATURES) == {*features.CLASSIC, *features.LEARNED}
+    assert set(module.FEATURES) == {"sift", *features.LEARNED}
     own = inspect.signature(matching.match).parameters
     for option in module.match.params:
         if option.name in ("features", "radius", "most"):
@@ -91,9 +91,9 @@ def test_options_of_match_are_the_functions_own() -> None:
 def test_no_features_is_a_result_that_says_why(run: Runner, pair: None) -> None:
     smooth = np.linspace(0, 255, 96).astype(np.uint8)[:, None, None].repeat(128, 1).repeat(3, 2)
     media.write_image("smooth.png", smooth)
-    ran = run("match", "a.png", "smooth.png", "--features", "orb")
+    ran = run("match", "a.png", "smooth.png", "--features", "sift")
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("no matches: no orb features in b")
+    assert ran.out.startswith("no matches: no sift features in b")
 
 
 @pytest.mark.parametrize(

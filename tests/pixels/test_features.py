@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
 from scipy.spatial import cKDTree
 
 from likewise.errors import InputError, LikewiseError, MissingExtra, ShapeError
@@ -22,8 +25,6 @@ def blob(x: float, y: float, sigma: float, size: tuple[int, int] = (128, 128)) -
 
 
 def texture(seed: int = 0, size: tuple[int, int] = (240, 320), blur: float = 2.5) -> np.ndarray:
-    from scipy.ndimage import gaussian_filter
-
     noise = gaussian_filter(np.random.default_rng(seed).normal(size=size), blur)
     return np.rint(255 * (noise - noise.min()) / np.ptp(noise)).astype(np.uint8)
 
@@ -42,47 +43,15 @@ def test_sift_finds_a_blob_where_it_is(sigma: float) -> None:
     assert np.abs(off).max() < 0.2
 
 
-def mirrored_bias(name: str, levels: bool) -> dict[float, float]:
-    """Half of what an image's features and its mirror image's disagree by: 0 if centres are at integers."""
+def test_a_mirror_image_has_mirrored_features() -> None:
+    """Half of what an image's features and its mirror image's disagree by is 0 if centres are at integers."""
     shown = texture(3)
-    one, two = detect(shown, name), detect(np.ascontiguousarray(shown[:, ::-1]), name)
+    one, two = detect(shown), detect(np.ascontiguousarray(shown[:, ::-1]))
     back = np.column_stack([shown.shape[1] - 1 - two.points[:, 0], two.points[:, 1]])
-    found = {}
-    for scale in np.unique(one.scale) if levels else [None]:
-        a = one.points if scale is None else one.points[one.scale == scale]
-        b = back if scale is None else back[two.scale == scale]
-        if min(len(a), len(b)) < 20:
-            continue
-        apart, which = cKDTree(b).query(a)
-        near = apart < 3
-        found[scale] = float(np.median((a - b[which])[near, 0])) / 2
-    return found
-
-
-@pytest.mark.parametrize(("name", "levels"), [("sift", False), ("orb", True)])
-def test_a_mirror_image_has_mirrored_features(name: str, levels: bool) -> None:
-    found = mirrored_bias(name, levels)
-    assert len(found) >= (4 if levels else 1)
-    assert max(abs(v) for v in found.values()) < 0.06, found
-
-
-def test_without_the_correction_orb_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(features, "_orb_points", lambda points, levels, size: points)
-    assert max(abs(v) for v in mirrored_bias("orb", True).values()) > 0.3
-
-
-def test_akaze_where_opencv_has_it() -> None:
-    import cv2
-
-    if not hasattr(cv2, "AKAZE_create") and not hasattr(getattr(cv2, "xfeatures2d", None), "AKAZE_create"):
-        with pytest.raises(LikewiseError, match="has no AKAZE; pip install"):
-            detect(texture(), "akaze")
-        pytest.skip(f"OpenCV {cv2.__version__} has no AKAZE")
-    found = detect(texture(), "akaze")
-    assert found.binary
-    assert found.descriptors.shape[1] == 61
-    assert len(found) > 50
-    assert max(abs(v) for v in mirrored_bias("akaze", False).values()) < 0.06
+    apart, which = cKDTree(back).query(one.points)
+    near = apart < 3
+    assert near.sum() > 20
+    assert abs(np.median((one.points - back[which])[near, 0])) / 2 < 0.06
 
 
 # -------------------------------------------------------------------------------------------------------- descriptors
@@ -93,21 +62,29 @@ def test_root_sift_by_hand() -> None:
     assert np.allclose(root(rows), [[0.5, np.sqrt(0.75)], [0, 0]])
 
 
-def test_sift_descriptors_are_roots_of_the_plain_ones() -> None:
-    one, plain = detect(texture()), detect(texture(), "sift-l2")
+def test_sift_is_opencvs_with_roots_of_its_descriptors() -> None:
+    one, plain = detect(texture()), detect(texture(), cv2.SIFT_create(enable_precise_upscale=True))
     assert np.array_equal(one.points, plain.points)
     assert np.allclose(one.descriptors, np.sqrt(plain.descriptors / plain.descriptors.sum(axis=1, keepdims=True)))
     assert np.allclose(np.linalg.norm(one.descriptors, axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["sift", "orb"])
-def test_the_strongest_are_kept_in_order(name: str) -> None:
-    all_of_them, few = detect(texture(), name, most=4000), detect(texture(), name, most=50)
+def test_any_detector_of_opencv_will_do() -> None:
+    found = detect(texture(), cv2.ORB_create(nfeatures=80), most=50)
+    assert found.binary
+    assert found.descriptors.shape == (50, 32)
+    assert (np.diff(found.scores) <= 0).all()
+    none = detect(np.full((80, 80, 3), 128, np.uint8), cv2.ORB_create())
+    assert (len(none), none.binary, none.descriptors.shape) == (0, True, (0, 32))
+    with pytest.raises(LikewiseError, match=r"features: OpenCV's .* failed on this image"):
+        detect(texture(), cv2.ORB_create(patchSize=1))
+
+
+def test_the_strongest_are_kept_in_order() -> None:
+    all_of_them, few, again = (detect(texture(), most=n) for n in (4000, 50, 50))
     assert len(few) == 50
     assert (np.diff(few.scores) <= 0).all()
-    if name == "sift":  # ORB shares its number out among the levels
-        assert np.array_equal(few.points, all_of_them.points[:50])
-    again = detect(texture(), name, most=50)
+    assert np.array_equal(few.points, all_of_them.points[:50])
     assert np.array_equal(few.points, again.points)
     assert np.array_equal(few.descriptors, again.descriptors)
 
@@ -128,10 +105,9 @@ def test_dark_pictures_are_lit_up_and_others_are_left_alone() -> None:
 # --------------------------------------------------------------------------------------------------------- bad input
 
 
-@pytest.mark.parametrize("name", ["sift", "orb"])
 @pytest.mark.parametrize("size", [(1, 1), (5, 9), (40, 40), (200, 200)])
-def test_blank_and_tiny_pictures_have_none(name: str, size: tuple[int, int]) -> None:
-    found = detect(np.full((*size, 3), 128, np.uint8), name)
+def test_blank_and_tiny_pictures_have_none(size: tuple[int, int]) -> None:
+    found = detect(np.full((*size, 3), 128, np.uint8))
     assert len(found) == 0
     assert found.points.shape == (0, 2)
     assert found.descriptors.ndim == 2
@@ -147,19 +123,21 @@ def test_the_same_picture_in_any_form_gives_the_same_features() -> None:
         assert np.array_equal(detect(form).points, expected.points)
 
 
-def test_names_and_numbers_that_are_wrong_are_named() -> None:
-    with pytest.raises(InputError, match="features: expected sift"):
-        detect(texture(), "surf")
-    with pytest.raises(InputError, match="give a function that runs it"):
-        detect(texture(), "superpoint")
-    with pytest.raises(InputError, match="most: expected"):
-        detect(texture(), most=0)
-    with pytest.raises(ShapeError, match="descriptors: expected"):
-        Features(np.zeros((3, 2)), np.zeros((2, 8)))
-    with pytest.raises(InputError, match="NaN"):
-        Features([[np.nan, 0]], [[1.0]])
-    with pytest.raises(InputError, match="bytes"):
-        Features([[0, 0]], [[1.0]], binary=True)
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: detect(texture(), "surf"), InputError, "features: expected sift, .* or a function of the image"),
+        (lambda: detect(texture(), most=0), InputError, "most: expected"),
+        (lambda: detect(texture(), lambda image: 3), InputError, "expected Features"),
+        (lambda: Features(np.zeros((3, 2)), np.zeros((2, 8))), ShapeError, "descriptors: expected"),
+        (lambda: Features(np.zeros((3, 2)), np.zeros((3, 8)), [1.0]), ShapeError, "scores: expected"),
+        (lambda: Features([[np.nan, 0]], [[1.0]]), InputError, "NaN"),
+        (lambda: Features([[0, 0]], [[1.0]], binary=True), InputError, "bytes"),
+    ],
+)
+def test_refusals(call: Callable[[], object], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()
 
 
 def test_own_functions_and_arrays() -> None:
@@ -169,8 +147,6 @@ def test_own_functions_and_arrays() -> None:
     assert not found.binary
     kept = Features(given[0], given[1])
     assert detect(texture(), kept, most=1) is kept
-    with pytest.raises(InputError, match="expected Features"):
-        detect(texture(), lambda image: 3)
     assert "2 numbers" in repr(kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -135,8 +136,6 @@ def test_near_features_alike_by_lists_and_by_loop(radius: float, monkeypatch: py
 
 
 def test_mutual_nearest_agrees_with_opencv() -> None:
-    import cv2
-
     one, two = detect(texture(1, (120, 160))), detect(texture(1, (120, 160), blur=2.6))
     i, j = nearest.mutual(*nearest.comparable(one, two))
     peer = cv2.BFMatcher(cv2.NORM_L2, crossCheck=True).match(one.descriptors, two.descriptors)
@@ -145,8 +144,6 @@ def test_mutual_nearest_agrees_with_opencv() -> None:
 
 
 def test_binary_descriptors_go_by_hamming() -> None:
-    import cv2
-
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, 256, (40, 32)).astype(np.uint8) for _ in range(2)]
     one, two = (Features(rng.uniform(0, 99, (40, 2)), r) for r in rows)
@@ -246,17 +243,15 @@ def test_where_the_flow_is_not_known_stage_one_is_silent() -> None:
 @pytest.fixture(scope="module")
 def turned() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A texture, the same through a homography, and the homography."""
-    import cv2
-
     shown = texture(5, (150, 200), blur=1.5)
     H = np.array([[0.9, -0.25, 30.0], [0.2, 0.8, 5.0], [2e-4, -1e-4, 1.0]])
     return shown, cv2.warpPerspective(shown, H, (200, 150)), H
 
 
-@pytest.mark.parametrize("name", ["sift", "orb"])
-def test_guided_matches_are_more_and_better_than_raw_ones(turned, name: str) -> None:
+@pytest.mark.parametrize("features", ["sift", cv2.ORB_create(4096)])
+def test_guided_matches_are_more_and_better_than_raw_ones(turned, features: object) -> None:
     a, b, H = turned
-    plain, guided = raw(a, b, features=name), match(a, b, features=name, model=Moved(H))
+    plain, guided = raw(a, b, features=features), match(a, b, features=features, model=Moved(H))
     assert len(guided) >= len(plain)
     right = [int((metrics.match_errors(m, H) <= 3).sum()) for m in (plain, guided)]
     assert right[1] > right[0]
@@ -279,7 +274,7 @@ def test_a_rendered_place_gives_back_its_cameras() -> None:
     _, which = cKDTree(goals).query(start.reshape(-1, 2))  # the flow b→a: back to the pixel that comes nearest
     back = (start[seen][which] - goals[which]).reshape(240, 320, 2)
     found = match(pair.a, pair.b, flows=(pair.flow, back), radius=3)
-    first = found.stage1()
+    first = found.of_stage(1)
     assert len(first) > 100
     assert metrics.sparse_accuracy(pair.flow, first.a, first.b)[3] > 0.9
     pose = found.pose(pair.Ka, pair.Kb)
@@ -381,7 +376,7 @@ def some(n: int = 12, sizes: tuple | None = ((100, 120), (90, 110))) -> Matches:
 
 def test_parts_and_summary() -> None:
     found = some()
-    first = found.stage1()
+    first = found.of_stage(1)
     assert isinstance(first, Matches)
     assert (first.stage == 1).all()
     assert first.sizes == found.sizes

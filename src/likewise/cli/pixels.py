@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     RGB = NDArray[np.uint8]
 
-FEATURES = ("sift", "sift-l2", "orb", "akaze", "disk", "aliked", "xfeat", "keynet")
+FEATURES = ("sift", "disk", "aliked", "xfeat")
 with_model = model_flag("a run, a model of likewise, or RAFT's published weights (.pth); by default the one that ships")
 
 
@@ -63,7 +63,7 @@ def model_at(path: str | None, device: str = "cpu") -> Any:
 @click.command(cls=Command)
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@flag("--features", default="sift", type=click.Choice(FEATURES), help="what is matched; the last four need kornia")
+@flag("--features", default="sift", type=click.Choice(FEATURES), help="what is matched; the last three need kornia")
 @flag("--guided/--raw", default=True, help="with the flow, or mutual nearest features alone")
 @flag("--radius", default=5.0, help="pixels, at the flow's resolution, around where it points")
 @count("--most", default=4096, help="features a photo")

@@ -26,11 +26,11 @@ from likewise import inputs, media, pixels, types
 from likewise.errors import FileError, InputError, MissingExtra, ShapeError
 from likewise.pixels import robust
 from likewise.pixels.features import MOST, Detector, Features, as_features, detect
+from likewise.pixels.geometry import Size, resize_points
 from likewise.pixels.metrics import at
-from likewise.pixels.robust import Model, Pose
+from likewise.pixels.robust import Model
 from likewise.types import Flow, Image
 
-Size: TypeAlias = tuple[int, int]
 Rows: TypeAlias = NDArray[np.float32]
 Index: TypeAlias = NDArray[np.int64]
 Places: TypeAlias = NDArray[np.float64]
@@ -110,12 +110,8 @@ class Matches(types.Matches):
         """H or F, whichever more matches agree with (F must find a fifth more): .kind says which."""
         return robust.geometry(self.a, self.b, plane, line, seed=seed)
 
-    def essential(self, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = robust.SEED) -> Model:
-        """E, for cameras Ka and Kb (3, 3)."""
-        return robust.essential(self.a, self.b, Ka, Kb, px, seed=seed)
-
-    def pose(self, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = robust.SEED) -> Pose:
-        """R, t with X_b = R X_a + t, t of unit length, for cameras Ka and Kb (3, 3)."""
+    def pose(self, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = robust.SEED) -> Model:
+        """E as .matrix, and its .R, .t with X_b = R X_a + t, t of unit length, for cameras Ka and Kb (3, 3)."""
         return robust.pose(self.a, self.b, Ka, Kb, px, seed=seed)
 
     # ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,10 +121,6 @@ class Matches(types.Matches):
         some = super().take(which)
         reason = self.reason or "none of the matches was chosen"
         return Matches(some.a, some.b, some.stage, some.score, sizes=self.sizes, reason=reason)
-
-    def stage1(self) -> Matches:
-        """The matches near the flow."""
-        return self.take(self.stage == 1)
 
     def to_dict(self) -> dict[str, Any]:
         """A summary as plain Python values."""
@@ -231,8 +223,8 @@ def match(
     a, b : image
         In any form that `likewise.inputs` takes; an `Image` keeps its features.
     features : str, callable or tuple
-        A detector by name ("sift", "orb", "disk", …, see `likewise.pixels.features.detect`), a function of the image,
-        or the features themselves: (features_a, features_b) or (points_a, descriptors_a, points_b, descriptors_b).
+        A detector by name ("sift", "xfeat", …, see `likewise.pixels.features.detect`), one of OpenCV, a function of the
+        image, or the features themselves: (features_a, features_b), (points_a, descriptors_a, points_b, descriptors_b).
     model : object with .both(a, b) or .flow(a, b), optional
         What gives the flow; by default `likewise.pixels.default()`.
     radius : float
@@ -353,17 +345,12 @@ def _carried(
 ) -> Places:
     """Points of one image in the other: onto the flow's grid, along its vectors, and off the other grid."""
     vectors, known = flow
-    p = _rescaled(points.astype(np.float64), *own)
-    q = _rescaled(p + at(np.where(np.isfinite(vectors), vectors, 0.0), p), other[1], other[0])
+    p = resize_points(torch.from_numpy(points.astype(np.float64)), *own)
+    vectors_at = torch.from_numpy(at(np.where(np.isfinite(vectors), vectors, 0.0), p))
+    q = resize_points(p + vectors_at, other[1], other[0]).numpy()
     h, w = vectors.shape[:2]
-    x, y = (np.clip(np.rint(p[:, k]), 0, n - 1).astype(np.int64) for k, n in ((0, w), (1, h)))
+    x, y = (np.clip(np.rint(p[:, k].numpy()), 0, n - 1).astype(np.int64) for k, n in ((0, w), (1, h)))
     return np.where(known[y, x][:, None], q, np.nan)
-
-
-def _rescaled(points: Places, old: Size, new: Size) -> Places:
-    """(p + ½) s − ½."""
-    scale = np.array([new[1] / old[1], new[0] / old[0]])
-    return np.asarray((points + 0.5) * scale - 0.5)
 
 
 def _coarse(size: Size, grid: Size, flow_size: int | None) -> float:

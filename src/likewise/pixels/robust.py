@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -33,12 +33,17 @@ HANDICAP = 1.2
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A matrix (3, 3) that matches agree on and which of them do; no matrix, and the reason, where there is none."""
+    """A matrix (3, 3) that matches agree on and which of them do; no matrix, and the reason, where there is none.
+
+    Of a pose the matrix is E, and R (3, 3) and t (3,) of unit length are those with X_b = R X_a + t.
+    """
 
     kind: str
     matrix: Floats | None
     inliers: Mask
     reason: str = ""
+    R: Floats | None = None
+    t: Floats | None = None
 
     @property
     def n(self) -> int:
@@ -54,26 +59,6 @@ class Model:
         if self.matrix is None:
             return f"Model(no {self.kind}: {self.reason})"
         return f"Model({self.kind} of {self.n} of {len(self.inliers)} matches)"
-
-
-class Pose(NamedTuple):
-    """R (3, 3) and t (3,) of unit length with X_b = R X_a + t, and which matches agree; None, and why, if none."""
-
-    R: Floats | None
-    t: Floats | None
-    inliers: Mask
-    E: Floats | None = None
-    reason: str = ""
-
-    @property
-    def n(self) -> int:
-        """How many matches agree and lie before both cameras."""
-        return int(self.inliers.sum())
-
-    def __repr__(self) -> str:
-        if self.R is None:
-            return f"Pose(none: {self.reason})"
-        return f"Pose(of {self.n} of {len(self.inliers)} matches)"
 
 
 # ------------------------------------------------------------------------------------------------------------ estimates
@@ -100,8 +85,8 @@ def fundamental(a: Any, b: Any, px: float = 1.0, *, seed: int = SEED) -> Model:
     if F is None or not np.linalg.norm(F) > 0:
         return _none("fundamental", len(p), f"no fundamental matrix fits 8 of the {len(p)} matches to {px:g} px")
     near = _fundamentals(F / np.linalg.norm(F), p, q)
-    F = near(_polished(near(np.zeros(7)), near, 7, p, q, px))
-    F = _rank_two(F / np.linalg.norm(F))
+    F = near(_polished(near, 7, p, q, px))
+    F = F / np.linalg.norm(F)
     return _agreed("fundamental", F, epipolar_errors(F, p, q), px)
 
 
@@ -127,25 +112,23 @@ def essential(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = 
     E = _tried(cv2.findEssentialMat, x, y, eye, eye, straight, straight, _search(px / focal, seed))
     if E is None or not np.linalg.norm(E) > 0:
         return _none("essential", len(p), f"no essential matrix fits 5 of the {len(p)} matches to {px:g} px")
-    E = E / np.linalg.norm(E)
     near = _essentials(E)
-    E = near(_polished(_in_pixels(E, one, two), lambda step: _in_pixels(near(step), one, two), 5, p, q, px))
+    E = near(_polished(lambda step: _in_pixels(near(step), one, two), 5, p, q, px))
     return _agreed("essential", E, epipolar_errors(_in_pixels(E, one, two), p, q), px)
 
 
-def pose(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = SEED) -> Pose:
+def pose(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = SEED) -> Model:
     """R, t of the essential matrix: of its four readings the one with most inliers before both cameras."""
     model = essential(a, b, Ka, Kb, px, seed=seed)
     if model.matrix is None:
-        return Pose(None, None, model.inliers, None, model.reason)
+        return _none("pose", len(model.inliers), model.reason)
     p, q = _matches(a, b, px)
     x, y = rays(camera("Ka", Ka), p), rays(camera("Kb", Kb), q)
     readings = [(R, t, model.inliers & in_front(R, t, x, y)) for R, t in decomposed(model.matrix)]
     R, t, kept = max(readings, key=lambda r: int(r[2].sum()))
     if kept.sum() < LEAST["essential"]:
-        reason = f"only {int(kept.sum())} of {model.n} inliers lie before both cameras"
-        return Pose(None, None, np.zeros(len(p), dtype=bool), model.matrix, reason)
-    return Pose(R, t, kept, model.matrix)
+        return _none("pose", len(p), f"only {int(kept.sum())} of {model.n} inliers lie before both cameras")
+    return Model("pose", model.matrix, kept, "", R, t)
 
 
 # ----------------------------------------------------------------------------------------------------------- geometry
@@ -176,11 +159,9 @@ def epipolar_errors(F: Floats, a: Floats, b: Floats) -> Floats:
 
 
 def decomposed(E: Floats) -> list[tuple[Floats, Floats]]:
-    """The four (R, t) with E ∝ [t]ₓ R: U W Vᵀ and U Wᵀ Vᵀ, each with ± the last column of U."""
-    U, _, Vt = np.linalg.svd(E)
-    U, Vt = U * np.sign(np.linalg.det(U)), Vt * np.sign(np.linalg.det(Vt))
-    W = np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    return [(U @ w @ Vt, s * U[:, 2]) for w in (W, W.T) for s in (1.0, -1.0)]
+    """The four (R, t) with E ∝ [t]ₓ R."""
+    one, two, t = cv2.decomposeEssentialMat(E)
+    return [(np.array(R, np.float64), np.array(s * t[:, 0], np.float64)) for R in (one, two) for s in (1.0, -1.0)]
 
 
 def in_front(R: Floats, t: Floats, x: Floats, y: Floats) -> Mask:
@@ -205,13 +186,13 @@ def _in_pixels(E: Floats, Ka: Floats, Kb: Floats) -> Floats:
     return np.asarray(np.linalg.inv(Kb).T @ E @ np.linalg.inv(Ka))
 
 
-def _polished(start: Floats, at: Callable[[Floats], Floats], n: int, a: Floats, b: Floats, px: float) -> Floats:
+def _polished(at: Callable[[Floats], Floats], n: int, a: Floats, b: Floats, px: float) -> Floats:
     """The numbers that move a matrix to the least Sampson errors of its inliers; OpenCV's own polish is rough.
 
-    `at` gives the matrix in pixels for n numbers, 0 for `start`. Twice, as better matrices have more inliers; a move is
-    taken only if not fewer matches agree.
+    `at` gives the matrix in pixels for n numbers, 0 to begin with. Twice, as better matrices have more inliers; a move
+    is taken only if not fewer matches agree.
     """
-    best, count = np.zeros(n), int((epipolar_errors(start, a, b) <= px).sum())
+    best = np.zeros(n)
     for _ in range(2):
         kept = epipolar_errors(at(best), a, b) <= px
         if kept.sum() <= n:
@@ -221,10 +202,9 @@ def _polished(start: Floats, at: Callable[[Floats], Floats], n: int, a: Floats, 
             lambda step, x=x, y=y: sampson_errors(at(step), x, y),
             best, loss="soft_l1", f_scale=px / 2, max_nfev=20, x_scale=1e-3,
         )  # fmt: skip
-        agreeing = int((epipolar_errors(at(fit.x), a, b) <= px).sum())
-        if agreeing < count:
+        if (epipolar_errors(at(fit.x), a, b) <= px).sum() < kept.sum():
             break
-        best, count = fit.x, agreeing
+        best = fit.x
     return best
 
 
@@ -235,9 +215,8 @@ def _essentials(E: Floats) -> Callable[[Floats], Floats]:
 
     def at(step: Floats) -> Floats:
         tilted = t + step[3:] @ axes[1:]
-        x, y, z = tilted / np.linalg.norm(tilted)
-        cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-        return np.asarray(cross @ _turn(step[:3]) @ R / np.sqrt(2.0))
+        across = np.cross(np.eye(3), -tilted / np.linalg.norm(tilted))
+        return np.asarray(across @ cv2.Rodrigues(step[:3])[0] @ R / np.sqrt(2.0))
 
     return at
 
@@ -253,7 +232,8 @@ def _fundamentals(F: Floats, a: Floats, b: Floats) -> Callable[[Floats], Floats]
 
     def at(step: Floats) -> Floats:
         values = np.array([np.cos(angle + step[6]), np.sin(angle + step[6]), 0.0])
-        return np.asarray(Tb.T @ (U @ _turn(step[:3]) * values) @ _turn(step[3:6]) @ Vt @ Ta)
+        first, second = cv2.Rodrigues(step[:3])[0], cv2.Rodrigues(step[3:6])[0]
+        return np.asarray(Tb.T @ (U @ first * values) @ second @ Vt @ Ta)
 
     return at
 
@@ -263,22 +243,6 @@ def _spread(points: Floats) -> Floats:
     mean = points.mean(axis=0)
     s = np.sqrt(2.0 / ((points - mean) ** 2).sum(axis=1).mean())
     return np.array([[s, 0.0, -s * mean[0]], [0.0, s, -s * mean[1]], [0.0, 0.0, 1.0]])
-
-
-def _turn(v: Floats) -> Floats:
-    """The rotation about v by ‖v‖ radians: I + sin θ [k]ₓ + (1 − cos θ) [k]ₓ²."""
-    angle = float(np.linalg.norm(v))
-    if angle == 0.0:
-        return np.eye(3)
-    x, y, z = v / angle
-    k = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    return np.asarray(np.eye(3) + np.sin(angle) * k + (1 - np.cos(angle)) * k @ k)
-
-
-def _rank_two(F: Floats) -> Floats:
-    """F as OpenCV gives it has rank 2 to rounding; here exactly, as near as float64 comes."""
-    U, s, Vt = np.linalg.svd(F)
-    return np.asarray((U * [s[0], s[1], 0.0]) @ Vt)
 
 
 # -------------------------------------------------------------------------------------------------------------- pieces
