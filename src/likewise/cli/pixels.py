@@ -577,7 +577,7 @@ def render(out: str, pairs: int, size: str, textures: str | None, seed: int, as_
     \b
     likewise pixels render --pairs 20 --out pairs
     """
-    from likewise.pixels.life.pairs import Photos
+    from likewise.pixels.data import Photos
     from likewise.pixels.rendering import Renderer
     from likewise.store.run import Run, progress
 
