@@ -125,14 +125,6 @@ def generator(path: Path) -> None:
     made(made.latent.sample(2, np.random.default_rng(0)))
 
 
-def pairs(folder: Path) -> None:
-    from likewise.pixels.sfm import Pairs
-
-    found = Pairs.open(folder)
-    repr(found), len(found)
-    found.views(1, (32, 32), 0)
-
-
 # -------------------------------------------------------------------------------------------------------------- sealing
 
 
@@ -226,7 +218,6 @@ READERS: tuple[Reader, ...] = (
     Reader("matches npz", seeds.match_arrays, each(_matches), {"*": NPZ}),
     Reader("reference npz", seeds.reference_arrays, each(_reference), {"*": NPZ}),
     Reader("features", seeds.feature_arrays, each(_features), ARRAYS),
-    Reader("pairs", seeds.pairs_folder, pairs, {"pairs.npz": NPZ}),
     Reader("learned metric", seeds.learned, each(model), {"*": (forms.sealed,)}),
     Reader("raft", seeds.raft, each(model), {"*": (forms.sealed,)}),
     Reader("aligner", seeds.aligner, each(model), {"*": (forms.sealed,)}),

@@ -198,23 +198,6 @@ def feature_arrays(folder: Path) -> None:
     np.savez(folder / "g.npz", rows=np.random.default_rng(1).normal(size=(40, 3)))
 
 
-def pairs_folder(folder: Path) -> None:
-    from likewise.pixels.sfm import FIELDS
-
-    rng = np.random.default_rng(0)
-    columns = {n: np.abs(rng.normal(size=(2, *shape))) for n, shape in FIELDS.items()}
-    columns |= {n: np.array([0, 1]) for n in ("a", "b", "overlap")}
-    np.savez(folder / "pairs.npz", names=np.array(["0.png", "1.png"]), **columns)
-    for name in ("0.png", "1.png"):
-        saved(Image.fromarray(picture(0, (64, 80))), io_folder(folder) / name, "PNG")
-
-
-def io_folder(folder: Path) -> Path:
-    """images/ below a folder."""
-    (folder / "images").mkdir(exist_ok=True)
-    return folder / "images"
-
-
 def flo(folder: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(6, 8, 2)).astype(np.float32)
     types.write_flow(folder / "a.flo", vectors)

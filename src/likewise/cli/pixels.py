@@ -450,7 +450,7 @@ def _cell(column: str, value: Any) -> str:
     "--camera",
     default="auto",
     type=click.Choice(["auto", "single", "each"]),
-    help="who shares intrinsics: photos of one make, focal length and size; all; nobody",
+    help="who shares intrinsics: photos of one make, focal length and size; all of one size; nobody",
 )
 @count("--features", least=64, default=4096, help="features a photo, at most")
 @count("--overlap", least=8, default=30, help="points that a pair has in common")
@@ -460,7 +460,7 @@ def sfm(photos: str, out: str, as_json: bool, **given: Any) -> None:
     """Reconstruct a place from a folder of PHOTOS (COLMAP through pycolmap), and keep pairs with their F.
 
     This is LIFE's own supervision: likewise pixels train PHOTOS --scenes OUT learns from it. Writes OUT/images, model
-    (COLMAP's files), pairs.npz and summary.json. Finished steps are kept: the same command resumes after a stop.
+    (COLMAP's files) and summary.json. Finished steps are kept: the same command resumes after a stop.
 
     \b
     likewise pixels sfm photos/ --out sfm

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,7 +20,7 @@ from likewise import inputs
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import metrics, robust, sfm
 from likewise.pixels.features import MOST, Detector, Features, detect
-from likewise.pixels.matching import RADIUS, match, raw
+from likewise.pixels.matching import FOCAL, RADIUS, match, raw
 from likewise.pixels.sfm import HALF, Photo, Survey, require_pycolmap
 from likewise.store import run as runs
 from likewise.types import Image
@@ -70,14 +69,8 @@ class Located:
     def to_dict(self) -> dict[str, Any]:
         """The pose as plain Python values."""
         known = {"R": self.R, "t": self.t, "centre": self.centre, "K": self.K}
-        lists = {name: None if v is None else v.tolist() for name, v in known.items()}
-        return {
-            **lists,
-            "inliers": self.n,
-            "matches": len(self.points),
-            "photos": list(self.photos),
-            "reason": self.reason,
-        }
+        about = {"inliers": self.n, "matches": len(self.points), "photos": list(self.photos), "reason": self.reason}
+        return {name: None if v is None else v.tolist() for name, v in known.items()} | about
 
     def __repr__(self) -> str:
         if self.R is None:
@@ -147,7 +140,7 @@ class Map:
         model: Any = None,
         guided: bool = True,
         retrieve: int = 5,
-        embedder: Callable[[Any], Any] | None = None,
+        embedder: Any = None,
         features: str | Detector = "sift",
         radius: float = RADIUS,
         most: int = MOST,
@@ -164,8 +157,8 @@ class Map:
         model : object with .both(a, b), optional
             Guides the matches; by default `likewise.pixels.default()`. guided=False leaves the flow out.
         retrieve : int
-            How many photos of the map are matched: those most like the query by the rows of `embedder` (a function of
-            an image, or anything with .embed), or else by the number of mutual nearest features.
+            How many photos of the map are matched: those most like the query by the rows of `embedder` (anything with
+            .embed, as `likewise.images.default()`), or else by the number of mutual nearest features.
         features, radius, most
             As for `likewise.pixels.match`.
         K : array (3, 3), optional
@@ -190,24 +183,22 @@ class Map:
             places.append(self.survey.points[shows])
             used += [known.name] if len(at) else []
         both = np.unique(np.hstack([np.concatenate(points), np.concatenate(places)]), axis=0)
-        located = place(both[:, :2], both[:, 2:], _camera(photo, K), px=px, seed=seed)
+        located = place(both[:, :2], both[:, 2:], make_camera(photo, K), px=px, seed=seed)
         return replace(located, photos=tuple(used))
 
-    def _shortlist(
-        self, query: Image, own: Features, features: Any, retrieve: int, embedder: Callable[[Any], Any] | None
-    ) -> list[Photo]:
-        photos = self.survey.photos
-        if retrieve >= len(photos):
-            return list(photos)
+    def _shortlist(self, query: Image, own: Features, features: Any, retrieve: int, embedder: Any) -> list[Photo]:
+        images = [self.image(p.name) for p in self.survey.photos]
+        if retrieve >= len(images):
+            return list(self.survey.photos)
         if embedder is not None:
-            row = _row(embedder, query)
-            scores = [float(row @ _row(embedder, self.image(p.name))) for p in photos]
+            rows = np.asarray(embedder.embed([query, *images]), dtype=np.float64)
+            if rows.ndim != 2 or len(rows) != 1 + len(images) or not np.isfinite(rows).all():
+                raise ShapeError(f"embedder: expected a finite row for each image, got {rows.shape}")
+            scores = rows[1:] @ rows[0]
         else:
-            few = own.strongest(SHORT)
-            others = [detect(self.image(p.name), features, SHORT) for p in photos]
-            scores = [len(raw(query, query, features=(few, other), ratio=0.9)) for other in others]
-        order = np.argsort(-np.array(scores, dtype=np.float64), kind="stable")[:retrieve]
-        return [photos[i] for i in order]
+            few, others = own.strongest(SHORT), [detect(image, features, SHORT) for image in images]
+            scores = np.array([len(raw(query, query, features=(few, other), ratio=0.9)) for other in others])
+        return [self.survey.photos[i] for i in np.argsort(-scores, kind="stable")[:retrieve]]
 
     def image(self, name: str) -> Image:
         """A photo of the map, which keeps its features."""
@@ -217,67 +208,43 @@ class Map:
 # ---------------------------------------------------------------------------------------------------------------- pose
 
 
-@dataclass(frozen=True)
-class _Camera:
-    """K (3, 3) of an image of size (h, w), and whether it is known or only a start."""
-
-    K: Floats
-    size: tuple[int, int]
-    known: bool
-
-    def of(self, pycolmap: Any) -> Any:
-        """COLMAP's, with the first pixel at (½, ½)."""
-        (fx, fy), (x, y) = np.diag(self.K)[:2], self.K[:2, 2] + HALF
-        params = [fx, fy, x, y] if self.known else [(fx + fy) / 2, x, y]
-        kind = "PINHOLE" if self.known else "SIMPLE_PINHOLE"
-        return pycolmap.Camera(model=kind, width=self.size[1], height=self.size[0], params=params)
-
-
-def _camera(photo: Image, K: Any) -> _Camera:
-    """The query's camera: as given, or with the focal length of its EXIF, or with a guess."""
+def make_camera(photo: Image, K: Any = None) -> Any:
+    """The query's camera as pycolmap's: as given, or with the focal length of its EXIF or a guess, to be refined."""
     h, w = photo.size
+    f = (FOCAL if photo.exif.focal is None else photo.exif.focal) * max(h, w)
+    model, params = "SIMPLE_PINHOLE", [f, w / 2, h / 2]
     if K is not None:
-        return _Camera(robust.camera("K", K), (h, w), True)
-    f = (sfm.FOCAL if photo.exif.focal is None else photo.exif.focal) * max(h, w)
-    return _Camera(np.array([[f, 0, (w - 1) / 2], [0, f, (h - 1) / 2], [0, 0, 1]]), (h, w), False)
+        K = robust.camera("K", K)
+        model, params = "PINHOLE", [K[0, 0], K[1, 1], *(K[:2, 2] + HALF)]
+    made = require_pycolmap().Camera(model=model, width=w, height=h, params=params)
+    made.has_prior_focal_length = K is not None
+    return made
 
 
 def lift(points: Floats, photo: Photo, radius: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which of these points of a photo lie within `radius` px of one that it shows of the map, and which that is."""
-    if not len(points) or not len(photo.points):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
     apart, which = cKDTree(photo.points).query(points, distance_upper_bound=radius)
     at = np.flatnonzero(np.isfinite(apart))
     return at, photo.shows[which[at]]
 
 
-def place(points: Floats, places: Floats, camera: _Camera, *, px: float = 8.0, seed: int = 0) -> Located:
-    """The pose under which most places (n, 3) of the map appear within px of their points (n, 2), refined."""
-    nothing = Located(None, None, points, places, np.zeros(len(points), dtype=bool), (), camera.K)
-    if len(points) < LEAST:
-        return replace(nothing, reason=f"{len(points)} features match points of the map, {LEAST} needed")
+def place(points: Floats, places: Floats, camera: Any, *, px: float = 8.0, seed: int = 0) -> Located:
+    """The pose under which most places (n, 3) of the map appear within px of their points (n, 2), refined; and f,
+    unless the camera has a prior one."""
     pycolmap = require_pycolmap()
-    lens = camera.of(pycolmap)
     search, polish = pycolmap.AbsolutePoseEstimationOptions(), pycolmap.AbsolutePoseRefinementOptions()
-    search.estimate_focal_length = polish.refine_focal_length = not camera.known
+    search.estimate_focal_length = polish.refine_focal_length = not camera.has_prior_focal_length
     search.ransac.max_error, search.ransac.random_seed = px, seed
-    estimate = pycolmap.estimate_and_refine_absolute_pose(points + HALF, places, lens, search, polish)
-    if estimate is None or int(estimate["num_inliers"]) < LEAST:
-        return replace(nothing, reason=f"no pose agrees with {LEAST} of {len(points)} matches to {px:g} px")
-    K = np.array(lens.calibration_matrix(), dtype=np.float64)
+    estimate = pycolmap.estimate_and_refine_absolute_pose(points + HALF, places, camera, search, polish)
+    K = np.array(camera.calibration_matrix(), dtype=np.float64)
     K[:2, 2] -= HALF
+    if estimate is None or int(estimate["num_inliers"]) < LEAST:
+        few = f"{len(points)} features match points of the map, {LEAST} needed"
+        reason = few if len(points) < LEAST else f"no pose agrees with {LEAST} of {len(points)} matches to {px:g} px"
+        return Located(None, None, points, places, np.zeros(len(points), dtype=bool), (), K, reason)
     pose, inliers = estimate["cam_from_world"], np.asarray(estimate["inlier_mask"], dtype=bool)
     R, t = np.array(pose.rotation.matrix(), dtype=np.float64), np.array(pose.translation, dtype=np.float64)
     return Located(R, t, points, places, inliers, (), K)
-
-
-def _row(embedder: Any, photo: Image) -> Floats:
-    """The unit row of an image under a function of it, or under something with .embed."""
-    row = embedder.embed([photo])[0] if hasattr(embedder, "embed") else embedder(photo.tensor)
-    plain = np.asarray(row.detach().cpu().numpy() if hasattr(row, "detach") else row, dtype=np.float64).ravel()
-    if not plain.size or not np.isfinite(plain).all():
-        raise ShapeError(f"embedder: expected a finite row for an image, got {plain.size} numbers")
-    return np.asarray(plain / max(float(np.linalg.norm(plain)), np.finfo(np.float64).tiny))
 
 
 def _scale(file: Path) -> float | None:
