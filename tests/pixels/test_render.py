@@ -22,7 +22,6 @@ from likewise.pixels.rendering.textures import LEVELS, REFLECTANCE, Textures, he
 
 SIZE = (48, 64)
 SEEDS = range(12)
-FIELDS = [f.name for f in dataclasses.fields(Pair)]
 PATTERNS = Textures(procedural(3, 6, side=128))
 
 
@@ -327,7 +326,7 @@ def test_night_is_darker_than_day_and_a_mixture_between() -> None:
 def test_the_same_seed_gives_the_same_bytes_alone_or_in_a_batch() -> None:
     before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
     batch, p = Renderer(PATTERNS, SIZE).batch([4, 5]), pair(5)
-    for name in (*FIELDS, "visible", "inside"):
+    for name in (*vars(p), "visible", "inside"):
         assert torch.equal(getattr(batch, name)[1], getattr(p, name)), name
     assert not torch.equal(batch.a[0], p.a)
     assert torch.equal(rendering.render(5, SIZE, textures=procedural(3, 6, side=128)).a, p.a)
