@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tests.fuzz.mutations import EXTREMES, WORDS, Mutation, Rng, bytewise, edited, extreme, pick, text, to_json
+from tests.fuzz.mutations import EXTREMES, WORDS, Mutation, Rng, bytewise, edited, pick, text, to_json
 
 from likewise.store import checkpoint
 
@@ -284,6 +284,3 @@ def _sprinkled(array: Any, rng: Rng) -> Any:
             rng, (ends.max, ends.min, 0, *((np.nan, np.inf) if kind == "f" else ()))
         )
     return flat.reshape(array.shape)
-
-
-__all__ = ["extreme", "npy", "pickled", "png", "safetensors", "sealed", "unpacked", "words32", "zipped"]

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-import io as streams
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors.torch import save_file
 from scipy.io import savemat
-from tests.worlds import layouts
+from tests.worlds import layouts, networks
+from tests.worlds.generators import Linear
 
+import likewise as lw
 from likewise import types
+from likewise.distributions import Bank, data
+from likewise.images import Embedder
+from likewise.images.embedder import assemble
+from likewise.nn import named
+from likewise.pixels.aligner import Aligner, AlignerOptions
+from likewise.pixels.life.network import Network
+from likewise.pixels.matching import Matches
+from likewise.store.index import About, Index, Record
+from likewise.store.run import Run
 from likewise.types import Flow
 
 SMALL = (24, 32)
@@ -39,53 +52,6 @@ def exif() -> Image.Exif:
     return data
 
 
-def saved(im: Image.Image, path: Path, kind: str, **options: Any) -> None:
-    """A picture in a format."""
-    out = streams.BytesIO()
-    im.save(out, kind, **options)
-    path.write_bytes(out.getvalue())
-
-
-def png(folder: Path) -> None:
-    im = Image.fromarray(picture())
-    saved(im, folder / "a.png", "PNG")
-    saved(im.convert("P"), folder / "b.png", "PNG", transparency=3)
-    saved(Image.fromarray(picture()[:, :, 0].astype(np.uint16) * 257), folder / "c.png", "PNG")
-    saved(im.convert("RGBA"), folder / "d.png", "PNG", exif=exif(), dpi=(72, 72))
-    saved(im, folder / "e.png", "PNG", save_all=True, append_images=[Image.fromarray(picture(1))], duration=9)
-
-
-def jpeg(folder: Path) -> None:
-    im = Image.fromarray(picture())
-    saved(im, folder / "a.jpg", "JPEG", exif=exif())
-    saved(im, folder / "b.jpg", "JPEG", progressive=True, optimize=True)
-    saved(im.convert("CMYK"), folder / "c.jpg", "JPEG")
-    saved(im.convert("L"), folder / "d.jpg", "JPEG", restart_marker_blocks=2, comment=b"words")
-
-
-def webp(folder: Path) -> None:
-    im = Image.fromarray(picture())
-    saved(im, folder / "a.webp", "WEBP", exif=exif())
-    saved(im.convert("RGBA"), folder / "b.webp", "WEBP", lossless=True)
-    saved(im, folder / "c.webp", "WEBP", save_all=True, append_images=[Image.fromarray(picture(1))])
-
-
-def tiff(folder: Path) -> None:
-    im = Image.fromarray(picture())
-    for name, how in (("a", None), ("b", "tiff_lzw"), ("c", "tiff_adobe_deflate"), ("d", "jpeg"), ("e", "packbits")):
-        saved(im, folder / f"{name}.tif", "TIFF", compression=how)
-    saved(im.convert("1"), folder / "f.tif", "TIFF", compression="group4")
-    saved(Image.fromarray(picture()[:, :, 0].astype(np.float32)), folder / "g.tif", "TIFF", big_tiff=True)
-
-
-def bmp(folder: Path) -> None:
-    im = Image.fromarray(picture())
-    saved(im, folder / "a.bmp", "BMP")
-    saved(im.convert("P"), folder / "b.bmp", "BMP")
-    saved(im.convert("1"), folder / "c.bmp", "BMP")
-    (folder / "d.bmp").write_bytes(_run_lengths())
-
-
 def _run_lengths() -> bytes:
     """A BMP of 8 × 8 pixels in runs, which Pillow reads and does not write."""
     pixels = b"".join(bytes([8, row]) + b"\0\0" for row in range(8)) + b"\0\1"
@@ -97,47 +63,40 @@ def _run_lengths() -> bytes:
     return front + head + palette + pixels
 
 
-def gif(folder: Path) -> None:
-    im = Image.fromarray(picture()).convert("P")
-    saved(im, folder / "a.gif", "GIF", interlace=1, transparency=5)
-    others = [Image.fromarray(picture(k)).convert("P") for k in (1, 2)]
-    saved(im, folder / "b.gif", "GIF", save_all=True, append_images=others, duration=20, comment=b"words")
+MOVING = {"save_all": True, "append_images": [Image.fromarray(picture(1))]}
+PACKED = (None, "tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits")
+PICTURES: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "png": [("RGB", {}), ("P", {"transparency": 3}), ("I;16", {}), ("RGBA", {"exif": exif()}), ("RGB", MOVING)],
+    "jpeg": [("RGB", {"exif": exif()}), ("RGB", {"progressive": True}), ("CMYK", {}), ("L", {"comment": b"words"})],
+    "webp": [("RGB", {"exif": exif()}), ("RGBA", {"lossless": True}), ("RGB", MOVING)],
+    "tiff": [*[("RGB", {"compression": how}) for how in PACKED], ("1", {"compression": "group4"}), ("F", {})],
+    "bmp": [("RGB", {}), ("P", {}), ("1", {})],
+    "gif": [("P", {"interlace": 1, "transparency": 5}), ("P", {**MOVING, "comment": b"words"})],
+    "ppm": [("RGB", {}), ("1", {})],
+    "avif": [("RGB", {"exif": exif()}), ("RGBA", {})],
+}
+"""Modes and options with which Pillow writes a format."""
+BY_HAND = {
+    "bmp": [_run_lengths()],
+    "ppm": [b"P3\n# words\n2 2\n255\n" + b"0 128 255 " * 4 + b"\n", b"P5 4 4 65535\n" + bytes(range(32))],
+}
 
 
-def ppm(folder: Path) -> None:
-    saved(Image.fromarray(picture()), folder / "a.ppm", "PPM")
-    saved(Image.fromarray(picture()).convert("1"), folder / "b.pbm", "PPM")
-    rows = "\n".join(" ".join(map(str, row)) for row in picture()[:4, :4].reshape(4, -1))
-    (folder / "c.ppm").write_text(f"P3\n# words\n4 4\n255\n{rows}\n")
-    (folder / "d.pgm").write_bytes(b"P5 4 4 65535\n" + bytes(range(32)))
+def pictures(kind: str) -> Callable[[Path], None]:
+    """What writes the pictures of a format."""
 
+    def make(folder: Path) -> None:
+        for k, (mode, options) in enumerate(PICTURES[kind]):
+            Image.fromarray(picture()).convert(mode).save(folder / f"{k}.{kind}", kind.upper(), **options)
+        for k, content in enumerate(BY_HAND.get(kind, [])):
+            (folder / f"hand{k}.{kind}").write_bytes(content)
 
-def avif(folder: Path) -> None:
-    saved(Image.fromarray(picture()), folder / "a.avif", "AVIF", exif=exif())
-    saved(Image.fromarray(picture()).convert("RGBA"), folder / "b.avif", "AVIF")
+    return make
 
 
 def video(folder: Path) -> None:
-    for suffix in (".mp4", ".avi", ".mkv", ".mpg", ".gif"):
-        if suffix == ".gif":
-            im, others = Image.fromarray(picture()), [Image.fromarray(picture(k)) for k in (1, 2)]
-            saved(im, folder / "v.gif", "GIF", save_all=True, append_images=others)
-        elif suffix == ".mpg":
-            _mpeg(folder / "v.mpg")
-        else:
-            layouts.video(folder / f"v{suffix}", frames=4, size=(48, 64))
-
-
-def _mpeg(path: Path) -> None:
-    import av
-
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg1video", rate=25)
-        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
-        for k in range(3):
-            frame = av.VideoFrame.from_ndarray(picture(k, (48, 64)), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
+    for suffix in (".mp4", ".avi", ".mkv"):
+        layouts.video(folder / f"v{suffix}", frames=4, size=(48, 64))
 
 
 # -------------------------------------------------------------------------------------------------------------- arrays
@@ -175,8 +134,6 @@ def set_arrays(folder: Path) -> None:
 
 
 def match_arrays(folder: Path) -> None:
-    from likewise.pixels.matching import Matches
-
     points = np.random.default_rng(0).random((12, 2)) * 60
     Matches(points, points + 1, np.ones(12, np.uint8), np.full(12, 0.5), sizes=((48, 64), (48, 64))).save(
         folder / "m.npz"
@@ -214,8 +171,6 @@ def kitti(folder: Path) -> None:
 
 def learned(folder: Path) -> None:
     """A metric of eight sets and two classes, put together by hand: learning one compiles for seconds."""
-    import likewise as lw
-
     eye, index = np.eye(3), np.arange(8) % 2
     arrays: dict[str, Any] = {"blocks": np.stack([eye, eye, 2 * eye]), "frame": eye, "codes": index, "level": index}
     arrays |= {"points": np.random.default_rng(0).normal(size=(32, 3)), "weights": np.full(32, 0.25)}
@@ -228,29 +183,16 @@ def learned(folder: Path) -> None:
 
 
 def raft(folder: Path) -> None:
-    import likewise as lw
-
     lw.save(lw.pixels.RAFT("tiny"), folder / "raft.safetensors")
 
 
 def aligner(folder: Path) -> None:
-    import likewise as lw
-    from likewise.pixels.aligner import Aligner, AlignerOptions
-    from likewise.pixels.life.network import Network
-
     lw.save(
         Aligner(Network(dim=8, hidden=8), AlignerOptions(search="always", iters=2), name="n"), folder / "a.safetensors"
     )
 
 
 def embedder(folder: Path) -> None:
-    import torch
-
-    import likewise as lw
-    from likewise.images import Embedder
-    from likewise.images.embedder import assemble
-    from likewise.nn import named
-
     with torch.random.fork_rng():
         network = assemble(named("convnet"), frozen=1, total=32, heads=4, norm="folded").eval()
     recipe = {"backbone": "convnet", "frozen": 1, "norm": "folded", "data": "birds", "classes_of_data": 80}
@@ -259,11 +201,6 @@ def embedder(folder: Path) -> None:
 
 
 def state_dicts(folder: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-
-    from likewise.nn import named
-
     state = named("convnet").state_dict()
     torch.save(state, folder / "a.pth")
     torch.save(dict(state), folder / "b.pt", _use_new_zipfile_serialization=False)
@@ -271,12 +208,6 @@ def state_dicts(folder: Path) -> None:
 
 
 def generators(folder: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-    from tests.worlds import networks
-
-    from likewise.distributions import data
-
     for name in ("dcgan", "vae", "stylegan2"):
         net = networks.ALL[name]()
         torch.save({"g_ema": net.state_dict()}, folder / f"{name}.pt")
@@ -306,25 +237,17 @@ def onnx_file(folder: Path) -> None:
 
 
 def bank(folder: Path) -> None:
-    from tests.worlds.generators import Linear
-
-    import likewise as lw
-
     generator = lw.distributions.Generator(Linear(3, 5), lw.distributions.Normal(3))
     lw.distributions.harvest(generator, 12, out=folder / "bank", shard_size=5, progress=False)
 
 
 def saved_bank(folder: Path) -> None:
-    from likewise.distributions import Bank
-
     rng = np.random.default_rng(0)
     logs = -np.sort(-rng.normal(size=(9, 3)), axis=1)
     Bank(rng.normal(size=(9, 4)).astype(np.float32), logs, labels=np.arange(9) % 3).save(folder / "bank")
 
 
 def run(folder: Path) -> None:
-    from likewise.store.run import Run
-
     made = Run.create(folder / "run", {"lr": 0.1, "steps": 3, "inner": {"a": [1, 2]}}, seed=3, command="train")
     for step in range(3):
         made.log(step, loss=1.0 / (step + 1), note="fine", odd=float("nan"))
@@ -332,8 +255,6 @@ def run(folder: Path) -> None:
 
 
 def distance_matrix(folder: Path) -> Any:
-    import likewise as lw
-
     sets = [np.random.default_rng(k).normal(size=(3, 2)) for k in range(4)]
     return lw.sets.distance_matrix(sets, out=folder / "m", progress=False)
 
@@ -349,8 +270,6 @@ def ivf_index(folder: Path) -> None:
 
 
 def _filled(path: Path, kind: str, rows: int, *, cells: int = 0) -> None:
-    from likewise.store.index import About, Index, Record
-
     made = Index.create(path, About(str(path.parent), "m", "d1", 8, kind, 0.9, cells, 6 if cells else 0))
     rng = np.random.default_rng(0)
     for batch in range(3 if cells else 1):

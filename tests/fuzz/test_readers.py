@@ -6,7 +6,9 @@ benchmarks/fuzz.py reads many more of them, in processes of their own, and names
 from __future__ import annotations
 
 import io
+import pickle
 import signal
+import subprocess
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.fuzz import forms, mutations
-from tests.fuzz.cases import SECONDS, Bench, Outcome, Reader, judged
+from tests.fuzz.cases import SECONDS, Bench, Reader, judged
 from tests.fuzz.readers import READERS, missing
 
 from likewise.errors import LikewiseError
@@ -45,73 +47,56 @@ def limited(seconds: float) -> Iterator[None]:
 
 def defects(reader: Reader, folder: Path, seed: int, count: int) -> list[str]:
     """What went wrong, by the number of the file."""
-    bench = Bench(reader, folder / "case")
-    assert judged(reader, bench.folder).kind != "refused", "the valid input itself is refused"
+    made = Bench(reader, folder / "case")
+    assert judged(reader, made.folder).kind != "refused", "the valid input itself is refused"
     found = []
     for number in range(count):
         with limited(SECONDS):
-            outcome = bench.run(seed, number)
+            outcome = made.run(seed, number)
         if outcome.kind == "other":
             found.append(f"{reader.name}, seed {seed}, {number}: {outcome.said}")
     return found
 
 
-def told(found: list[str]) -> None:
-    """Fail by what was found."""
-    assert found == []
-
-
+@pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "many"])
 @pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
-def test_every_reader_reads_or_refuses(reader: Reader, tmp_path: Path) -> None:
+def test_every_reader_reads_or_refuses(reader: Reader, many: bool, tmp_path: Path) -> None:
     if package := missing(reader):
         pytest.skip(f"{package} is not installed")
-    told(defects(reader, tmp_path, 1, FEW if reader.name in SLOW else FAST))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reader", READERS, ids=lambda r: r.name)
-def test_every_reader_reads_or_refuses_many(reader: Reader, tmp_path: Path) -> None:
-    if package := missing(reader):
-        pytest.skip(f"{package} is not installed")
-    told(defects(reader, tmp_path, 2, FAST if reader.name in SLOW else MANY))
+    counts = (FAST, MANY) if reader.name not in SLOW else (FEW, FAST)
+    assert defects(reader, tmp_path, 1 + many, counts[many]) == []
 
 
 # ----------------------------------------------------------------------------------------------- the fuzzer is tested
 
 
-def reader_of(read: object) -> Reader:
+def bench(read: object, folder: Path) -> Bench:
     def make(folder: Path) -> None:
         (folder / "a.json").write_text('{"a": 1}')
 
-    return Reader("made up", make, read, {"*": (mutations.as_json,)})  # type: ignore[arg-type]
+    return Bench(Reader("made up", make, read, {"*": (mutations.as_json,)}), folder / "case")  # type: ignore[arg-type]
 
 
-def outcome(read: object, folder: Path) -> Outcome:
-    return Bench(reader_of(read), folder / "case").run(0, 0)
+def refuses(_: Path) -> None:
+    raise LikewiseError("no")
 
 
-def test_what_a_reader_must_not_do_is_seen(tmp_path: Path) -> None:
-    def unpickles(folder: Path) -> None:
-        import pickle
-
-        pickle.loads(b"cos\ngetcwd\n.")
-
-    def starts(folder: Path) -> None:
-        import subprocess
-
-        subprocess.run(["true"], check=True)
-
-    assert "pickle.find_class" in outcome(unpickles, tmp_path / "1").said
-    assert "subprocess.Popen" in outcome(starts, tmp_path / "2").said
-    assert "write to" in outcome(lambda f: (f.parent / "elsewhere").write_text("x"), tmp_path / "3").said
-    assert "KeyError" in outcome(lambda f: {}["x"], tmp_path / "4").said
-    assert outcome(lambda f: (f / "own").write_text("x"), tmp_path / "5").kind == "accepted"
-
-    def refuses(folder: Path) -> None:
-        raise LikewiseError("no")
-
-    refused = outcome(refuses, tmp_path / "6")
-    assert (refused.kind, refused.said) == ("refused", "no")
+@pytest.mark.parametrize(
+    ("read", "kind", "said"),
+    [
+        (lambda _: pickle.loads(b"cos\ngetcwd\n."), "other", "pickle.find_class"),
+        (lambda _: subprocess.run(["true"], check=True), "other", "subprocess.Popen"),
+        (lambda f: (f.parent / "elsewhere").write_text("x"), "other", "write to"),
+        (lambda _: {}["x"], "other", "KeyError"),
+        (lambda f: (f / "own").write_text("x"), "accepted", ""),
+        (refuses, "refused", "no"),
+    ],
+)
+def test_what_a_reader_must_not_do_is_seen(read: object, kind: str, said: str, tmp_path: Path) -> None:
+    outcome = bench(read, tmp_path).run(0, 1)
+    assert (outcome.kind, said in outcome.said) == (kind, True)
+    left = {p.name: p.read_bytes() for p in (tmp_path / "case").iterdir()}
+    assert left == {"a.json": b'{"a": 1}'}, "a case leaves the valid input behind"
 
 
 def test_a_hang_is_seen() -> None:
@@ -126,16 +111,10 @@ def test_a_hang_is_seen() -> None:
 def test_the_same_number_is_the_same_file(tmp_path: Path) -> None:
     files = []
     for name in ("one", "two"):
-        bench = Bench(next(r for r in READERS if r.name == "png"), tmp_path / name)
-        files.append([bench.edit(3, k).read_bytes() for k in range(20)])
+        made = Bench(next(r for r in READERS if r.name == "png"), tmp_path / name)
+        files.append([made.edit(3, k).read_bytes() for k in range(20)])
     assert files[0] == files[1]
     assert len(set(files[0])) > 15
-
-
-def test_a_case_leaves_the_valid_input_behind(tmp_path: Path) -> None:
-    bench = Bench(reader_of(lambda f: (f / "own").write_text("x")), tmp_path / "case")
-    bench.run(0, 1)
-    assert {p.name: p.read_bytes() for p in (tmp_path / "case").iterdir()} == {"a.json": b'{"a": 1}'}
 
 
 def test_edits_get_past_the_checksums() -> None:
