@@ -50,25 +50,21 @@ def parameters(value: Any) -> list[str]:
     return [p.name for p in signature.parameters.values() if p.kind not in kinds and not p.name.startswith("_")]
 
 
-def is_result(value: Any) -> bool:
-    """A class that users are handed, not one that they call: errors, warnings, results of functions."""
-    return inspect.isclass(value) and (issubclass(value, BaseException) or "Attributes\n" in (value.__doc__ or ""))
-
-
 @pytest.mark.parametrize("name", EXPORTED)
 def test_an_exported_name_is_documented(name: str) -> None:
+    """Errors aside, everything; what a caller can give stands under Parameters, fields of a result under Attributes."""
     value = EXPORTED[name]
     text = inspect.getdoc(value) or ""
     assert text, f"{name} says nothing"
-    if is_result(value) or (
-        dataclasses.is_dataclass(value) and list_options(value)
-    ):  # an option's help is its documentation
-        return
-    if parameters(value):
-        section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL)
-        assert section, f"{name} does not list its parameters"
-        missing = [p for p in parameters(value) if not re.search(rf"\b{re.escape(p)}\b", section.group(1))]
-        assert not missing, f"{name} does not tell what {', '.join(missing)} is"
+    data = dataclasses.is_dataclass(value)
+    if (inspect.isclass(value) and issubclass(value, BaseException)) or (
+        data and "Attributes\n" not in text and list_options(value)
+    ):
+        return  # an option's help is its documentation
+    kinds = "Parameters|Attributes" if data else "Parameters"
+    told = "".join(re.findall(rf"^(?:{kinds})\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.MULTILINE | re.DOTALL))
+    missing = [p for p in parameters(value) if not re.search(rf"\b{re.escape(p)}\b", told)]
+    assert not missing, f"{name} does not tell what {', '.join(missing)} is"
     returns = inspect.signature(value).return_annotation if inspect.isfunction(value) else None
     if returns not in (None, "None"):
         assert re.search(r"^Returns\n-+\n", text, re.MULTILINE), f"{name} does not say what it returns"

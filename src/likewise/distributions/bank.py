@@ -123,6 +123,16 @@ class Draw:
         The largest weight among them.
     dead : float
         The share that ρ ≠ 0 leaves out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from likewise.distributions import Bank
+    >>> draw = np.random.default_rng(0)
+    >>> bank = Bank(draw.normal(size=(9, 4)), -np.sort(-draw.normal(size=(9, 3)), axis=1))
+    >>> drawn = bank.draw(5, rho=0.5)
+    >>> drawn.latents.shape, 0 < drawn.ess <= 1
+    ((5, 4), True)
     """
 
     latents: Latents

@@ -59,6 +59,15 @@ class Collection:
     an index of kind "ivf" ("auto" becomes that above 100,000 photos), whose recall was measured when it was built
     (`describe()`); with a filter it is exact always. What `add` has taken survives whatever kills the process.
 
+    Parameters
+    ----------
+    index : Index or MilvusIndex
+        What is kept, open.
+    place : str
+        Where that is.
+    model : object with .embed, optional
+        What made the embeddings; by default the index's own, loaded when it is first needed.
+
     Attributes
     ----------
     report : IndexReport

@@ -152,6 +152,13 @@ class Result:
         How long each stage took; those that there were, of "shortlist", "re-rank" and "verify".
     notes : tuple of str
         What there is to say besides, such as what could not be verified.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> hit = lw.search.Hit("photos/cat.jpg", rank=1, distance=0.2, probability=0.97)
+    >>> lw.search.Result(query=None, hits=(hit,), place="index", seconds={"shortlist": 0.01})
+    Result(1 hits; first cat.jpg: same (97%), distance 0.200)
     """
 
     query: Query
