@@ -45,8 +45,10 @@ def test_a_table_is_printed_and_written(run: Runner, here: Path) -> None:
     assert ran.out.splitlines()[0].strip() == "Tab. 2: which tasks"
     assert ran.out.splitlines()[-1].split() == ["theirs", "–", "as", "printed"]
     record = json.loads(Path("t.json").read_text())
-    assert record["columns"] == ["method", "R@1", "note"]
-    assert run.good("diva", "tab2", "--seeds", 1, "--json").json == record
+    assert (record["name"], record["columns"]) == ("diva-tab2", ["method", "R@1", "note"])
+    assert record["command"] == "likewise papers diva tab2 --seeds 1 --out t.json"
+    assert record.keys() >= {"commit", "date", "machine", "note"}
+    assert run.good("diva", "tab2", "--seeds", 1, "--json").json["rows"] == record["rows"]
     assert "--seeds" in run.good("diva", "tab2", "--help").out
     assert "life, diva" in run.good("--help").out
 
@@ -58,7 +60,7 @@ def test_every_table_of_the_papers_has_a_command() -> None:
         names = [table.name for table in tables(paper)]
         assert len(set(names)) == len(names)
         for table in tables(paper):
-            assert make_command(table).name == table.name
+            assert make_command(paper, table).name == table.name
 
 
 @pytest.mark.parametrize(

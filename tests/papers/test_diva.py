@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,28 +45,19 @@ def names_of(dataset: Dataset) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------------------------------------- CUB200
 
 
-def cub_archive(root: Path, numbers: tuple[int, ...] = (1, 100, 101, 200)) -> Path:
-    """The published archive with two images a class; ids do not follow the classes."""
-    inner = root / "CUB_200_2011"
-    files = [f"{n:03d}.Bird_{n}/B_{n}_{k}.png" for k in (1, 2) for n in reversed(numbers)]
-    put(inner / "images", *files)
-    (inner / "images.txt").write_text("".join(f"{i} {f}\n" for i, f in enumerate(files, 1)))
-    labels = "".join(f"{i} {int(f[:3])}\n" for i, f in enumerate(files, 1))
-    (inner / "image_class_labels.txt").write_text(labels)
-    return root
-
-
 def test_cub_as_published_and_by_its_folders_alone(tmp_path: Path) -> None:
-    root = cub_archive(tmp_path)
-    for given_path in (root, root / "CUB_200_2011"):
-        train, test = (layouts.read(given_path, split=s) for s in ("train", "test"))
-        assert train.classes == ("001.Bird_1", "100.Bird_100")
+    put(
+        tmp_path / "CUB_200_2011" / "images", *(f"{n:03d}.Bird_{n}/{k}.png" for k in (1, 2) for n in (200, 101, 100, 1))
+    )
+    (tmp_path / "CUB_200_2011" / "image_class_labels.txt").touch()
+    for root in (tmp_path, tmp_path / "CUB_200_2011"):
+        train, test = (layouts.read(root, split=s) for s in ("train", "test"))
+        assert (train.name, train.classes) == ("cub200", ("001.Bird_1", "100.Bird_100"))
         assert test.classes == ("101.Bird_101", "200.Bird_200")
-        assert train.name == "cub200"
-        assert [f for _, f in names_of(train)] == ["B_1_1.png", "B_1_2.png", "B_100_1.png", "B_100_2.png"]
-        assert len(layouts.cub200(given_path)) == 8
-    bare = layouts.cub200(root / "CUB_200_2011" / "images", "test")
-    assert names_of(bare) == names_of(layouts.cub200(root, "test"))
+        assert [f for _, f in names_of(train)] == ["1.png", "2.png"] * 2
+        assert len(layouts.cub200(root)) == 8
+    bare = layouts.cub200(tmp_path / "CUB_200_2011" / "images", "test")
+    assert names_of(bare) == names_of(layouts.cub200(tmp_path, "test"))
 
 
 def test_bare_cub_folders_are_recognised_when_all_are_there(tmp_path: Path) -> None:
@@ -75,38 +66,6 @@ def test_bare_cub_folders_are_recognised_when_all_are_there(tmp_path: Path) -> N
     shutil.rmtree(tmp_path / "200.Bird_200")
     assert layouts.read(tmp_path).name == tmp_path.name  # somebody's own folders
     assert len(layouts.read(tmp_path, layout="cub200", split="test").classes) == 99
-
-
-def test_cub_lists_that_are_wrong_are_named(tmp_path: Path) -> None:
-    inner = cub_archive(tmp_path) / "CUB_200_2011"
-    (inner / "images" / "001.Bird_1" / "B_1_1.png").unlink()
-    with pytest.raises(FileError, match=r"images\.txt: names .*B_1_1\.png, but there is no such file \(1 missing\)"):
-        layouts.cub200(tmp_path)
-    (inner / "image_class_labels.txt").write_text("1 1\n")
-    with pytest.raises(FileError, match="do not list the same images"):
-        layouts.cub200(tmp_path)
-    (inner / "image_class_labels.txt").write_text("1\n")
-    with pytest.raises(FileError, match=r"image_class_labels\.txt: line 1 has 1 columns; expected 2"):
-        layouts.cub200(tmp_path)
-    (inner / "images.txt").write_text("1 ../../etc/passwd\n")
-    (inner / "image_class_labels.txt").write_text("1 1\n")
-    with pytest.raises(FileError, match="outside of its folder"):
-        layouts.cub200(tmp_path)
-    (inner / "images.txt").write_text("1 100.Bird_100/B_100_1.png\n")
-    (inner / "image_class_labels.txt").write_text("1 one\n")
-    with pytest.raises(FileError, match="expected the number of a class, got 'one'"):
-        layouts.cub200(tmp_path)
-
-
-def test_folders_that_are_not_cubs_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"neither images\.txt nor class folders"):
-        layouts.cub200(tmp_path)
-    put(tmp_path, "gulls/x.png")
-    with pytest.raises(FileError, match="not in a class folder of CUB-200-2011"):
-        layouts.cub200(tmp_path)
-    put(tmp_path / "other", "001.Gull/x.png")
-    with pytest.raises(FileError, match="cub200 has no image of a class for 'test'"):
-        layouts.cub200(tmp_path / "other", "test")
 
 
 # ------------------------------------------------------------------------------------------------------- CARS196, SOP
@@ -138,19 +97,6 @@ def test_cars_by_class_folders(tmp_path: Path) -> None:
     train, test = (layouts.cars196(tmp_path, s) for s in ("train", "test"))
     assert (len(train.classes), len(test.classes)) == (98, 98)
     assert (train.classes[-1], test.classes[0], train.name) == ("Car 098", "Car 099", "cars196")
-    shutil.rmtree(tmp_path / "Car 001")
-    with pytest.raises(FileError, match=r"neither cars_annos\.mat nor 196 class folders, but 195 classes"):
-        layouts.cars196(tmp_path)
-
-
-def test_annotations_of_cars_that_are_damaged_or_point_nowhere(tmp_path: Path) -> None:
-    root = cars(tmp_path)
-    (root / "car_ims" / "000002.png").unlink()
-    with pytest.raises(FileError, match=r"cars_annos\.mat: names .*000002\.png, but there is no such file"):
-        layouts.cars196(root)
-    (root / "cars_annos.mat").write_bytes(b"no matrix at all")
-    with pytest.raises(FileError, match="not a readable MATLAB file"):
-        layouts.cars196(root)
 
 
 def products(root: Path) -> Path:
@@ -172,81 +118,51 @@ def test_sop_by_its_lists(tmp_path: Path) -> None:
     assert len(layouts.sop(root)) == 4
 
 
-def test_lists_of_sop_that_are_missing_empty_or_wrong(tmp_path: Path) -> None:
-    inner = products(tmp_path) / "Stanford_Online_Products"
-    (inner / "Ebay_test.txt").unlink()
-    assert len(layouts.sop(tmp_path, "train")) == 3
-    with pytest.raises(FileError, match=r"Ebay_test\.txt: cannot be read: No such file"):
-        layouts.sop(tmp_path)
-    (inner / "Ebay_train.txt").write_text("image_id class_id super_class_id path\n")
-    with pytest.raises(FileError, match=r"Ebay_train\.txt: names no image"):
-        layouts.sop(tmp_path, "train")
-    (inner / "Ebay_train.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(FileError, match=r"Ebay_train\.txt: cannot be read"):
-        layouts.sop(tmp_path, "train")
+HEAD = "image_id class_id super_class_id path\n"
 
 
-# ----------------------------------------------------------------------------------------------------------- Omniglot
-
-
-def alphabets(root: Path, zipped: bool) -> Path:
-    for part, names in (("small1", ("Latin", "Korean")), ("small2", ("Latin", "Greek", "Tagalog"))):
-        folder = root / f"images_background_{part}"
-        put(folder, *(f"{a}/character0{c}/{k}.png" for a in names for c in (1, 2) for k in (1, 2)))
-        if zipped:
-            with zipfile.ZipFile(root / f"{folder.name}.zip", "w") as archive:
-                for file in sorted(folder.rglob("*.png")):
-                    archive.write(file, file.relative_to(root))
-                archive.writestr("__MACOSX/images/._x.png", b"junk")
-            shutil.rmtree(folder)
+def listed(root: Path, text: str | bytes, name: str = "Ebay_train.txt") -> Path:
+    """Products with another list."""
+    (products(root) / "Stanford_Online_Products" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     return root
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_omniglot_from_zips_or_unpacked(tmp_path: Path, zipped: bool) -> None:
-    root = alphabets(tmp_path, zipped)
-    train, test = (layouts.read(root, split=s) for s in ("train", "test"))
-    assert train.classes == ("Korean/character01", "Korean/character02", "Latin/character01", "Latin/character02")
-    assert test.classes == ("Tagalog/character01", "Tagalog/character02")
-    assert (len(train), len(test), len(layouts.omniglot(root))) == (8, 4, 12)
-    if zipped:
-        np.testing.assert_array_equal(np.asarray(train.items[0]), PIXEL[:, :, 0])
+def annotated(root: Path, damage: str) -> Path:
+    """Cars of which an image lacks, or whose annotations are none."""
+    if damage == "image":
+        (cars(root) / "car_ims" / "000002.png").unlink()
     else:
-        np.testing.assert_array_equal(media.read_array(train.items[0]), PIXEL)  # type: ignore[arg-type]
+        (cars(root) / "cars_annos.mat").write_bytes(b"no matrix at all")
+    return root
 
 
-def test_full_omniglot_has_its_own_split(tmp_path: Path) -> None:
-    put(tmp_path, "images_background/Latin/character01/x.png", "images_evaluation/Tengwar/character01/x.png")
-    assert layouts.read(tmp_path, split="train").classes == ("Latin/character01",)
-    assert layouts.read(tmp_path, split="test").classes == ("Tengwar/character01",)
+def bird(root: Path, folder: str) -> Path:
+    put(root, f"{folder}/x.png")
+    return root
 
 
-def test_zips_of_omniglot_that_are_missing_or_damaged(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="give the folder that holds the sets of Omniglot"):
-        layouts.omniglot(tmp_path)
-    file = tmp_path / "images_background_small1.zip"
-    file.write_bytes(b"PK no zip")
-    with pytest.raises(FileError, match=r"small1\.zip: damaged zip"):
-        layouts.omniglot(tmp_path, "train")
-    with pytest.raises(FileError, match=r"neither images_background_small2\.zip nor a folder"):
-        layouts.omniglot(tmp_path, "test")
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("small/Latin/character01/1.png", b"no image")
-    with pytest.raises(FileError, match=r"small1\.zip: small/Latin/character01/1\.png"):
-        layouts.omniglot(tmp_path, "train")
-    whole = alphabets(tmp_path / "whole", zipped=True) / "images_background_small1.zip"
-    stored = bytearray(whole.read_bytes())
-    stored[60:90] = bytes(30)
-    whole.write_bytes(stored)
-    with pytest.raises(FileError, match="small1"):
-        layouts.omniglot(whole.parent, "train")
-
-
-def test_a_zip_that_declares_too_much_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = alphabets(tmp_path, zipped=True)
-    monkeypatch.setattr(media, "MOST_ARRAY_BYTES", 100)
-    with pytest.raises(FileError, match="more than the 100 allowed"):
-        layouts.omniglot(root, "train")
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        (lambda p: layouts.cub200(p), r"expected class folders 001\.… to 200\.… of CUB-200-2011"),
+        (lambda p: layouts.cub200(bird(p, "gulls")), "expected class folders 001"),
+        (lambda p: layouts.cub200(bird(p, "001.Gull"), "test"), "cub200 has no image of a class for 'test'"),
+        (lambda p: layouts.cub200(p / "none"), "no such folder"),
+        (lambda p: layouts.read(p, layout="cub"), "layout: expected auto, folder, cub200"),
+        (lambda p: layouts.read(p, split="all"), "split: expected"),
+        (lambda p: layouts.cars196(bird(p, "one")), r"neither cars_annos\.mat nor 196 class folders, but 1 classes"),
+        (lambda p: layouts.cars196(annotated(p, "image")), r"names .*000002\.png, but there is no"),
+        (lambda p: layouts.cars196(annotated(p, "all")), "not a readable MATLAB file"),
+        (lambda p: layouts.sop(p), r"Ebay_train\.txt: cannot be read: No such file"),
+        (lambda p: layouts.sop(listed(p, HEAD), "train"), r"Ebay_train\.txt: names no image"),
+        (lambda p: layouts.sop(listed(p, HEAD + "1 1\n"), "train"), r"line 2 has 2 columns; expected 4"),
+        (lambda p: layouts.sop(listed(p, HEAD + "1 1 1 ../x.png"), "train"), "outside of its folder"),
+        (lambda p: layouts.sop(listed(p, b"\xff\xfe\x00"), "train"), r"Ebay_train\.txt: line 1"),
+    ],
+)
+def test_what_cannot_be_read_is_told(tmp_path: Path, read: Callable[[Path], Dataset], words: str) -> None:
+    with pytest.raises((FileError, InputError), match=words):
+        read(tmp_path)
 
 
 # ----------------------------------------------------------------------------------------------------------- the real
@@ -258,17 +174,6 @@ def test_the_real_cub(data: Path) -> None:
     assert (len(train.classes), len(test.classes)) == (100, 100)
     learn, validation = train.split(0.2, last=True)
     assert (learn.classes[-1][:3], validation.classes[0][:3]) == ("080", "081")
-
-
-def test_the_real_omniglot_is_black_ink_on_white(data: Path) -> None:
-    test = layouts.read(data / "omniglot", split="test")
-    assert (len(test), len(test.classes)) == (2120, 106)
-    assert set((test.counts).tolist()) == {20}
-    assert not any(c.startswith(("Greek", "Latin")) for c in test.classes)
-    image = np.asarray(test.items[0])
-    assert (image.shape, image.dtype) == ((105, 105), np.uint8)
-    assert set(np.unique(image)) == {0, 255}
-    assert (image == 255).mean() > 0.8
 
 
 @given(st.binary(max_size=60))
@@ -420,7 +325,6 @@ def test_a_table_runs_resumes_and_adds_seeds_up(classes: Path, tmp_path: Path) -
     assert both.rows[0]["difference"] == 0.0
     assert "test R@1 s.e." in both.columns
     assert files == {f: f.stat().st_mtime_ns for f in files}
-    json.dumps(both.to_dict())
     with pytest.raises(InputError, match="another recipe or other images"):
         made.run(tables.Options(**{**options, "settings": RECIPE + ",lr=0.5"}, seeds=1, variant="separate"))
     with pytest.raises(InputError, match="no training of long has finished"):
@@ -465,9 +369,9 @@ def test_the_error_over_classes_is_that_of_class_means_where_classes_are_equal()
 def test_the_error_over_classes_is_the_spread_that_is_seen() -> None:
     """Classes of unequal sizes, drawn anew: the estimate agrees with what means then spread by."""
     draw, found = np.random.default_rng(2), []
-    for _ in range(400):
+    for _ in range(200):
         labels = np.repeat(np.arange(60), draw.integers(5, 40, 60))
         values = draw.normal(0.1, 0.3, 60)[labels] + draw.normal(size=len(labels))
         found.append(tables.mean_error_over_classes(values, labels))
     means, errors = np.array(found).T
-    assert errors.mean() == pytest.approx(means.std(), rel=0.12)
+    assert errors.mean() == pytest.approx(means.std(), rel=0.15)

@@ -60,7 +60,6 @@ def prid(root: Path, both: int = 4, only_b: int = 2, shots: int = 3) -> Path:
         for person in people:
             for shot in range(1, shots + 1):
                 picture(root / "multi_shot" / camera / f"person_{person:04d}" / f"{shot:04d}.png", 100 * person + shot)
-            picture(root / "single_shot" / camera / f"person_{person:04d}.png", 100 * person)
     return root
 
 
@@ -72,8 +71,6 @@ def ilids(root: Path, people: int = 6, shots: int = 2, splits: int = 10) -> Path
             for shot in range(shots):
                 name = f"{camera}_person{number:03d}_{shot:05d}.png"
                 picture(root / "i-LIDS-VID" / "sequences" / camera / f"person{number:03d}" / name, 10 * number + shot)
-            folder = root / "i-LIDS-VID" / "images" / camera / f"person{number:03d}"
-            picture(folder / f"{camera}_person{number:03d}.png", number)
     orders = np.stack([np.random.default_rng(s).permutation(people) + 1 for s in range(splits)])
     (root / "train-test people splits").mkdir()
     savemat(root / "train-test people splits" / "train_test_splits_ilidsvid.mat", {"ls_set": orders})

@@ -50,7 +50,7 @@ def hpatches(root: Path, names: Sequence[str] = ("v_door", "i_lamp"), suffix: st
 
 
 def kitti(root: Path, year: int = 2015, pairs: int = 2) -> Path:
-    """Every pixel moves by (3, −2); flow_noc lacks the pixels that leave the frame, flow_occ a quarter of them all."""
+    """Every pixel moves by (3, −2); the truth lacks a quarter of them."""
     folder = {2015: "image_2", 2012: "colored_0"}[year]
     for i in range(pairs):
         first = texture(10 + i)
@@ -59,10 +59,7 @@ def kitti(root: Path, year: int = 2015, pairs: int = 2) -> Path:
         vectors = np.full((48, 64, 2), (3.0, -2.0))
         known = np.ones((48, 64), dtype=bool)
         known[::2, ::2] = False
-        seen = known.copy()
-        seen[:2], seen[:, -3:] = False, False
         write_flow(root / "training" / "flow_occ" / f"{i:06d}_10.png", Flow(vectors, known))
-        write_flow(root / "training" / "flow_noc" / f"{i:06d}_10.png", Flow(vectors, seen))
     return root
 
 
@@ -214,10 +211,6 @@ def megadepth(root: Path, given: World, kind: str = "loftr") -> Path:
         shares[0, 1], shares[1, 2], shares[0, 3], shares[0, n] = 0.6, 0.4, 0.05, 0.9
         held["overlap_matrix"] = shares
         held["scale_ratio_matrix"] = np.ones((n + 1, n + 1))
-        seen = [given.seen(k) for k in range(n)]
-        held["points3D_id_to_2D"] = objects(
-            [{int(i): tuple(p + 0.5) for p, i in zip(*view, strict=True)} for view in seen] + [None]
-        )
     (root / "scene_info").mkdir()
     np.savez(root / "scene_info" / "0000.npz", **held)  # type: ignore[arg-type]
     return root

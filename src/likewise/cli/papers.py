@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def papers(ctx: click.Context, paper: str | None, table: str | None, options: tu
         near = difflib.get_close_matches(table, chosen, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise InputError(f"table: {paper} has {', '.join(chosen) or 'none'}, got {table!r}{hint}")
-    command = make_command(chosen[table])
+    command = make_command(paper, chosen[table], options)
     with command.make_context(table, list(options), parent=ctx) as inner:
         command.invoke(inner)
 
@@ -63,16 +64,18 @@ def tables(paper: str) -> tuple[Table, ...]:
     return entries
 
 
-def make_command(table: Table) -> click.Command:
-    """The command of a table: its own options, and where the record goes."""
+def make_command(paper: str, table: Table, words: Sequence[str] = ()) -> click.Command:
+    """The command of a table: its own options, and where the record goes, which holds the words that were typed."""
 
     def run(out: str | None, as_json: bool, **given: Any) -> None:
         file = None if out is None else terminal.target(out, "out", (".json",))
         record = table.run(build(table.options, given))
+        typed = shlex.join(["likewise", "papers", paper, table.name, *words])
+        written = record.to_dict(f"{paper}-{table.name}", typed)
         if file is not None:
-            terminal.write_json(file, record.to_dict())
+            terminal.write_json(file, written)
             terminal.remark(f"see {file}")
-        terminal.result("" if as_json else draw(table.title, record), record.to_dict(), as_json)
+        terminal.result("" if as_json else draw(table.title, record), written, as_json)
 
     described = json_flag(flag("--out", type=click.Path(), help="write the record as JSON")(run))
     described.__doc__ = table.title

@@ -1,6 +1,6 @@
 """DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning (Milbich et al., ECCV 2020).
 
-`layouts` reads CUB200, CARS196, SOP and Omniglot as they are published, `rivals` has the tasks that the paper compares
+`layouts` reads CUB200, CARS196 and SOP as they are published, `rivals` has the tasks that the paper compares
 with and its own settings, `tables` makes its tables anew.
 """
 

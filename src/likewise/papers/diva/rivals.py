@@ -101,9 +101,8 @@ class Cluster(Task):
         rows = self.bank.rows[seen].cpu().numpy()
         assigned = KMeans(min(self.clusters, len(rows)), n_init=1, random_state=batch.seed).fit_predict(rows)
         self.assigned[seen] = torch.from_numpy(assigned).to(self.assigned)
-        with torch.no_grad():
-            self.classifier.weight.zero_()
-            self.classifier.bias.zero_()
+        nn.init.zeros_(self.classifier.weight)
+        nn.init.zeros_(self.classifier.bias)
 
 
 register_task(

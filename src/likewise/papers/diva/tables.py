@@ -18,7 +18,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +27,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from likewise import media
 from likewise.errors import FileError, InputError
 from likewise.images import metrics
 from likewise.images.config import Config
@@ -36,10 +34,10 @@ from likewise.images.data import Dataset
 from likewise.images.embedder import Embedder
 from likewise.images.training import Training, train
 from likewise.nn.pretrained import named
-from likewise.papers import Record, Table
+from likewise.papers import Record, Table, data_folder, kept, mean_error, slug
 from likewise.papers.diva import layouts
 from likewise.papers.diva.rivals import PRESETS, preset
-from likewise.store.run import Run, differing, read_json
+from likewise.store.run import Run, differing
 from likewise.train.distributed import ProcessGroup
 from likewise.train.options import option
 
@@ -65,15 +63,9 @@ class Options:
     first_seed: int = option(0, "the first of them", low=0)
     variant: str = option("", "only the variants whose names contain this")
     settings: str = option("", "changes of the recipe: steps=120,size=96")
+    preset: str = option("cub200-resnet50", "tab1: the paper's run", choices=tuple(PRESETS))
     finished: bool = option(False, "report finished trainings and start none")
     device: str = option("cpu", "where to train: cpu, cuda …")
-
-
-@dataclass(frozen=True)
-class PresetOptions(Options):
-    """Those of Tab. 1."""
-
-    preset: str = option("cub200-resnet50", "the paper's run", choices=tuple(PRESETS))
 
 
 # ------------------------------------------------------------------------------------------------------------ variants
@@ -181,35 +173,26 @@ class Study:
         """Read the data and apply the changes of the recipe."""
         return cls(name, options, dataclasses.replace(config, **_settings(options.settings)), _read(options.data))
 
-    @property
-    def seeds(self) -> range:
-        """The seeds that are asked for."""
-        return range(self.options.first_seed, self.options.first_seed + self.options.seeds)
-
     def results(self, variant: Variant) -> Results:
         """The results of a variant by seed: known ones from their files, the others by training."""
-        return {seed: result for seed in self.seeds if (result := self.result(variant, seed)) is not None}
+        seeds = range(self.options.first_seed, self.options.first_seed + self.options.seeds)
+        return {seed: result for seed in seeds if (result := self.result(variant, seed)) is not None}
 
     def result(self, variant: Variant, seed: int) -> dict[str, Any] | None:
         """One training's result; None where it is not finished and nothing is to be trained."""
-        folder = Path(self.options.out, self.name, _slug(variant.name), f"seed-{seed}")
+        folder = Path(self.options.out, self.name, slug(variant.name), f"seed-{seed}")
         configs = variant.configs(self.config, seed)
-        asked = {"config": json.loads(json.dumps([dataclasses.asdict(c) for c in configs])), "data": self.digests}
+        asked = {
+            "config": json.loads(json.dumps([dataclasses.asdict(c) for c in configs])),
+            "data": [part.digest for part in self.data.values()],
+        }
         file = folder.with_suffix(".json")
-        if not file.exists():
-            if self.options.finished:
-                return None
-            measured = {"variant": variant.name, "seed": seed, **asked, **self._train(configs, folder)}
-            media.write_text(file, json.dumps(measured, ensure_ascii=False) + "\n")
-        known = read_json(file)
+        if self.options.finished and not file.exists():
+            return None
+        known = kept(file, lambda: {"variant": variant.name, "seed": seed, **asked, **self._train(configs, folder)})
         if "data" in known and (difference := differing({k: known[k] for k in asked}, asked)):
             raise InputError(f"{file} is of another recipe or other images ({difference}); use another --out")
         return known
-
-    @property
-    def digests(self) -> list[str]:
-        """What tells these data from others."""
-        return [data.digest for data in self.data.values()]
 
     def _train(self, configs: Sequence[Config], folder: Path) -> dict[str, Any]:
         """Train, or resume; what the last networks are worth on new classes, several side by side."""
@@ -242,7 +225,7 @@ class Study:
 
 def _read(path: str) -> dict[str, Dataset]:
     """Classes to train on, to choose by and to test on."""
-    folder = path or os.path.join(os.environ.get("LIKEWISE_DATA", "."), "cub200")
+    folder = Path(path) if path else data_folder("") / "cub200"
     try:
         known, test = layouts.read(folder, split="train"), layouts.read(folder, split="test")
     except FileError:  # class folders that nobody has divided
@@ -269,17 +252,7 @@ def _curves(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return {"steps": sorted(last), **{part: [last[s][f"{part}_r1"] for s in sorted(last)] for part in PARTS}}
 
 
-def _slug(name: str) -> str:
-    return "-".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
-
-
 # -------------------------------------------------------------------------------------------------------------- tables
-
-
-def mean_error(values: Floats) -> tuple[float, float]:
-    """Mean, and its standard error (NaN for one value)."""
-    n = len(values)
-    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
 
 
 def mean_error_over_classes(values: Floats, labels: NDArray[np.int64]) -> tuple[float, float]:
@@ -297,8 +270,8 @@ def mean_error_over_classes(values: Floats, labels: NDArray[np.int64]) -> tuple[
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
-    mean, error = mean_error(np.array(values))
-    return {name: mean} | ({} if math.isnan(error) else {f"{name} s.e.": error})
+    mean, error = mean_error(values)
+    return {name: mean} | ({} if error is None else {f"{name} s.e.": error})
 
 
 def _row(name: str, runs: Results, base: Results) -> dict[str, Any]:
@@ -327,12 +300,12 @@ def _record(study: Study, rows: list[dict[str, Any]]) -> Record:
         raise InputError(f"out: no training of {study.name} has finished in {study.options.out}")
     changed = {k: v for k, v in dataclasses.asdict(study.config).items() if v != getattr(Config(), k)}
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    return Record(columns, rows, {"recipe": changed, "data": repr(study.data["test"])})
+    return Record(columns, rows, f"new classes; settings beside the defaults: {json.dumps(changed)}")
 
 
 def _compare(name: str, config: dict[str, Any], variants: Callable[[Config], list[Variant]], o: Options) -> Record:
     """The one loop: every variant, every seed."""
-    recipe = preset(o.preset, **config) if isinstance(o, PresetOptions) else Config(**config)
+    recipe = preset(o.preset) if name == "tab1" else Config(**config)
     study = Study.open(name, o, dataclasses.replace(recipe, keep="last", mirror=False))
     rows: list[dict[str, Any]] = []
     base: Results = {}
@@ -352,7 +325,7 @@ def _differences(o: Options) -> Record:
     rows = []
     for variant, base in ((SMALL, MARGIN), (UNTRAINED, MARGIN), (SMALL, UNTRAINED), (FOUR_HEADS, MARGIN)):
         ones, twos = study.results(variant), study.results(base)
-        pairs = [(ones[seed], twos[seed]) for seed in study.seeds if seed in ones and seed in twos]
+        pairs = [(one, twos[seed]) for seed, one in ones.items() if seed in twos]
         if not pairs:
             continue
         row: dict[str, Any] = {"difference": f"{variant.name} − {base.name}", "seeds": len(pairs)}
@@ -389,8 +362,7 @@ def _start(o: Options) -> Record:
 
 
 def _table(name: str, title: str, config: dict[str, Any], variants: Callable[[Config], list[Variant]]) -> Table:
-    options = PresetOptions if name == "tab1" else Options
-    return Table(name, title, options, partial(_compare, "short" if config is SHORT else name, config, variants))
+    return Table(name, title, Options, partial(_compare, "short" if config is SHORT else name, config, variants))
 
 
 TABLES = (

@@ -8,7 +8,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from likewise import media
 from likewise.errors import FileError, InputError
+from likewise.papers import all_there, read_text, within
 from likewise.pixels.data import FlowDataset, FlowPair
 from likewise.pixels.sfm import Survey, relative
 
@@ -24,11 +25,6 @@ Floats: TypeAlias = NDArray[np.float64]
 
 LEVELS = ("I", "II", "III", "IV", "V")
 """HPatches' pairs 1–2, 1–3 … 1–6."""
-
-LARGE = frozenset(
-    {"i_contruction", "i_crownnight", "i_dc", "i_pencils", "i_whitebuilding", "v_artisans", "v_astronautis", "v_talent"}
-)
-"""The sequences of HPatches with images above 1600 × 1200, which D2-Net's protocol leaves out (108 stay)."""
 
 PERTURBATION = 0.08
 """How far a generated homography moves a corner, at most, as a share of the sides: 29 px in the mean at 480 × 720."""
@@ -59,15 +55,13 @@ def hpatches(
     part: Literal["all", "viewpoint", "illumination"] = "all",
     levels: Iterable[int] = range(2, 7),
     generated: bool = False,
-    large: bool = True,
     seed: int = 0,
 ) -> FlowDataset:
     """HPatches: folders v_… (viewpoint) and i_… (illumination) with 1.ppm (.jpg, .png) … 6.ppm and H_1_2 … H_1_6.
 
     Groups are "viewpoint I" … "illumination V", I for the pair 1–2. Under another light nothing moves, so LIFE draws
     the second image of an illumination pair by a random homography; `generated` does so, with one for each pair that
-    depends on nothing but `seed`, sequence, level and size. large=False leaves out the eight sequences of
-    large images, as D2-Net's protocol of matching does.
+    depends on nothing but `seed`, sequence, level and size.
     """
     root, kinds = Path(path), {"all": ("v", "i"), "viewpoint": ("v",), "illumination": ("i",)}
     if part not in kinds:
@@ -75,7 +69,7 @@ def hpatches(
     wanted = tuple(levels)
     if not wanted or not all(isinstance(k, int | np.integer) and 2 <= k <= 6 for k in wanted):
         raise InputError(f"levels: expected numbers of the second image, 2 to 6, got {wanted}")
-    folders = [f for f in _sequences(root) if f.name[0] in kinds[part] and (large or f.name not in LARGE)]
+    folders = [f for f in _sequences(root) if f.name[0] in kinds[part]]
     if not folders:
         raise FileError(f"{root}: no folder v_… or i_… of HPatches for part={part!r}; give the folder that holds them")
     items = [_hpatch(f, k, generated and f.name[0] == "i", seed) for f in folders for k in wanted]
@@ -101,13 +95,11 @@ def _hpatch(folder: Path, level: int, generated: bool, seed: int) -> FlowPair:
     return FlowPair(one, other, name, group, homography=H, seen_through=lambda size: random_homography(size, seed=key))
 
 
-def random_homography(
-    size: tuple[int, int], *, seed: int | tuple[int, ...], perturbation: float = PERTURBATION
-) -> Floats:
-    """The homography that moves each corner of an (h, w) image by a share drawn from ±perturbation of its sides."""
+def random_homography(size: tuple[int, int], *, seed: int | tuple[int, ...]) -> Floats:
+    """The homography that moves each corner of an (h, w) image by a share drawn from ±PERTURBATION of its sides."""
     h, w = size
     corners = np.array([[0, 0], [w - 1, 0], [w - 1, h - 1], [0, h - 1]], dtype=np.float64)
-    drawn = np.random.default_rng(seed).uniform(-perturbation, perturbation, (4, 2))
+    drawn = np.random.default_rng(seed).uniform(-PERTURBATION, PERTURBATION, (4, 2))
     return _through_corners(corners, corners + drawn * (w, h))
 
 
@@ -131,11 +123,8 @@ def _picture(folder: Path, stem: str) -> Path:
 def matrix(path: Path) -> Floats:
     """A text file of nine numbers as a matrix (3, 3)."""
     try:
-        text = path.read_text(encoding="utf-8")
-        values = np.array([float(word) for word in text.split()])
-    except FileNotFoundError:
-        raise FileError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
+        values = np.array([float(word) for word in read_text(path).split()])
+    except ValueError as error:
         raise FileError(f"{path}: not a matrix of numbers: {error}") from None
     if len(values) != 9 or not np.isfinite(values).all():
         raise FileError(f"{path}: expected nine numbers, got {len(values)}")
@@ -148,38 +137,35 @@ _KITTI = (("image_2", "kitti2015"), ("colored_0", "kitti2012"), ("image_0", "kit
 """The folders of images: 2015's, then 2012's in colour and in grey."""
 
 
-def kitti(path: FilePath, *, occluded: bool = True) -> FlowDataset:
-    """KITTI 2012 and 2015: training/{image_2 | colored_0 | image_0}/000000_10.png, …_11.png and flow_occ/000000_10.png.
-
-    With occluded=False the truth is flow_noc, without the pixels that leave the frame or are hidden.
-    """
+def kitti(path: FilePath) -> FlowDataset:
+    """KITTI 2012, 2015: training/{image_2 | colored_0 | image_0}/000000_10.png, …_11.png and flow_occ/000000_10.png."""
     found = _kitti_part(Path(path))
     if found is None:
         raise FileError(f"{path}: no training/ with image_2, colored_0 or image_0 and flow_occ; give KITTI's folder")
     root, pictures, name = found
-    truths = sorted((root / ("flow_occ" if occluded else "flow_noc")).glob("*_10.png"))
     items = []
-    for truth in truths:
-        first, second = (root / pictures / f"{truth.name[:-7]}_{n}.png" for n in (10, 11))
-        _there(truth, first, second)
+    for truth in sorted((root / "flow_occ").glob("*_10.png")):
+        first, second = all_there([root / pictures / f"{truth.name[:-7]}_{n}.png" for n in (10, 11)], truth)
         items.append(FlowPair(first, second, f"{name} {truth.name[:-7]}", name, flow=truth))
     if not items:
-        raise FileError(f"{root}: no flow 000000_10.png in {'flow_occ' if occluded else 'flow_noc'}")
+        raise FileError(f"{root}: no flow 000000_10.png in flow_occ")
     return FlowDataset(tuple(items), name)
 
 
 def _kitti_part(root: Path) -> tuple[Path, str, str] | None:
     for folder in (root / "training", root):
         for pictures, name in _KITTI:
-            if (folder / pictures).is_dir() and any((folder / f).is_dir() for f in ("flow_occ", "flow_noc")):
+            if (folder / pictures).is_dir() and (folder / "flow_occ").is_dir():
                 return folder, pictures, name
     return None
 
 
 # -------------------------------------------------------------------------------------------------------------- Sintel
 
+_PASSES = ("clean", "final")
 
-def sintel(path: FilePath, *, passes: Iterable[str] = ("clean", "final")) -> FlowDataset:
+
+def sintel(path: FilePath) -> FlowDataset:
     """MPI Sintel: training/{clean, final}/scene/frame_0001.png, flow/scene/frame_0001.flo, occlusions/ where there are.
 
     A group is a pass. What occlusions/ marks is counted and also told apart.
@@ -187,35 +173,27 @@ def sintel(path: FilePath, *, passes: Iterable[str] = ("clean", "final")) -> Flo
     root = _sintel_part(Path(path))
     if root is None:
         raise FileError(f"{path}: no training/ with clean or final and flow; give Sintel's folder")
-    wanted = tuple(passes)
-    if not wanted or not set(wanted) <= {"clean", "final", "albedo"}:
-        raise InputError(f"passes: expected some of clean, final, albedo, got {wanted}")
-    truths = sorted((root / "flow").glob("*/frame_*.flo"))
-    items = [_sintel_pair(root, which, truth) for which in wanted if (root / which).is_dir() for truth in truths]
+    truths, passes = sorted((root / "flow").glob("*/frame_*.flo")), [d for d in _PASSES if (root / d).is_dir()]
+    items = [_sintel_pair(root, which, truth) for which in passes for truth in truths]
     if not items:
-        raise FileError(f"{root}: no flow/scene/frame_0001.flo for {', '.join(wanted)}")
+        raise FileError(f"{root}: no flow/scene/frame_0001.flo for {', '.join(passes)}")
     return FlowDataset(tuple(items), "sintel")
 
 
 def _sintel_part(root: Path) -> Path | None:
     parts = (root / "training", root)
-    return next((p for p in parts if (p / "flow").is_dir() and any((p / d).is_dir() for d in ("clean", "final"))), None)
+    return next((p for p in parts if (p / "flow").is_dir() and any((p / d).is_dir() for d in _PASSES)), None)
 
 
 def _sintel_pair(root: Path, which: str, truth: Path) -> FlowPair:
-    scene, number = truth.parent.name, _frame(truth)
-    first, second = (root / which / scene / f"frame_{n:04d}.png" for n in (number, number + 1))
-    _there(truth, first, second)
+    scene, digits = truth.parent.name, truth.stem.removeprefix("frame_")
+    if not digits.isdecimal():
+        raise FileError(f"{truth}: expected a name such as frame_0001.flo")
+    number = int(digits)
+    first, second = all_there([root / which / scene / f"frame_{n:04d}.png" for n in (number, number + 1)], truth)
     hidden = root / "occlusions" / scene / f"frame_{number:04d}.png"
     name = f"{which} {scene} {number}"
     return FlowPair(first, second, name, which, flow=truth, occluded=hidden if hidden.is_file() else None)
-
-
-def _frame(path: Path) -> int:
-    found = re.fullmatch(r"frame_(\d+)", path.stem)
-    if found is None:
-        raise FileError(f"{path}: expected a name such as frame_0001{path.suffix}")
-    return int(found[1])
 
 
 # ---------------------------------------------------------------------------------------------------------- Middlebury
@@ -240,23 +218,6 @@ def _middlebury_scenes(root: Path) -> list[tuple[Path, Path]]:
     return [(d, f) for d, f in places if f.is_file() and all((d / f"frame{n}.png").is_file() for n in (10, 11))]
 
 
-# -------------------------------------------------------------------------------------------------------------- pieces
-
-
-def _there(source: Path, *files: Path) -> None:
-    for file in files:
-        if not file.is_file():
-            raise FileError(f"{source}: belongs to {file}, but there is no such file")
-
-
-def within(name: str, source: FilePath) -> PurePosixPath:
-    """A relative path out of a list, which must stay below the folder of the list."""
-    path = PurePosixPath(name.strip().replace("\\", "/"))
-    if not name.strip() or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise FileError(f"{source}: names {name!r}, which is outside of its folder")
-    return path
-
-
 COLUMNS = ("source_image", "target_image", "scene", "XA", "YA", "XB", "YB")
 """The columns of a list: the first image and its points XA, YA; the second and its points XB, YB."""
 MOST_LINE = 64 << 20
@@ -266,18 +227,18 @@ MOST_LINE = 64 << 20
 # ------------------------------------------------------------------------------------------------- lists of points
 
 
-def listed(path: FilePath, *, images: FilePath | None = None) -> FlowDataset:
+def listed(path: FilePath) -> FlowDataset:
     """A list of matching points, as RANSAC-Flow published them: RobotCar (test6511.csv), MegaDepth (test1600Pairs.csv).
 
     The columns source_image, target_image, scene, XA, YA, XB, YB stand in any order; the points of a pair are numbers
-    with ";" between, in pixels, XA, YA in the source and XB, YB in the target. Images lie in `images`, or in img/,
+    with ";" between, in pixels, XA, YA in the source and XB, YB in the target. Images lie in img/,
     imgs/, images/ or a folder named as the list, beside it, each under its scene ("/" for none). As in that protocol
     flow goes from the target (a) to the source (b). Points are read when a pair is loaded: the list has gigabytes.
     """
     file = _list_in(Path(path))
     if file is None:
         raise FileError(f"{path}: no list of matching points (.csv with the columns {', '.join(COLUMNS)})")
-    folder = Path(images) if images is not None else _pictures_of_list(file)
+    folder = _first_folder([file.parent / d for d in (file.stem, "img", "imgs", "images")], file)
     items = [_listed_pair(file, folder, row) for row in _rows(file)]
     if not items:
         raise FileError(f"{file}: lists no pair")
@@ -299,17 +260,15 @@ def _header(file: Path) -> list[str]:
 
 def _cells(line: bytes) -> list[str]:
     """The cells of a line; no cell of such a list holds a comma."""
-    try:
-        return [cell.strip().strip('"') for cell in line.decode("utf-8").rstrip("\r\n").split(",")]
-    except UnicodeDecodeError:
-        return []
+    return [cell.strip().strip('"') for cell in line.decode("utf-8", "replace").rstrip("\r\n").split(",")]
 
 
-def _pictures_of_list(file: Path) -> Path:
-    places = [file.parent / d for d in (file.stem, "img", "imgs", "images")]
+def _first_folder(places: list[Path], source: Path) -> Path:
+    """Where the images of a list or model are."""
     found = next((p for p in places if p.is_dir()), None)
     if found is None:
-        raise FileError(f"{file}: no folder {', '.join(p.name for p in places)} beside it; say where its images are")
+        names = ", ".join(dict.fromkeys(p.name for p in places))
+        raise FileError(f"{source}: no folder {names} beside it, where its images are")
     return found
 
 
@@ -370,11 +329,9 @@ def object_arrays(path: FilePath, names: Iterable[str], *, most_bytes: int = med
             if total > most_bytes:
                 raise FileError(f"{path}: declares {total:,} bytes, more than {most_bytes:,} allowed")
             return {k: _member(archive.read(m), f"{path}: {k}") for k, m in chosen.items()}
-    except FileNotFoundError:
-        raise FileError(f"{path}: no such file") from None
     except FileError:
         raise
-    except Exception as error:  # a damaged archive can raise anything
+    except Exception as error:  # there is no such file, or a damaged archive can raise anything
         raise FileError(f"{path}: cannot be read as plain arrays: {error or type(error).__name__}") from None
 
 
@@ -394,21 +351,12 @@ def _member(data: bytes, where: str) -> NDArray[Any]:
 _INDEX = ("image_paths", "intrinsics", "poses", "pair_infos", "overlap_matrix")
 
 
-def megadepth(
-    path: FilePath,
-    *,
-    overlap: tuple[float, float] = (0.1, 1.0),
-    most: int | None = None,
-    points: bool = False,
-    images: FilePath | None = None,
-    seed: int = 0,
-) -> FlowDataset:
+def megadepth(path: FilePath, *, overlap: tuple[float, float] = (0.1, 1.0)) -> FlowDataset:
     """MegaDepth by its scene index: scene_info/*.npz beside Undistorted_SfM/, as D2-Net or LoFTR made it.
 
-    Both have image_paths, intrinsics and poses (world to camera, 4 × 4) of a scene; D2-Net's has overlap_matrix, and
-    points3D_id_to_2D, which with `points` gives matching points; LoFTR's has pair_infos ((i, j), overlap, …). Pairs
-    whose overlap lies in `overlap` are taken, with `most` so many a scene, drawn by `seed`. F follows from the cameras,
-    whose principal points and points are moved by half a pixel, since COLMAP has the first pixel's centre at (½, ½). A
+    Both have image_paths, intrinsics and poses (world to camera, 4 × 4) of a scene; D2-Net's has overlap_matrix,
+    LoFTR's has pair_infos ((i, j), overlap, …). Pairs whose overlap lies in `overlap` are taken. F follows from the
+    cameras, whose principal points are moved by half a pixel, since COLMAP has the first pixel's centre at (½, ½). A
     group is a scene. Index files hold pickled objects; they are read as plain data, and nothing in them is called.
     """
     files = _scenes(Path(path))
@@ -417,14 +365,8 @@ def megadepth(
     low, high = overlap
     if not 0 <= low < high:
         raise InputError(f"overlap: expected two shares, the least and the most, got {overlap}")
-    root = Path(images) if images is not None else _root(Path(path))
-    items: list[FlowPair] = []
-    for number, file in enumerate(files):
-        scene = _Scene(file, root, points)
-        pairs = scene.pairs(low, high)
-        if most is not None and len(pairs) > most:
-            pairs = pairs[np.sort(np.random.default_rng((seed, number)).choice(len(pairs), most, replace=False))]
-        items += [scene.pair(int(i), int(j)) for i, j in pairs]
+    scenes = [_Scene(file) for file in files]
+    items = [scene.pair(int(i), int(j)) for scene in scenes for i, j in scene.pairs(low, high)]
     if not items:
         raise FileError(f"{path}: no pair overlaps by {low:g} to {high:g}")
     return FlowDataset(tuple(items), "megadepth")
@@ -438,18 +380,13 @@ def _scenes(path: Path) -> list[Path]:
     return [file for folder in folders for file in sorted(folder.glob("*.npz"))]
 
 
-def _root(path: Path) -> Path:
-    """The folder that the paths of an index start from."""
-    folder = path.parent if path.is_file() else path
-    return folder.parent if folder.name.startswith("scene_info") else folder
-
-
 class _Scene:
-    """One file of the index."""
+    """One file of the index; its paths start from the folder that holds scene_info."""
 
-    def __init__(self, file: Path, root: Path, points: bool) -> None:
-        names = (*_INDEX, "points3D_id_to_2D") if points else _INDEX
-        self.file, self.root, self.held = file, root, object_arrays(file, names)
+    def __init__(self, file: Path) -> None:
+        folder = file.parent
+        self.root = folder.parent if folder.name.startswith("scene_info") else folder
+        self.file, self.held = file, object_arrays(file, _INDEX)
         missing = [n for n in ("image_paths", "intrinsics", "poses") if n not in self.held]
         if missing or not {"pair_infos", "overlap_matrix"} & set(self.held):
             raise FileError(f"{file}: has no {', '.join(missing) or 'pair_infos or overlap_matrix'}; no scene index")
@@ -472,15 +409,12 @@ class _Scene:
         return [(int(i), int(j)) for i, j in np.argwhere((shares >= low) & (shares <= high)) if i != j]
 
     def pair(self, i: int, j: int) -> FlowPair:
-        """Two images with their cameras, and with their common points where they were asked for."""
+        """Two images with their cameras."""
         (Ki, Ti), (Kj, Tj) = self._camera(i), self._camera(j)
         moved = Tj @ np.linalg.inv(Ti)
         a, b = (self.root / within(str(self.held["image_paths"][k]), self.file) for k in (i, j))
-        return FlowPair(
-            *(a, b, f"{a.stem} – {b.stem}", self.file.stem),
-            points=(lambda: self._common(i, j)) if "points3D_id_to_2D" in self.held else None,
-            **relative(Ki, Kj, moved[:3, :3], moved[:3, 3]),
-        )
+        name = f"{a.stem} – {b.stem}"
+        return FlowPair(a, b, name, self.file.stem, **relative(Ki, Kj, moved[:3, :3], moved[:3, 3]))
 
     def _camera(self, k: int) -> tuple[Floats, Floats]:
         try:
@@ -496,36 +430,24 @@ class _Scene:
         K[:2, 2] -= 0.5
         return K, T
 
-    def _common(self, i: int, j: int) -> tuple[Floats, Floats]:
-        try:
-            one, two = self.held["points3D_id_to_2D"][i], self.held["points3D_id_to_2D"][j]
-            shared = [k for k in one if k in two]
-            a, b = (np.array([at[k] for k in shared], dtype=np.float64).reshape(-1, 2) - 0.5 for at in (one, two))
-        except (TypeError, ValueError, IndexError, KeyError) as error:
-            raise FileError(f"{self.file}: the points of images {i} and {j} are damaged: {error}") from None
-        return a, b
-
 
 LEAST = 30
 """Points that two photos must share, unless asked otherwise."""
 
 
-def colmap(
-    path: FilePath, *, images: FilePath | None = None, least: int = LEAST, most: int | None = None, seed: int = 0
-) -> FlowDataset:
+def colmap(path: FilePath, *, least: int = LEAST) -> FlowDataset:
     """A COLMAP model of undistorted photos: pairs that share `least` 3-D points, with F, cameras and those points.
 
     `path` is the folder of cameras, images and points3D (.txt or .bin), or one that holds it as sparse/ or sparse/0;
-    photos lie in `images`, or in images/ beside it. With `most`, so many pairs are drawn by `seed`. Cameras with
+    photos lie in images/ beside it. Cameras with
     distortion are refused: colmap image_undistorter makes them pinholes.
     """
     folder = _model(Path(path))
     if folder is None:
         raise FileError(f"{path}: no cameras and images (.txt or .bin) of COLMAP, there or in sparse/ or sparse/0")
-    survey, root = Survey.read(folder), Path(images) if images is not None else _beside(Path(path), folder)
+    survey, places = Survey.read(folder), (Path(path), folder, folder.parent, folder.parent.parent)
+    root = _first_folder([p / "images" for p in places], folder)
     pairs = survey.overlaps(least)
-    if most is not None and len(pairs) > most:
-        pairs = pairs[np.sort(np.random.default_rng(seed).choice(len(pairs), most, replace=False))]
     if not len(pairs):
         raise FileError(f"{folder}: no two of {len(survey.photos)} photos share {least} points; ask for fewer")
     items = [_colmap_pair(survey, folder, root, int(i), int(j)) for i, j in pairs]
@@ -541,14 +463,6 @@ def _colmap_pair(survey: Survey, folder: Path, root: Path, i: int, j: int) -> Fl
 def _model(path: Path) -> Path | None:
     places = (path, path / "sparse", path / "sparse" / "0", path / "dense" / "sparse")
     return next((p for p in places if any((p / f"cameras.{s}").is_file() for s in ("bin", "txt"))), None)
-
-
-def _beside(path: Path, folder: Path) -> Path:
-    places = [p / "images" for p in (path, folder, folder.parent, folder.parent.parent)]
-    root = next((p for p in places if p.is_dir()), None)
-    if root is None:
-        raise FileError(f"{folder}: no images/ beside it; say where its photos are")
-    return root
 
 
 LAYOUTS: dict[str, tuple[Callable[..., FlowDataset], Callable[[Path], bool]]] = {

@@ -1,12 +1,11 @@
-"""What flow is measured beside: no flow at all, DIS of OpenCV, and one homography from SIFT.
+"""What flow is measured beside: no flow at all, DIS of OpenCV, and one homography from SIFT; and the paper's recipe.
 
 Each has `.flow(a, b)` as the network has, takes tensors (3, h, w) in [0, 1] and gives vectors (h, w, 2).
 """
 
 from __future__ import annotations
 
-import difflib
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -15,61 +14,42 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from likewise.errors import ConfigError, InputError
 from likewise.pixels import robust
 from likewise.pixels.geometry import homography_flow
 from likewise.pixels.training import Config
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "life": {
-        "network": "large",
-        "warm": 0,
-        "refine": 0,
-        "joint": 100_000,
-        "height": 368,
-        "width": 496,
-        "pairs": 6,
-        "share": 1.0,
-        "scenes": 6,
-        "iters": 12,
-        "bend": 1.0,
-        "light": 0.0,
-        "night": 0.0,
-        "sed": 1.0,
-        "bit": 1.0,
-        "cycle": 1.0,
-        "contrast": 0.0,
-        "cycle_mode": "adaptive",
-        "alpha": 3.0,
-        "beta": 0.05,
-        "gamma": 0.8,
-        "refine_lr": 1.25e-4,
-        "weight_decay": 1e-4,
-        "clip": 1.0,
-        "schedule": "linear",
-        "warmup": 5_000,
-        "evaluate_every": 1_000,
-    },
-}
-
-
-def preset(name: str, **changes: Any) -> Config:
-    """The configuration of a preset, with changes."""
-    return Config(**{**settings(name), **changes})
-
-
-def settings(name: str) -> dict[str, Any]:
-    """What a preset sets."""
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}{hint}")
-    return dict(PRESETS[name])
-
+RECIPE = Config(
+    network="large",
+    warm=0,
+    refine=0,
+    joint=100_000,
+    height=368,
+    width=496,
+    pairs=6,
+    share=1.0,
+    scenes=6,
+    iters=12,
+    bend=1.0,
+    light=0.0,
+    night=0.0,
+    sed=1.0,
+    bit=1.0,
+    cycle=1.0,
+    contrast=0.0,
+    cycle_mode="adaptive",
+    alpha=3.0,
+    beta=0.05,
+    gamma=0.8,
+    refine_lr=1.25e-4,
+    weight_decay=1e-4,
+    clip=1.0,
+    schedule="linear",
+    warmup=5_000,
+    evaluate_every=1_000,
+)
+"""The paper's recipe for a GPU: RAFT, SED, BiT and the adaptive cycle with weight 1 each, no change of light."""
 
 Grey: TypeAlias = NDArray[np.uint8]
-
-DIS_PRESETS = ("ultrafast", "fast", "medium")
 
 
 class Zero:
@@ -88,26 +68,19 @@ class DIS:
     Equalised grey is OpenCV's equalizeHist over the whole image: the cheapest answer to another light.
     """
 
-    def __init__(self, *, equalized: bool = False, preset: Literal["ultrafast", "fast", "medium"] = "medium") -> None:
-        if preset not in DIS_PRESETS:
-            raise InputError(f"preset: expected {', '.join(DIS_PRESETS)}, got {preset!r}")
-        self.equalized, self.preset = equalized, preset
+    def __init__(self, *, equalized: bool = False) -> None:
+        self.equalized = equalized
         self.name = "DIS on equalised grey" if equalized else "DIS"
 
     def flow(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Float[Tensor, "h w 2"]:
         """The flow a→b; where the sizes differ, b is brought to a's first, and the flow to b's."""
+        cv: Any = cv2  # without its types, which lack some of what it has
         one, two = grey(a), grey(b)
-        cv = _opencv()
         same = two if two.shape == one.shape else cv.resize(two, one.shape[::-1], interpolation=cv.INTER_AREA)
         if self.equalized:
             one, same = cv.equalizeHist(one), cv.equalizeHist(same)
-        search = cv.DISOpticalFlow_create(getattr(cv, f"DISOPTICAL_FLOW_PRESET_{self.preset.upper()}"))
+        search = cv.DISOpticalFlow_create(cv.DISOPTICAL_FLOW_PRESET_MEDIUM)
         return _restored(search.calc(one, same, None), two.shape[:2], a)
-
-
-def _opencv() -> Any:
-    """OpenCV without its types, which lack some of what it has."""
-    return cv2
 
 
 def _restored(found: NDArray[np.float32], b: tuple[int, ...], like: Tensor) -> Float[Tensor, "h w 2"]:
@@ -127,27 +100,23 @@ class SiftHomography:
 
     name = "SIFT + MAGSAC homography"
 
-    def __init__(self, *, ratio: float = 0.8, px: float = 3.0, most: int = 8000) -> None:
-        self.ratio, self.px, self.most = ratio, px, most
+    def __init__(self) -> None:
         self.failures = 0
-
-    def homography(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> NDArray[np.float64] | None:
-        """The homography a→b, or None."""
-        left, right = matched(grey(a), grey(b), ratio=self.ratio, most=self.most)
-        return robust.homography(left, right, self.px).matrix
 
     def flow(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Float[Tensor, "h w 2"]:
         """H p − p, or 0 where no homography was found."""
-        H = self.homography(a, b)
+        H = robust.homography(*matched(grey(a), grey(b))).matrix
         if H is None:
             self.failures += 1
             return a.new_zeros(*a.shape[-2:], 2)
         return homography_flow(torch.from_numpy(H), *a.shape[-2:]).to(a)
 
 
-def matched(one: Grey, two: Grey, *, ratio: float, most: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def matched(
+    one: Grey, two: Grey, *, ratio: float = 0.8, most: int = 8000
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Points (n, 2) of SIFT that are each other's nearest, nearer than `ratio` times the second nearest."""
-    cv = _opencv()
+    cv: Any = cv2
     sift = cv.SIFT_create(nfeatures=most)
     (keys, features), (others, other_features) = sift.detectAndCompute(one, None), sift.detectAndCompute(two, None)
     if features is None or other_features is None or len(others) < 2:

@@ -9,11 +9,11 @@ evaluate: a model on a data set in one of the published layouts. Real data is be
 from __future__ import annotations
 
 import copy
-import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from likewise.errors import InputError
-from likewise.media import cache_folder, write_text
+from likewise.media import cache_folder
 from likewise.nn.backbone import seeded
-from likewise.papers import Record, Table
+from likewise.papers import Record, Table, data_folder, kept, mean_error, slug
 from likewise.papers.life import layouts, rivals
 from likewise.pixels.aligner import Aligner, AlignerOptions, default
 from likewise.pixels.data import Photos, rendered
@@ -70,21 +70,16 @@ class Options:
     seeds: int = option(3, "tab6: trainings of each arm", low=1)
     cells: str = option("", "tab6: folder where finished trainings are kept")
 
-    @property
-    def folder(self) -> Path | None:
-        """Where the real data is, if there is any."""
-        place = self.data or os.environ.get("LIKEWISE_DATA", "")
-        return Path(place) if place else None
-
 
 def _sets(options: Options) -> dict[str, tuple[Any, int | None]]:
     """The data sets and the size of their shorter side."""
     sets: dict[str, tuple[Any, int | None]] = {"rendered": (rendered(held_out_pairs(options.places)), None)}
-    if options.folder is not None:
-        oxford = options.folder / "oxford"
+    if options.data or "LIKEWISE_DATA" in os.environ:
+        folder = data_folder(options.data)
+        oxford = folder / "oxford"
         sets["graf + wall"] = (layouts.hpatches(oxford, part="viewpoint", levels=(2, 4, 6)), SIZE)
         sets["leuven + H"] = (layouts.hpatches(oxford, part="illumination", generated=True), SIZE)
-        sets["RubberWhale"] = (layouts.read(options.folder / "middlebury"), None)
+        sets["RubberWhale"] = (layouts.read(folder / "middlebury"), None)
     return sets
 
 
@@ -125,15 +120,13 @@ def flow(options: Options) -> Record:
                 {"data": name, "method": method, "pairs": len(samples), **_mean(errors), "CPU-s a pair": seconds}
             )
     columns = ["data", "method", "AEPE", "AEPE, all pixels", "Acc@1", "Acc@3", "Acc@5", "CPU-s a pair"]
-    return Record([c for c in columns if any(c in r for r in rows)], rows, asdict(options))
+    return Record([c for c in columns if any(c in r for r in rows)], rows)
 
 
 def matching(options: Options) -> Record:
     """MMA and how many matches, raw mutual-nearest SIFT and guided, on every level of graf and wall."""
-    if options.folder is None:
-        raise InputError("data: expected the folder that holds oxford/; give it, or set LIKEWISE_DATA")
     rows: list[dict[str, Any]] = []
-    for pair in layouts.hpatches(options.folder / "oxford", part="viewpoint"):
+    for pair in layouts.hpatches(data_folder(options.data) / "oxford", part="viewpoint"):
         s = pair.load(SIZE)
         given: dict[str, Any] = {"flows": default().both(s.a, s.b), "flow_size": default().work}
         guided = match(s.a, s.b, **given)
@@ -148,57 +141,51 @@ def matching(options: Options) -> Record:
             rows.append({"pair": pair.name, "method": name, "matches": len(matches), **rates})
     names = dict.fromkeys(r["method"] for r in rows)
     means = [{"pair": "mean", "method": n, **_mean(r for r in rows if r["method"] == n)} for n in names]
-    return Record(["pair", "method", "matches", "MMA@1", "MMA@3", "MMA@5"], [*means, *rows], asdict(options))
+    return Record(["pair", "method", "matches", "MMA@1", "MMA@3", "MMA@5"], [*means, *rows])
 
 
 def tab6(options: Options) -> Record:
     """Mean ± s.e. over seeds of each arm's AEPE, of the recurrence alone (one pass)."""
     if not options.photos or not options.warm:
         raise InputError("photos, warm: expected a folder of photos and the warmed-up network to begin with")
+    cells = Path(options.cells) if options.cells else cache_folder() / "benchmarks" / "pixels"
     photos, start = Photos.folder(options.photos, shortest=400), load(options.warm).network
     rows = []
     for name, losses in LOSSES.items():
-        runs = [_train_arm(photos, start, options, name, {**losses, "seed": seed}) for seed in range(options.seeds)]
+        runs = [
+            kept(cells / f"{slug(name)}-{seed}.json", partial(_train_arm, photos, start, options, losses, seed))
+            for seed in range(options.seeds)
+        ]
         row: dict[str, Any] = {"losses": name, "seeds": options.seeds}
         for key in runs[0]:
-            values = np.array([r[key] for r in runs])
-            row |= {key: float(values.mean()), f"{key}, s.e.": float(values.std(ddof=1) / len(runs) ** 0.5)}
+            row[key], row[f"{key}, s.e."] = mean_error([run[key] for run in runs])
         rows.append(row)
     columns = ["losses", *(c for n in ("rendered", "graf + wall") if n in rows[0] for c in (n, f"{n}, s.e."))]
-    return Record(columns, rows, asdict(options))
+    return Record(columns, rows)
 
 
-def _train_arm(photos: Photos, start: Any, options: Options, name: str, losses: dict[str, Any]) -> dict[str, float]:
-    """The errors of one training, or those that an earlier run left."""
-    slug = "".join(c if c.isalnum() else "-" for c in name.lower())
-    folder = Path(options.cells) if options.cells else cache_folder() / "benchmarks" / "pixels"
-    cell = folder / f"{slug}-{losses['seed']}.json"
-    if cell.exists():
-        return dict(json.loads(cell.read_text()))
+def _train_arm(photos: Photos, start: Any, options: Options, losses: dict[str, Any], seed: int) -> dict[str, float]:
+    """The errors of one training."""
     network = copy.deepcopy(start)
-    with seeded(losses["seed"]):
+    with seeded(seed):
         network.refine = Refine(network.dim, network.hidden)
     began = time.process_time()
-    model: Any = train(photos, replace(BASE, **losses), start=Aligner(network))
+    model: Any = train(photos, replace(BASE, **losses, seed=seed), start=Aligner(network))
     errors = {"training CPU-s": time.process_time() - began}
     plain = Aligner(model.network, PLAIN)
     for data, (pairs, size) in _sets(replace(options, places=24)).items():
         if data in ("rendered", "graf + wall"):
             errors[data] = _mean(_errors(plain.flow(s.a, s.b), s) for s in (p.load(size) for p in pairs))["AEPE"]
-    write_text(cell, json.dumps(errors) + "\n")
     return errors
 
 
 def evaluate_layout(options: Options) -> Record:
     """A model's figures on data in a published layout, in all and by group."""
-    if options.folder is None:
-        raise InputError("data: expected a folder in a published layout; give it, or set LIKEWISE_DATA")
-    figures = evaluate(
-        named_model(options.model), layouts.read(options.folder, options.layout), size=options.size or None
-    )
+    pairs = layouts.read(data_folder(options.data), options.layout)
+    figures = evaluate(named_model(options.model), pairs, size=options.size or None)
     groups = {"all": figures, **figures["groups"]}
     rows = [{"group": g, **{k: v for k, v in f.items() if isinstance(v, int | float)}} for g, f in groups.items()]
-    return Record(list(dict.fromkeys(k for row in rows for k in row)), rows, asdict(options))
+    return Record(list(dict.fromkeys(k for row in rows for k in row)), rows)
 
 
 def named_model(name: str) -> Any:

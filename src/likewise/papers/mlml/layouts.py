@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from skimage.feature import hog
 
 from likewise import media
-from likewise.errors import FileError, InputError, MissingExtra, ShapeError
+from likewise.errors import FileError, MissingExtra, ShapeError
+from likewise.papers import all_there, read_text
 from likewise.sets.data import FilePath, SetCollection, block_index, children, folder, grey, resize, signature
 from likewise.sets.transport import Index
 from likewise.types import Array, Signature
@@ -40,21 +41,18 @@ def block_hog(image: Any, grid: tuple[int, int] = (8, 8), *, orientations: int =
     return np.asarray(cells, dtype=np.float64).reshape(grid[0] * grid[1], orientations)
 
 
-def motion_window(
-    frames: Sequence[Any], *, size: tuple[int, int] = (60, 80), window: tuple[int, int] = (48, 48)
-) -> Array:
+def motion_window(frames: Sequence[Any]) -> Array:
     """The frames (n, 48, 48), grey, resized to 80 × 60, cut to the window in which they change most.
 
     Motion is Σ_t |x_{t+1} − x_t| over the window; of equal windows the first, from the top. One window a video.
     """
     if len(frames) == 0:
         raise ShapeError("frames: expected at least one frame, got none")
-    small = np.stack([resize(grey(f), size) for f in frames])
+    small = np.stack([resize(grey(f), (60, 80)) for f in frames])
     T = np.pad(np.abs(np.diff(small, axis=0)).sum(axis=0), ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
-    h, w = window
-    motion = T[h:, w:] - T[:-h, w:] - T[h:, :-w] + T[:-h, :-w]
+    motion = T[48:, 48:] - T[:-48, 48:] - T[48:, :-48] + T[:-48, :-48]
     top, left = np.unravel_index(int(np.round(motion, 9).argmax()), motion.shape)
-    return np.ascontiguousarray(small[:, top : top + h, left : left + w])
+    return np.ascontiguousarray(small[:, top : top + 48, left : left + 48])
 
 
 # ── kinship ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -82,14 +80,14 @@ class Kinship:
         return np.asarray(self.relations)[self.pairs[:, 0]]
 
 
-def kinfacew(path: FilePath, relations: Sequence[str] = tuple(RELATIONS)) -> Kinship:
+def kinfacew(path: FilePath) -> Kinship:
     """Read KinFaceW-I or -II: images/father-son/fs_001_1.jpg …, meta_data/fs_pairs.mat … with five official folds."""
     root = folder(path)
-    rows = [(relation, row) for relation in relations for row in _kin_rows(root, relation)]
+    rows = [(relation, row) for relation in RELATIONS for row in _kin_rows(root, relation)]
     names = sorted({(relation, name) for relation, (_, _, one, two) in rows for name in (one, two)})
     where = {name: i for i, (_, name) in enumerate(names)}
     return Kinship(
-        _all_there([root / "images" / RELATIONS[relation] / name for relation, name in names], "meta_data"),
+        tuple(all_there([root / "images" / RELATIONS[r] / name for r, name in names], root / "meta_data")),
         tuple(name[: name.rindex("_")] for _, name in names),
         tuple(relation for relation, _ in names),
         np.array([[where[one], where[two]] for _, (_, _, one, two) in rows], dtype=np.int64),
@@ -100,8 +98,6 @@ def kinfacew(path: FilePath, relations: Sequence[str] = tuple(RELATIONS)) -> Kin
 
 def _kin_rows(root: Path, relation: str) -> list[tuple[int, bool, str, str]]:
     """fold, kin, first and second image of each official pair of one relation."""
-    if relation not in RELATIONS:
-        raise InputError(f"relations: expected some of {', '.join(RELATIONS)}, got {relation!r}")
     path = root / "meta_data" / f"{relation}_pairs.mat"
     table = _mat(path, "pairs")
     if table.ndim != 2 or table.shape[1] != 4:
@@ -123,46 +119,36 @@ def _kin_rows(root: Path, relation: str) -> list[tuple[int, bool, str, str]]:
 class ReId:
     """Tracklets of people seen by two cameras: a[i] and b[i] are the images of persons[i] from camera A and B.
 
-    `extra` are tracklets of camera B whose person camera A never saw: distractors. `splits` are the official
-    (train, test) index pairs, empty where the data set has none.
+    `splits` are the official (train, test) index pairs, empty where the data set has none.
     """
 
     persons: tuple[str, ...]
     a: tuple[tuple[Path, ...], ...]
     b: tuple[tuple[Path, ...], ...]
-    extra: tuple[tuple[Path, ...], ...] = ()
     splits: tuple[Split, ...] = ()
 
 
-def prid2011(path: FilePath, *, shots: str = "multi_shot", least: int = 1) -> ReId:
-    """Read PRID 2011: multi_shot/cam_a/person_0001/*.png and cam_b, or single_shot/cam_a/person_0001.png and cam_b.
-
-    People with fewer than `least` images in a camera are left out of it (21 is usual for video re-identification).
-    """
-    if shots not in ("multi_shot", "single_shot"):
-        raise InputError(f"shots: expected 'multi_shot' or 'single_shot', got {shots!r}")
-    root = folder(path, "prid_2011", "PRID2011") / shots
-    return _two_cameras(root / "cam_a", root / "cam_b", least)
+def prid2011(path: FilePath) -> ReId:
+    """Read PRID 2011: multi_shot/cam_a/person_0001/*.png and cam_b."""
+    root = folder(path, "prid_2011", "PRID2011") / "multi_shot"
+    return _two_cameras(root / "cam_a", root / "cam_b")
 
 
-def ilids_vid(path: FilePath, *, images: str = "sequences", least: int = 1) -> ReId:
+def ilids_vid(path: FilePath) -> ReId:
     """Read iLIDS-VID: i-LIDS-VID/sequences/cam1/person001/*.png, cam2, and the ten official splits of people.
 
-    `images` is "sequences" or "images" (one image a camera). In the splits file the first half of each row tests
-    and the rest trains (Wang et al. 2014); its numbers count the person folders from 1.
+    In the splits file the first half of each row tests and the rest trains (Wang et al. 2014); its numbers count the
+    person folders from 1.
     """
-    if images not in ("sequences", "images"):
-        raise InputError(f"images: expected 'sequences' or 'images', got {images!r}")
     root = folder(path)
-    inner = folder(root, "i-LIDS-VID") / images
-    read = _two_cameras(inner / "cam1", inner / "cam2", least)
+    inner = folder(root, "i-LIDS-VID") / "sequences"
+    read = _two_cameras(inner / "cam1", inner / "cam2")
     file = root / "train-test people splits" / "train_test_splits_ilidsvid.mat"
     if not file.is_file():
         return read
     everyone = sorted({c.stem for camera in ("cam1", "cam2") for c in children(inner / camera)})
     place = {name: i for i, name in enumerate(read.persons)}
-    splits = tuple(_ilids_split(file, row, everyone, place) for row in _mat(file, "ls_set"))
-    return ReId(read.persons, read.a, read.b, read.extra, splits)
+    return replace(read, splits=tuple(_ilids_split(file, row, everyone, place) for row in _mat(file, "ls_set")))
 
 
 def _ilids_split(file: Path, row: NDArray[Any], everyone: list[str], place: dict[str, int]) -> Split:
@@ -177,24 +163,13 @@ def _ilids_split(file: Path, row: NDArray[Any], everyone: list[str], place: dict
     return np.array(sorted(train), dtype=np.int64), np.array(sorted(test), dtype=np.int64)
 
 
-def _two_cameras(folder_a: Path, folder_b: Path, least: int) -> ReId:
-    a, b = _tracklets(folder_a, least), _tracklets(folder_b, least)
-    both = [name for name in a if name in b]
+def _two_cameras(folder_a: Path, folder_b: Path) -> ReId:
+    """The people that both cameras saw: a folder a person, with at least one image."""
+    a, b = ({c.name: tuple(media.images(c)) for c in children(folder(d)) if c.is_dir()} for d in (folder_a, folder_b))
+    both = [name for name in a if a[name] and b.get(name)]
     if not both:
         raise FileError(f"{folder_a}: no person is in both cameras")
-    extra = tuple(b[name] for name in b if name not in a)
-    return ReId(tuple(both), tuple(a[n] for n in both), tuple(b[n] for n in both), extra)
-
-
-def _tracklets(camera: Path, least: int) -> dict[str, tuple[Path, ...]]:
-    """Person → images: a folder a person, or an image a person."""
-    people: dict[str, tuple[Path, ...]] = {}
-    for child in children(folder(camera)):
-        if child.is_dir():
-            people[child.name] = tuple(media.images(child))
-        elif media.is_image(child):
-            people[child.stem] = (child,)
-    return {name: images for name, images in people.items() if len(images) >= max(least, 1)}
+    return ReId(tuple(both), tuple(a[n] for n in both), tuple(b[n] for n in both))
 
 
 # ── traffic ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,9 +183,9 @@ class Traffic:
     labels: tuple[str, ...]
     splits: tuple[Split, ...]
 
-    def sets(self, k: int | None = 8, *, every: int = 1, seed: int = 0) -> SetCollection:
+    def sets(self, k: int | None = 8, *, seed: int = 0) -> SetCollection:
         """One set a video: grey frames, 80 × 60, the 48 × 48 window of most motion, k-means centres of frames."""
-        windows = (motion_window(list(media.frames(v, every=every))) for v in self.videos)
+        windows = (motion_window(list(media.frames(v))) for v in self.videos)
         signatures = [signature(w.reshape(len(w), -1), k, seed) for w in windows]
         return SetCollection(signatures, labels=np.asarray(self.labels))
 
@@ -222,17 +197,17 @@ def ucsd_traffic(path: FilePath) -> Traffic:
     """
     root = folder(path, "trafficdb")
     master = _master(root / "ImageMaster")
-    videos = _all_there([root / "video" / f"{name}.avi" for name, _ in master.values()], "ImageMaster")
+    videos = all_there([root / "video" / f"{name}.avi" for name, _ in master.values()], root / "ImageMaster")
     place = {number: i for i, number in enumerate(master)}
     train, test = (_eval_set(root / f"EvalSet_{part}", place) for part in ("train", "test"))
     if len(train) != len(test):
         raise FileError(f"{root}: {len(train)} training splits but {len(test)} test splits")
-    return Traffic(videos, tuple(label for _, label in master.values()), tuple(zip(train, test, strict=True)))
+    return Traffic(tuple(videos), tuple(label for _, label in master.values()), tuple(zip(train, test, strict=True)))
 
 
 def _master(path: Path) -> dict[int, tuple[str, str]]:
     """Number → name and class of each video, in the order of the numbers."""
-    lines = [line.split() for line in _text(path).splitlines() if line.strip() and not line.startswith("#")]
+    lines = [line.split() for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
     try:
         rows = {int(fields[0]): (fields[1], fields[2]) for fields in lines}
     except (IndexError, ValueError):
@@ -249,7 +224,7 @@ def _eval_set(path: Path, place: dict[int, int]) -> list[Index]:
     """The videos of each split."""
     try:
         splits = [
-            [int(n) for n in re.split(r"[,\s]+", line.strip(" ,\t\r"))] for line in _text(path).splitlines() if line
+            [int(n) for n in re.split(r"[,\s]+", line.strip(" ,\t\r"))] for line in read_text(path).splitlines() if line
         ]
     except ValueError:
         raise FileError(f"{path}: expected one line a split, numbers with commas between") from None
@@ -269,17 +244,16 @@ def time_series(train: FilePath, test: FilePath) -> tuple[SetCollection, Split]:
     return sets, (np.arange(len(first)), np.arange(len(first), len(sets)))
 
 
-def japanese_vowels(folder: FilePath | None = None) -> tuple[SetCollection, Split]:
-    """JapaneseVowels, 270 + 370 utterances of 9 speakers, 12 coordinates a frame: from `folder`, or the aeon wheel.
+def japanese_vowels() -> tuple[SetCollection, Split]:
+    """JapaneseVowels, 270 + 370 utterances of 9 speakers, 12 coordinates a frame, from the wheel of aeon.
 
     The wheel's file is found without importing aeon.
     """
-    if folder is None:
-        spec = find_spec("aeon")
-        if spec is None or spec.origin is None:
-            raise MissingExtra("aeon", "bench")
-        folder = Path(spec.origin).parent / "datasets" / "data" / "JapaneseVowels"
-    return time_series(Path(folder) / "JapaneseVowels_TRAIN.ts", Path(folder) / "JapaneseVowels_TEST.ts")
+    spec = find_spec("aeon")
+    if spec is None or spec.origin is None:
+        raise MissingExtra("aeon", "bench")
+    held = Path(spec.origin).parent / "datasets" / "data" / "JapaneseVowels"
+    return time_series(held / "JapaneseVowels_TRAIN.ts", held / "JapaneseVowels_TEST.ts")
 
 
 def read_ts(path: FilePath) -> tuple[list[Array], list[str]]:
@@ -291,7 +265,7 @@ def read_ts(path: FilePath) -> tuple[list[Array], list[str]]:
     series: list[Array] = []
     labels: list[str] = []
     in_data = False
-    for number, line in enumerate(_text(Path(path)).splitlines(), 1):
+    for number, line in enumerate(read_text(Path(path)).splitlines(), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -332,23 +306,9 @@ def _ts_line(text: str, where: str) -> tuple[Array, str]:
     return np.stack(values, axis=1), label.strip()
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise FileError(f"{path}: {error.strerror or error}") from None
-
-
 def _mat(path: Path, key: str) -> NDArray[Any]:
     """One variable of a MATLAB file."""
     variables = media.read_mat(path, [key])
     if key not in variables:
         raise FileError(f"{path}: has no variable {key!r}")
     return variables[key]
-
-
-def _all_there(files: list[Path], where: str) -> tuple[Path, ...]:
-    missing = [f for f in files if not media.is_file(f)]
-    if missing:
-        raise FileError(f"{missing[0]}: named in {where}, but there is no such file ({len(missing)} missing)")
-    return tuple(files)

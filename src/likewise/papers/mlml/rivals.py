@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 from scipy.optimize import minimize
-from scipy.sparse import csr_array
+from scipy.special import expit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
@@ -28,11 +28,6 @@ from likewise.sets import transport
 from likewise.sets.lmnn import WassersteinLMNN
 from likewise.train.options import option
 from likewise.types import Array, Signature
-
-try:
-    from ot import emd2
-except ImportError:  # POT comes with the extra `bench`
-    emd2 = None
 
 Index = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -65,12 +60,10 @@ class Metric:
 class PairMetric(Metric):
     """A metric that learns from the differences of pairs that are known to be of the same class or not."""
 
-    seed: int = 0
-
     def fit(self, X: ArrayLike, y: Labels) -> PairMetric:
         """Learn from all pairs of the same class and as many drawn pairs of different classes."""
         x = np.asarray(X, dtype=np.float64)
-        i, j, same = draw_pairs(_codes(y), seed=self.seed)
+        i, j, same = draw_pairs(_codes(y))
         return self.fit_pairs(x[i], x[j], same)
 
     def fit_pairs(self, A: ArrayLike, B: ArrayLike, same: ArrayLike) -> PairMetric:
@@ -85,8 +78,8 @@ class PairMetric(Metric):
         raise NotImplementedError
 
 
-def draw_pairs(y: Labels, *, ratio: float = 1.0, most: int = 20_000, seed: int = 0) -> tuple[Index, Index, Flags]:
-    """(i, j, same): all pairs i < j of one class, at most `most`, and `ratio` times as many of different classes."""
+def draw_pairs(y: Labels, *, most: int = 20_000, seed: int = 0) -> tuple[Index, Index, Flags]:
+    """(i, j, same): all pairs i < j of one class, at most `most`, and as many of different classes."""
     labels, rng = np.asarray(y), np.random.default_rng(seed)
     i, j = np.triu_indices(len(labels), 1)
     same = labels[i] == labels[j]
@@ -95,7 +88,7 @@ def draw_pairs(y: Labels, *, ratio: float = 1.0, most: int = 20_000, seed: int =
         return indices if len(indices) <= most else np.sort(rng.choice(indices, most, replace=False))
 
     positive = some(np.flatnonzero(same), most)
-    keep = np.concatenate([positive, some(np.flatnonzero(~same), max(1, round(ratio * len(positive))))])
+    keep = np.concatenate([positive, some(np.flatnonzero(~same), max(1, len(positive)))])
     return i[keep], j[keep], same[keep]
 
 
@@ -128,11 +121,8 @@ def _laplacian(X: Array, W: Array) -> Array:
 # ── closed forms ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(eq=False)
 class Euclid(PairMetric):
     """M = I: nothing is learned."""
-
-    seed: int = 0
 
     def _learn(self, differences: Array, same: Flags) -> Array:
         return np.eye(differences.shape[1])
@@ -143,7 +133,6 @@ class Mahalanobis(PairMetric):
     """M = Σ_S⁻¹, the inverse second moment of the differences of same pairs."""
 
     shrinkage: float = SHRINKAGE
-    seed: int = 0
 
     def _learn(self, differences: Array, same: Flags) -> Array:
         return numeric.project_psd(_precision(differences[same], self.shrinkage))
@@ -157,17 +146,18 @@ class KISSME(PairMetric):
     """
 
     shrinkage: float = SHRINKAGE
-    seed: int = 0
 
     def _learn(self, differences: Array, same: Flags) -> Array:
         S, D = (_precision(differences[which], self.shrinkage) for which in (same, ~same))
         return numeric.project_psd(S - D)
 
 
+@dataclass(eq=False)
 class Discriminant(Metric):
     """M = T diag(λ) Tᵀ of S_b t = λ S_w t over the `rank` largest λ > 0, S_w and S_b scatters of two graphs."""
 
     rank: int | None = None
+    shrinkage: float = SHRINKAGE
 
     def fit(self, X: ArrayLike, y: Labels) -> Discriminant:
         """Learn from vectors X (n, d) and labels y."""
@@ -180,8 +170,6 @@ class Discriminant(Metric):
         T = vectors[:, keep] * np.sqrt(np.clip(values[keep], 0, None))
         self.metric_ = np.asarray(T @ T.T)
         return self
-
-    shrinkage: float = SHRINKAGE
 
     def graphs(self, x: Array, codes: Index) -> tuple[Array, Array]:
         """The weights (n, n) of the two graphs."""
@@ -197,9 +185,7 @@ class LFDA(Discriminant):
     `neighbours`-th nearest of the class. Sugiyama, JMLR 2007.
     """
 
-    rank: int | None = None
     neighbours: int = 7
-    shrinkage: float = SHRINKAGE
 
     def graphs(self, x: Array, codes: Index) -> tuple[Array, Array]:
         """W of S_w and of S_b."""
@@ -223,10 +209,8 @@ class MFA(Discriminant):
     out of it. Yan et al., TPAMI 2007.
     """
 
-    rank: int | None = None
     k_same: int = 5
     k_other: int = 20
-    shrinkage: float = SHRINKAGE
 
     def graphs(self, x: Array, codes: Index) -> tuple[Array, Array]:
         """The intrinsic and the penalty graph."""
@@ -243,83 +227,66 @@ class MFA(Discriminant):
 # ── by descent ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@dataclass(eq=False)
 class Descent(PairMetric):
-    """M = L Lᵀ by L-BFGS on a mean over pairs, their differences Z divided by their root mean square first."""
+    """M = L Lᵀ by L-BFGS on the mean of ℓ_β(s (‖Lᵀz‖² − b)) over pairs, ℓ_β(t) = log(1 + exp(β t)) / β.
 
+    s is 1 for same pairs and −1 for others; the differences z are divided by their root mean square first. b is 1 at
+    the start, and learned where `learns_bias`.
+    """
+
+    beta: float = 1.0
     max_iter: int = 100
+    learns_bias = False
 
     def _learn(self, differences: Array, same: Flags) -> Array:
         scale = 1.0 / np.sqrt(max(float((differences**2).sum(axis=1).mean()), 1e-300))
         Z, sign = differences * scale, np.where(same, 1.0, -1.0)
-        best = minimize(self.objective, self.first(Z), (Z, sign), "L-BFGS-B", True, options={"maxiter": self.max_iter})
-        L = self.factor(np.asarray(best.x), Z.shape[1])
+        first, most = np.append(self.first(Z).ravel(), 1.0), {"maxiter": self.max_iter}
+        best = minimize(self.objective, first, (Z, sign), "L-BFGS-B", True, options=most)
+        L, self.bias_ = best.x[:-1].reshape(Z.shape[1], -1), float(best.x[-1])
         return numeric.project_psd(scale**2 * L @ L.T)
 
     def first(self, Z: Array) -> Array:
-        """Where the descent starts."""
+        """L (d, r) where the descent starts."""
         raise NotImplementedError
-
-    def factor(self, x: Array, d: int) -> Array:
-        """L (d, r) of the unknowns."""
-        return x.reshape(d, -1)
 
     def objective(self, x: Array, Z: Array, sign: Array) -> tuple[float, Array]:
-        """The mean over pairs and its gradient; sign is 1 for same pairs, −1 for different."""
-        raise NotImplementedError
+        """The mean over pairs and its gradient in x = (L, b)."""
+        P = Z @ x[:-1].reshape(Z.shape[1], -1)
+        t = self.beta * sign * ((P**2).sum(axis=1) - x[-1])
+        slope = sign * expit(t) / len(Z)
+        gradient = 2.0 * Z.T @ (P * slope[:, None])
+        bias = -slope.sum() if self.learns_bias else 0.0
+        return float(np.logaddexp(0.0, t).mean() / self.beta), np.append(gradient.ravel(), bias)
 
 
-@dataclass(eq=False)
 class LDML(Descent):
-    """Logistic discriminant metric learning: P(same) = σ(b − d_M), M and b of the greatest likelihood.
+    """Logistic discriminant metric learning: P(same) = σ(b − d_M), M and b of the greatest likelihood, from L = I.
 
-    The mean of log(1 + exp(−s (b − ‖Lᵀz‖²))) is minimised from L ∝ I. Guillaumin et al., ICCV 2009.
+    Guillaumin et al., ICCV 2009.
     """
 
-    max_iter: int = 100
-    seed: int = 0
-    bias_: float = field(default=float("nan"), init=False)
+    learns_bias = True
 
     def first(self, Z: Array) -> Array:
-        """L = I, b = 1."""
-        return np.append(np.eye(Z.shape[1]).ravel(), 1.0)
-
-    def factor(self, x: Array, d: int) -> Array:
-        """L; the bias is kept."""
-        self.bias_ = float(x[-1])
-        return x[:-1].reshape(d, -1)
-
-    def objective(self, x: Array, Z: Array, sign: Array) -> tuple[float, Array]:
-        """mean log(1 + exp(−s (b − ‖Lᵀz‖²))), x = (L, b)."""
-        P = Z @ x[:-1].reshape(Z.shape[1], -1)
-        margin = sign * (x[-1] - (P**2).sum(axis=1))
-        slope = -sign / (1.0 + np.exp(np.clip(margin, -700, 700))) / len(Z)
-        gradient = -2.0 * Z.T @ (P * slope[:, None])
-        return float(np.logaddexp(0.0, -margin).mean()), np.append(gradient.ravel(), slope.sum())
+        """I."""
+        return np.eye(Z.shape[1])
 
 
 @dataclass(eq=False)
 class PCCA(Descent):
     """Pairwise constrained component analysis: L (d, rank) that brings same pairs within distance 1, others beyond.
 
-    The mean of ℓ_β(s (‖Lᵀz‖² − 1)), ℓ_β(t) = log(1 + exp(β t)) / β, is minimised from the principal axes.
-    Mignon and Jurie, CVPR 2012.
+    From the principal axes. Mignon and Jurie, CVPR 2012.
     """
 
     rank: int = 30
     beta: float = 3.0
-    max_iter: int = 100
-    seed: int = 0
 
     def first(self, Z: Array) -> Array:
         """The principal axes of the differences."""
-        return np.linalg.eigh(Z.T @ Z)[1][:, ::-1][:, : min(self.rank, Z.shape[1])].ravel()
-
-    def objective(self, x: Array, Z: Array, sign: Array) -> tuple[float, Array]:
-        """mean ℓ_β(s (‖Lᵀz‖² − 1)), x = L."""
-        P = Z @ x.reshape(Z.shape[1], -1)
-        t = self.beta * sign * ((P**2).sum(axis=1) - 1.0)
-        slope = sign / (1.0 + np.exp(np.clip(-t, -700, 700))) / len(Z)
-        return float(np.logaddexp(0.0, t).mean() / self.beta), (2.0 * Z.T @ (P * slope[:, None])).ravel()
+        return np.linalg.eigh(Z.T @ Z)[1][:, ::-1][:, : min(self.rank, Z.shape[1])]
 
 
 @dataclass(eq=False)
@@ -411,9 +378,9 @@ def targets(x: Array, codes: Index, k: int) -> tuple[Index, Index]:
     return i[near], j[near]
 
 
-def linear_svm(C: float = 1.0, seed: int = 0) -> Any:
+def linear_svm() -> Any:
     """scikit-learn's linear support vector machine, on standardised features."""
-    return make_pipeline(StandardScaler(), LinearSVC(C=C, random_state=seed, max_iter=20_000))
+    return make_pipeline(StandardScaler(), LinearSVC(random_state=0, max_iter=20_000))
 
 
 # ── methods on signatures ─────────────────────────────────────────────────────────────────────────────────────────
@@ -467,10 +434,8 @@ class OfVectors(OnSignatures):
         self.model.fit(self.vectors(X), self.y_)
         return self
 
-    def fit_pairs(
-        self, pairs: Sequence[tuple[Signature, Signature]], same: ArrayLike, levels: Sequence[Any] | None = None
-    ) -> OfVectors:
-        """Fit the model on pairs; levels are not used."""
+    def fit_pairs(self, pairs: Sequence[tuple[Signature, Signature]], same: ArrayLike) -> OfVectors:
+        """Fit the model on pairs."""
         self.model.fit_pairs(self.vectors([p for p, _ in pairs]), self.vectors([q for _, q in pairs]), same)
         return self
 
@@ -497,20 +462,19 @@ class OfVectors(OnSignatures):
 
 @dataclass(eq=False)
 class Unlearned(OnSignatures):
-    """Set distances that learn nothing: "sinkhorn" (smoothed), "emd" (exact transport), "euclid" (of the means).
+    """Set distances that learn nothing: "sinkhorn" (smoothed) and "emd" (exact transport).
 
     γ "auto" is 0.05 × the median ground cost of what `fit` saw; `fit` otherwise only keeps the gallery for `predict`.
     """
 
-    kind: Literal["sinkhorn", "emd", "euclid"] = "sinkhorn"
+    kind: Literal["sinkhorn", "emd"] = "sinkhorn"
     gamma: float | Literal["auto"] = "auto"
     value: transport.Value = "kl"
-    tol: float = 1e-6
 
     def fit(self, X: Sequence[Signature], y: Labels, levels: Sequence[Any] | None = None) -> Unlearned:
         """Keep the gallery and set γ."""
-        if self.kind not in ("sinkhorn", "emd", "euclid"):
-            raise InputError(f"kind: expected 'sinkhorn', 'emd' or 'euclid', got {self.kind!r}")
+        if self.kind not in ("sinkhorn", "emd"):
+            raise InputError(f"kind: expected 'sinkhorn' or 'emd', got {self.kind!r}")
         super().fit(X, y)
         self.gamma_ = transport.auto_gamma(transport.pack(self.gallery_)) if self.gamma == "auto" else self.gamma
         return self
@@ -528,22 +492,12 @@ class Unlearned(OnSignatures):
     def _solve(self, X: Sequence[Signature], Y: Sequence[Signature], left: Index, right: Index) -> Array:
         if not hasattr(self, "gamma_"):
             raise NotFittedError("Unlearned is not fitted; call fit first, it sets γ")
-        if self.kind == "euclid":
-            a, b = mean_vectors(X), mean_vectors(Y)
-            return np.asarray(((a[left] - b[right]) ** 2).sum(axis=1))
         P, Q = transport.pack(X), transport.pack(Y)
         if self.kind == "sinkhorn":
-            return transport.solve_pairs(P, Q, left, right, self.gamma_, value=self.value, tol=self.tol).value
+            return transport.solve_pairs(P, Q, left, right, self.gamma_, value=self.value).value
         rows = ((P.rows(int(i)), Q.rows(int(j))) for i, j in zip(left, right, strict=True))
         costs = ((numeric.squared_distances(P.points[a], Q.points[b]), P.weights[a], Q.weights[b]) for a, b in rows)
-        return np.array([_exact(*each) for each in costs])
-
-
-def _exact(C: Array, a: Array, b: Array) -> float:
-    """The value of exact transport: by POT's network simplex where POT is installed (faster), else by ours."""
-    if emd2 is None:
-        return transport.exact(C, a, b)[0]
-    return float(emd2(a, b / b.sum() * a.sum(), C, numItermax=1_000_000))
+        return np.array([transport.exact(*each)[0] for each in costs])
 
 
 # ── the printed algorithm ─────────────────────────────────────────────────────────────────────────────────────────
@@ -592,19 +546,10 @@ class Frozen:
 
 def plan_costs(b: ml.Bundle, solved: transport.Solutions, L: Array) -> Array:
     """⟨C, F⟩ of each pair of a bundle under the metric L Lᵀ, with the plans given."""
-    if solved.plans is None:
-        raise InputError("plan_costs needs plans; solve with plans=True")
     Z = b.sets.points @ L
-    m, n = solved.sizes[:, 0], solved.sizes[:, 1]
-    pair = np.repeat(np.arange(len(m)), m * n)
-    within = np.arange(len(solved.plans)) - solved.plan_offsets[pair]
-    row = solved.f_offsets[pair] + within // n[pair]
-    column = b.sets.offsets[b.right][pair] + within % n[pair]
-    F = csr_array((solved.plans, (row, column)), shape=(int(solved.f_offsets[-1]), len(Z)))
-    owner = np.repeat(np.arange(len(m)), m)
-    source = Z[b.sets.offsets[b.left][owner] + np.arange(len(owner)) - solved.f_offsets[owner]]
-    each = (source**2).sum(axis=1) * (F @ np.ones(len(Z))) + F @ (Z**2).sum(axis=1) - 2 * (source * (F @ Z)).sum(axis=1)
-    return np.asarray(np.bincount(owner, each, minlength=len(m)), dtype=np.float64)
+    ends = ((b.sets.rows(int(i)), b.sets.rows(int(j))) for i, j in zip(b.left, b.right, strict=True))
+    costs = (numeric.squared_distances(Z[p], Z[q]) for p, q in ends)
+    return np.array([(C * solved.plan(k)).sum() for k, C in enumerate(costs)])
 
 
 def alternation(J: ml.Objective, blocks: Array, max_iter: int, inner: int = 10) -> ml.Steps:

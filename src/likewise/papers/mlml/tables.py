@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from likewise import media
 from likewise.errors import FileError, InputError
-from likewise.papers import Record, Table
+from likewise.papers import Record, Table, data_folder, kept, mean_error
 from likewise.papers.mlml import layouts, protocols, rivals
-from likewise.papers.mlml.protocols import Result
+from likewise.papers.mlml.protocols import Figures
 from likewise.sets.data import SetCollection, block_lbp, describe, read_sets
 from likewise.sets.lmnn import WassersteinLMNN
 from likewise.sets.transport.solvers import one_blas_thread
@@ -70,10 +68,7 @@ class Options:
     @property
     def folder(self) -> Path:
         """Where the data is."""
-        place = self.data or os.environ.get("LIKEWISE_DATA", "")
-        if not place:
-            raise InputError("data: expected the folder of the data set; give it, or set LIKEWISE_DATA")
-        return Path(place)
+        return data_folder(self.data)
 
 
 @dataclass(frozen=True)
@@ -81,8 +76,7 @@ class Column:
     """A measurement of methods: its name in the table, how a method is measured, and the vectors that metrics see."""
 
     name: str
-    measure: Callable[[Any], Result]
-    figures: Sequence[str] = ("accuracy",)
+    measure: Callable[[Any], Figures]
     vectors: Callable[[Sequence[Signature]], Any] = rivals.mean_vectors
 
     def method(self, name: str) -> Any:
@@ -94,7 +88,7 @@ class Column:
         return rivals.OfVectors(METRICS[name](), self.vectors)
 
 
-def measure(o: Options, columns: Sequence[Column]) -> Record:
+def measure(o: Options, columns: Sequence[Column], note: str = "") -> Record:
     """A row a method: mean and standard error of each figure of each column, and seconds."""
     names = [word.strip() for word in o.methods.split(";") if word.strip()]
     rows: list[dict[str, Any]] = []
@@ -108,29 +102,26 @@ def measure(o: Options, columns: Sequence[Column]) -> Record:
                 row["mean"] = round(sum(row[c.name] for c in columns) / len(columns), 4)
             rows.append(row)
     shown = [key for key in dict.fromkeys(k for row in rows for k in row) if not key.endswith("seconds")]
-    return Record(shown, rows, {"options": {**vars(o), "data": str(o.folder.name)}})
+    return Record(shown, rows, note)
 
 
 def _cell(o: Options, column: Column, name: str) -> dict[str, Any]:
     """The figures of one method in one column, from the folder of cells if they were measured before."""
     key = json.dumps([column.name, name, o.resamples, o.train_objects, o.pca, o.k, o.seed, str(o.folder)])
-    file = Path(o.cells) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-    if o.cells and file.is_file():
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    began = time.perf_counter()
-    result = column.measure(column.method(name))
-    figures: dict[str, Any] = {}
-    for figure in column.figures:
-        title = " ".join(word for word in (column.name, figure if len(column.figures) > 1 else "") if word) or figure
-        figures[title] = round(result.mean(figure), 4)
-        error = result.se(figure)
+    file = Path(o.cells) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json" if o.cells else None
+    return kept(file, partial(_measured, column, name))
+
+
+def _measured(column: Column, name: str) -> dict[str, Any]:
+    """Mean, standard error where there are several folds, and seconds. A named column is one figure: the last."""
+    began, row = time.perf_counter(), dict[str, Any]()
+    figures = column.measure(column.method(name))
+    for title, values in ({column.name: list(figures.values())[-1]} if column.name else figures).items():
+        mean, error = mean_error(values)
+        row[title] = round(mean, 4)
         if error is not None:
-            figures[f"{title} ±"] = round(error, 4)
-    figures[f"{column.name} seconds".strip()] = round(time.perf_counter() - began, 1)
-    if o.cells:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        media.write_text(file, json.dumps(figures))
-    return figures
+            row[f"{title} ±"] = round(error, 4)
+    return row | {f"{column.name} seconds".strip(): round(time.perf_counter() - began, 1)}
 
 
 # ── the data ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,10 +148,10 @@ def kinship(path: Path, o: Options, name: str = "") -> Column:
     lbp = np.stack([block_lbp(face, root=True).ravel() for face in dataset.paths])
     hog = np.stack([layouts.block_hog(face).ravel() for face in dataset.paths])
 
-    def one(method: Any) -> Result:
+    def one(method: Any) -> Figures:
         return protocols.kinship(dataset, method, (lbp, hog), pca=o.pca or None, seed=o.seed)
 
-    return Column(name, one, ("mean",) if name else (*layouts.RELATIONS, "mean"), rivals.flat_vectors)
+    return Column(name, one, rivals.flat_vectors)
 
 
 def reidentification(o: Options) -> Column:
@@ -169,13 +160,12 @@ def reidentification(o: Options) -> Column:
     dataset = layouts.ilids_vid(o.folder) if official else layouts.prid2011(o.folder)
     sides = tuple([describe(list(t), None, o.k, seed=o.seed) for t in side] for side in (dataset.a, dataset.b))
 
-    def one(method: Any) -> Result:
+    def one(method: Any) -> Figures:
         if isinstance(method, WassersteinLMNN):
             method = replace(method, rule="mean")  # people of the test part are levels that were not seen
         return protocols.reid(dataset, method, sides, splits=o.resamples, pca=o.pca or None, seed=o.seed)
 
-    ranks = [r for r in (1, 5, 10, 20) if r <= len(dataset.persons) // 2]
-    return Column("", one, [*(f"rank {r}" for r in ranks), "PUR"])
+    return Column("", one)
 
 
 def traffic(o: Options) -> Column:
@@ -203,7 +193,9 @@ def vowels() -> Column:
 def all_methods(o: Options) -> Record:
     """eth80 with 50 axes, JapaneseVowels as it is, KinFaceW-II with 100 axes."""
     eth80 = image_sets(o.folder / "eth80", replace(o, pca=50), "eth80")
-    return measure(o, [eth80, vowels(), kinship(o.folder / "kinfacew2", replace(o, pca=100), "kinfacew2")])
+    faces = kinship(o.folder / "kinfacew2", replace(o, pca=100), "kinfacew2")
+    note = f"eth80: mean ± s.e. over {o.resamples} resamples; JapaneseVowels: the official split; "
+    return measure(o, [eth80, vowels(), faces], note + "kinfacew2: 1 − EER, mean ± s.e. over the official five folds")
 
 
 def held_out(o: Options) -> Record:
@@ -217,7 +209,8 @@ def held_out(o: Options) -> Record:
     ]
     parts = {"odd → even": [(odd, even)], "even, 3 → 2": within}
     columns = [Column(name, partial(protocols.classification, sets, splits, pca=50)) for name, splits in parts.items()]
-    return measure(o, columns)
+    note = f"odd → even: one split; even, 3 → 2: mean ± s.e. over {o.resamples} resamples"
+    return measure(o, columns, note)
 
 
 TABLES = (

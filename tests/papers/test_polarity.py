@@ -1,26 +1,30 @@
-"""Path lengths, likelihood, copies and the law of spectra: hand cases, closed forms, and what is refused."""
+"""Polarity Sampling: measures by hand and in closed form, maps of known density, and its tables in seconds."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from likewise.distributions import Generator, Normal, Uniform, pretrained
+from likewise.distributions import Generator, Normal, Uniform, fashion_features, harvest, polarity, pretrained
 from likewise.distributions.pretrained import decoder
 from likewise.errors import InputError
-from likewise.papers.polarity.measures import (
+from likewise.papers.polarity import (
     LONG,
     STEP,
+    TABLES,
     Likelihood,
     MarchenkoPastur,
+    Mosaic,
+    Options,
     lerp,
     marchenko_pastur,
-    nearest_training,
     path_length,
     slerp,
 )
@@ -91,17 +95,7 @@ def test_wrong_arguments_are_named(z: np.ndarray, step: float, name: str) -> Non
         path_length(Generator(same, Normal(2)), z, same, step=step)
 
 
-# ------------------------------------------------------------------------------------------------- copies, likelihood
-
-
-def test_a_model_that_copies_is_seen() -> None:
-    X, fresh = np.random.default_rng(0).normal(size=(50, 4)), np.random.default_rng(1).normal(size=(40, 4))
-    copies = nearest_training(X, X[[3, 7, 7]] + 1e-3)
-    assert copies.index.tolist() == [3, 7, 7]
-    assert np.median(copies.distance) < 0.1 * np.median(copies.own)
-    others = nearest_training(X, fresh)
-    assert np.median(others.distance) > 0.5 * np.median(others.own)
-    np.testing.assert_allclose(others.distance[5], np.sqrt(((X - fresh[5]) ** 2).sum(1)).min())
+# -------------------------------------------------------------------------------------------------------- likelihood
 
 
 class Wide(torch.nn.Module):
@@ -169,3 +163,136 @@ def test_a_random_matrix_follows_the_law_and_a_power_law_does_not() -> None:
 def test_what_cannot_be_fitted_is_refused(sigma: list[float]) -> None:
     with pytest.raises(InputError, match="sigma"):
         marchenko_pastur(sigma)
+
+
+# -------------------------------------------------------------------------------------------- densities that are known
+
+
+MOSAICS = {name: Mosaic(name) for name in ("moons", "rings", "grid")}
+
+
+def latents(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).uniform(size=(n, 2))
+
+
+@pytest.mark.parametrize("name", list(MOSAICS))
+def test_the_volume_is_that_of_the_jacobian(name: str) -> None:
+    mosaic, z = MOSAICS[name], latents(40)
+    jacobians = [torch.autograd.functional.jacobian(lambda r: mosaic(r[None])[0], row) for row in torch.from_numpy(z)]
+    exact = [float(torch.linalg.svdvals(J).log().sum()) for J in jacobians]
+    np.testing.assert_allclose(mosaic.log_volume(z), exact, atol=1e-9)
+
+
+def test_a_mosaic_by_hand() -> None:
+    """Left half three times as heavy; in it the upper cell has all, on the right both have the same."""
+    toy = Mosaic([[0.0, 3.0], [0.5, 0.5]])
+    u = torch.tensor([[0.375, 0.5], [0.875, 0.25], [0.875, 0.75]], dtype=torch.float64)
+    np.testing.assert_allclose(toy(u).numpy(), [[0.25, 0.75], [0.75, 0.25], [0.75, 0.75]])
+    np.testing.assert_allclose(toy.log_volume(u.numpy()), -np.log([3.0, 0.5, 0.5]))
+    np.testing.assert_allclose(toy.polarised(1.0), [[0.0, 4 / 3], [4 / 3, 4 / 3]])
+
+
+@pytest.mark.parametrize("name", ["moons", "rings", "grid"])
+def test_a_mosaic_has_the_density_of_its_table(name: str) -> None:
+    """χ² over 8 × 8 blocks of cells; the same test refuses another mosaic's table."""
+    toy = MOSAICS[name]
+    x = toy(torch.from_numpy(latents(20000))).numpy()
+    assert chi2(x, toy.table) > 1e-3
+    other = MOSAICS["rings" if name != "rings" else "grid"]
+    assert chi2(x, other.table) < 1e-12
+
+
+@pytest.mark.parametrize("rho", [-0.5, 0.0, 0.5, 1.0])
+def test_polarity_turns_a_mosaics_density_into_its_power(rho: float) -> None:
+    """Drawn ∝ exp(ρ v): p^(1−ρ), even at ρ = 1 [Polarity Eq. 7]; ρ with the wrong sign is refused."""
+    toy = MOSAICS["grid"]
+    u = latents(40000, seed=1)
+    log_w = polarity.log_weights(toy.log_volume(u)[:, None], rho)
+    x = toy(torch.from_numpy(u)).numpy()
+    assert chi2(x, toy.polarised(rho), log_w) > 1e-3
+    if rho != 0:
+        assert chi2(x, toy.polarised(-rho), log_w) < 1e-12
+
+
+def chi2(x: np.ndarray, table: np.ndarray, log_w: np.ndarray | None = None) -> float:
+    """The p-value of the counts in 8 × 8 blocks under a table's density; weighted counts by their own variances."""
+    w = np.full(len(x), 1 / len(x)) if log_w is None else np.exp(log_w)
+    block = np.minimum((x * 8).astype(int), 7) @ [8, 1]
+    mass = np.bincount(block, w, 64)
+    expected = table.reshape(8, table.shape[0] // 8, 8, -1).mean((1, 3)).ravel() / 64
+    squares = np.array([(w**2 * ((block == b) - expected[b]) ** 2).sum() for b in range(64)])
+    statistic = (((mass - expected) ** 2 / squares) * (1 - expected)).sum()
+    return float(stats.chi2.sf(statistic, 63))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Mosaic("stars"), "density: expected moons, rings, grid or a table, got 'stars'"),
+        (lambda: Mosaic([1.0, 2.0]), "density: expected a table"),
+        (lambda: Mosaic([[1.0, -1.0]]), "density: expected finite numbers ≥ 0"),
+        (lambda: Mosaic().log_volume(np.zeros((3, 1))), r"u: expected latents \(n, 2\)"),
+    ],
+)
+def test_wrong_densities_are_named(make, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_erratum_5_only_anti_modes_are_less_likely_than_the_model() -> None:
+    """The mean log-density of the model under polarity ρ, from the table: Σ p^(1−ρ) log p / Σ p^(1−ρ)."""
+    toy = Mosaic("moons", cells=16)
+    bank = harvest(toy.generator(), 4000, progress=False)
+    p = toy.table[toy.table > 0]
+    drawn = {}
+    for rho in (-0.5, 0.0, 0.5):
+        weights = p ** (1 - rho)
+        drawn[rho] = -toy.log_volume(bank.sample(4000, rho, seed=1)).mean()
+        # log p(G(z)) = log p_z(z) − v(z), and p_z = 1
+        assert drawn[rho] == pytest.approx((weights * np.log(p)).sum() / weights.sum(), abs=0.1), rho
+    assert drawn[-0.5] > drawn[0.0] > drawn[0.5]
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+RUNS = {table.name: table.run for table in TABLES}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Features of images of another generator, as a file."""
+    file = tmp_path_factory.mktemp("real") / "rows.npy"
+    np.save(file, fashion_features()(pretrained("fashion-vae").draw(40, seed=7)).numpy())
+    return file
+
+
+@pytest.mark.filterwarnings("ignore::likewise.errors.SmallSampleWarning")
+@pytest.mark.filterwarnings("ignore::likewise.errors.DegeneracyWarning")
+@pytest.mark.parametrize(
+    ("name", "rows", "column"),
+    [
+        ("tab3", 6, "frechet"),
+        ("c3", 12, "recall"),
+        pytest.param("c4", 7, "bits a pixel", marks=pytest.mark.slow),
+        pytest.param("c5", 7, "step 0.3", marks=pytest.mark.slow),
+        ("fig11", 12, "total variation"),
+        ("fig13", 7, "distance to law"),
+        pytest.param("precision-recall", 63, "precision", marks=pytest.mark.slow),
+    ],
+)
+def test_a_table_has_its_rows_with_errors(name: str, rows: int, column: str, real: Path) -> None:
+    generator = "fashion-vae" if name == "c4" else "fashion"
+    record = RUNS[name](Options(generator=generator, real=str(real), n=16, banks=2))
+    assert len(record.rows) == rows
+    assert {column, f"{column} ±", "ess"} <= set(record.columns)
+    assert all(0 < row["ess"] <= 1 for row in record.rows)
+    plain = [row for row in record.rows if row["rho"] == 0]
+    assert all(row["ess"] == 1 for row in plain)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(InputError, match="real: expected a folder"):
+        RUNS["tab3"](Options(n=8, banks=2))
+    with pytest.raises(InputError, match="only fashion-vae gives a likelihood"):
+        RUNS["c4"](Options())
