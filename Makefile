@@ -52,7 +52,6 @@ bench: $(VENV)/with-bench  ## measure speed and quality anew, then fill the tabl
 	for what in transport threads start profile memory spectra images diva embed 'search index' 'search shortlist' 'search stages'; do $(BIN)/python benchmarks/speed.py $$what || exit 1; done
 	for table in methods held-out; do $(BIN)/likewise papers mlml $$table --out docs/results/mlml-$$table.json || exit 1; done
 	for table in flow matching; do $(BIN)/likewise papers life $$table --out docs/results/life-$$table.json || exit 1; done
-	$(BIN)/python benchmarks/quality.py search
 	$(BIN)/python docs/tables.py
 
 docs: $(VENV)/with-docs  ## the documentation, warnings are errors: docs/_build/html/index.html

@@ -428,7 +428,7 @@ def memory() -> None:
     rows = []
     for N in (1000, 2000, 4000):
         code = (
-            "import resource, speed; from likewise.core import transport as t; X = speed.world('cloud', 64);"
+            "import resource, speed; from likewise.sets import transport as t; X = speed.world('cloud', 64);"
             "t.solve_all(X, None, 10.0); a = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
             f"X = speed.world('cloud', {N}); t.solve_all(X, None, 10.0);"
             "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - a)"

@@ -3,8 +3,8 @@
     python benchmarks/speed_index.py                          1,000,000 rows of 512 floats; 2.3 GB under --folder
     python benchmarks/speed_index.py --n 100000 --kind ivf
 
-Bars: opening ≤ 10 s, a batch of 1,000 adds ≤ 1 s. One line of benchmarks/results/history.jsonl a run. That kill −9
-loses nothing which was acknowledged is tests/store/test_index.py's, 4 moments in the fast lane, 40 in the slow one.
+Bars: opening ≤ 10 s, a batch of 1,000 adds ≤ 1 s. That kill −9 loses nothing which was acknowledged is
+tests/store/test_index.py's, 4 moments in the fast lane, 40 in the slow one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import click
 import numpy as np
 
 from likewise.store.index import FILE, About, Index, Record
-from record import remember
+from record import record
 
 
 @click.command()
@@ -51,7 +51,8 @@ def main(n: int, dim: int, kind: str, folder: str | None) -> None:
         figures["add 1,000 s"] = round(median(added), 3)
         index.close()
     click.echo("  ".join(f"{name} {value}" for name, value in figures.items()))
-    remember("index", figures, f"python benchmarks/speed_index.py --n {n} --dim {dim} --kind {kind}")
+    command = f"python benchmarks/speed_index.py --n {n} --dim {dim} --kind {kind}"
+    record("speed-store", list(figures), [figures], command, "wall clock")
 
 
 def _batch(draw: np.random.Generator, start: int, count: int, dim: int) -> tuple[list[Record], np.ndarray]:

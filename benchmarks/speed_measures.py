@@ -73,7 +73,7 @@ def measured(what: str, n: int, d: int, threads: int) -> dict[str, object]:
 @click.option("--threads", default=1, show_default=True, help="Threads of BLAS.")
 @click.option("--most", default=8.0, show_default=True, help="GB that prdc may take.")
 def main(sizes: tuple[int, ...], d: int, threads: int, most: float) -> None:
-    """Time and peak memory of each measure; the result goes to benchmarks/results/speed-measures.json."""
+    """Time and peak memory of each measure; the result goes to benchmarks/results/speed-measures.jsonl."""
     rows: list[dict[str, object]] = []
     for n in sizes:
         for what in (*OURS, *(["prdc"] if 3 * 8 * n * n / 1e9 <= most else [])):

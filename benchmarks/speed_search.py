@@ -4,8 +4,8 @@
     python benchmarks/speed.py search shortlist   a query of 100,000 × 512, exact, after start-up
     python benchmarks/speed.py search stages      re-rank of 100 candidates and verification of the best 5
 
-The first needs $LIKEWISE_DATA (bird photos); the last takes a collection of `quality.py search --folder`, or makes one
-of the photographs that come with the library's dependencies. Wall clock is that of two threads on two cores, and needs
+The first needs $LIKEWISE_DATA (bird photos); the last takes a folder of photos, or those that come with the library's
+dependencies. Wall clock is that of two threads on two cores, and needs
 them free; CPU time does not.
 """
 
@@ -126,7 +126,7 @@ def shortlist(n: int, dim: int) -> None:
 
 
 @search.command()
-@click.option("--folder", type=click.Path(path_type=Path), help="a collection made by quality.py search --folder")
+@click.option("--folder", type=click.Path(path_type=Path), help="photos to search")
 @click.option("--queries", default=12, show_default=True)
 @click.option("--threads", default=2, show_default=True)
 def stages(folder: Path | None, queries: int, threads: int) -> None:
@@ -139,11 +139,10 @@ def stages(folder: Path | None, queries: int, threads: int) -> None:
 
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as scratch:
-        place = folder or Path(scratch)
         if folder is None:
-            samples.gallery(place / "gallery")
-        found = Collection.build(place / "gallery", place / "index")
-        every = sorted((place / "queries").rglob("*.jpg")) or sorted(found)
+            samples.gallery(Path(scratch) / "gallery")
+        found = Collection.build(folder or Path(scratch) / "gallery", Path(scratch) / "index")
+        every = sorted(found)
         chosen = [every[i] for i in np.linspace(0, len(every) - 1, queries + 1).astype(int)]
         with found:
             found.search(chosen[0])

@@ -1,4 +1,6 @@
-"""Fill the tables of README and docs from docs/results/*.json (quality) and benchmarks/results/*.json (speed).
+"""Fill the tables of README and docs from docs/results/*.json (quality) and benchmarks/results/*.jsonl (speed).
+
+Quality is what `likewise papers … --out` writes; of speed, with a line a run, the last line counts.
 
 A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file of results. A long one is turned by
 `<!-- table:NAME; rows: A; columns: B, C; cell: D -->`: a row for each A, a column for each B with C, D in the cells.
@@ -59,10 +61,11 @@ def fill(text: str, results: list[Path]) -> str:
 def load(results: list[Path], name: str) -> dict[str, Any] | None:
     """The results of that name, or None if they were never measured."""
     for folder in results:
-        file = folder / f"{name}.json"
-        if file.exists():
-            loaded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-            return loaded
+        for file in (folder / f"{name}.json", folder / f"{name}.jsonl"):
+            if file.exists():
+                text = file.read_text(encoding="utf-8")
+                loaded: dict[str, Any] = json.loads(text if file.suffix == ".json" else text.splitlines()[-1])
+                return loaded
     return None
 
 

@@ -16,7 +16,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from likewise import cli
 from likewise.errors import InputError
+from likewise.papers import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -155,10 +157,24 @@ def test_tables_are_filled_from_results_and_stale_ones_are_found(house: Path) ->
     assert "| method | rate | error |\n| --- | ---: | ---: |\n| ours | 123,457 | 1.23e-07 |\n| a\\|b | 1 |  |" in text
     assert "One thread. `python benchmarks/speed.py`, commit " in text
     assert "after <!-- figure:speed:ours:rate -->123,457<!-- /figure --> end" in text
-    changed = json.loads((results / "speed.json").read_text())
-    changed["rows"][0]["rate"] = 5
-    (results / "speed.json").write_text(json.dumps(changed))
-    assert tables.main(["--check"], house) == 1
+    write.record("speed", ["method", "rate"], [{"method": "ours", "rate": 5}], "again", folder=results)
+    assert [json.loads(line)["command"] for line in (results / "speed.jsonl").read_text().splitlines()][1:] == ["again"]
+    assert tables.main(["--check"], house) == 1  # the last run counts
+
+
+@pytest.mark.filterwarnings("ignore::likewise.errors.DegeneracyWarning")
+def test_what_papers_writes_fills_a_table(house: Path) -> None:
+    file = house / "docs" / "results" / "polarity-fig11.json"
+    file.parent.mkdir()
+    assert cli.main(["papers", "polarity", "fig11", "--n", "8", "--banks", "2", "--out", str(file)]) == 0
+    page = house / "README.md"
+    page.write_text("<!-- table:polarity-fig11; rows: toy; columns: rho; cell: ess -->\n<!-- /table -->\n")
+    script("tables", "docs").main([], house)
+    text = page.read_text()
+    assert "| toy | -0.5 | 0 | 0.5 | 1 |" in text
+    assert "Ess by rho. mean ± s.e. over 2 independent banks" in text
+    assert "`likewise papers polarity fig11 --n 8 --banks 2 --out " in text
+    assert re.search(r"`, commit [\w+]+, \d{4}-\d\d-\d\d; .* cores, Python ", text)
 
 
 def test_a_long_table_can_be_turned(house: Path) -> None:
@@ -201,7 +217,7 @@ def test_a_wrong_record_is_refused_and_nothing_is_written(
 def test_a_record_names_no_host() -> None:
     import platform
 
-    words = script("record").machine()
+    words = machine()
     assert "cores" in words
     assert not platform.node() or platform.node() not in words
 

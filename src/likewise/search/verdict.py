@@ -3,8 +3,8 @@
 P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the local
 distance; with evidence also ln(max(n, 15) / 15) of the n inliers (so many there are by chance), their share of all
 matches, and the cycle consistency of the flow. Where the matches alone make it at least 90 %, nothing outvotes
-them: a photo turned on its side is far away by every distance, and the same. The coefficients were fitted by
-`benchmarks/search_verdict.py` (weights/search-verdict.md says on what).
+them: a photo turned on its side is far away by every distance, and the same. weights/search-verdict.md
+says what the coefficients were fitted on.
 """
 
 from __future__ import annotations
