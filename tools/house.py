@@ -73,7 +73,7 @@ def count_inner_imports(folder: Path) -> Counter[str]:
 
 
 def count_options() -> int:
-    """Options over the whole tree of commands; --help is not one of them. Those of a paper's tables count once a paper."""
+    """Options over the whole tree of commands, without --help; those of a paper's tables count once a paper."""
     import click
 
     from likewise.cli import command
@@ -89,7 +89,7 @@ def count_options() -> int:
         return own + sum(below(child) for child in inner if child is not None)
 
     def of(paper: str) -> set[str]:
-        commands = [make_command(table) for table in tables(paper)]
+        commands = [make_command(paper, table) for table in tables(paper)]
         return {p.opts[0] for c in commands for p in c.params if isinstance(p, click.Option)}
 
     return below(command) + sum(len(of(paper)) for paper in PAPERS)
