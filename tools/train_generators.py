@@ -30,7 +30,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 import likewise
 from likewise import media
-from likewise.distributions.pretrained import GENERATORS, decoder, features
+from likewise.distributions.data import GENERATORS, decoder, features
 from likewise.papers.polarity import encoder
 from likewise.store import checkpoint
 

@@ -29,7 +29,7 @@ from likewise.types import Image, Signature
 Kind = Literal["photo", "photos", "video", "features", "generator"]
 CHANNELS = (1, 3, 4)
 """Lengths of the axis of an array that is taken for its channels."""
-WEIGHTS = frozenset({".pth", ".pt", ".bin", ".safetensors", ".onnx", ".pkl", ".py"})
+WEIGHTS = frozenset({".pth", ".pt", ".bin", ".safetensors", ".pkl", ".py"})
 """How names of files end that hold a generator; a program is refused there with the way to name what is in it."""
 GENERATORS = ("fashion", "fashion-vae")
 """Generators that come with likewise."""

@@ -131,7 +131,7 @@ def test_modes_are_drawn(mine: Named, bank: Path):
         (("harvest", "nowhere:thing"), "nowhere"),
         (("harvest", "mine:nothing"), "nothing"),
         (("harvest", "missing.pth"), "missing.pth"),
-        (("harvest", "mine:generator", "--k", "3"), "k: expected at most 2"),
+        (("harvest", "mine:generator", "--k", "3"), "k: expected a whole number from 1 to 2"),
         (("harvest", "mine:generator", "--space", "style"), "space"),
         (("harvest", "mine:broken"), "NaN"),
         (("sample", "bank", "mine:generator"), "rho"),

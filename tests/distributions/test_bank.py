@@ -201,7 +201,7 @@ def test_killed_in_the_middle_and_resumed(tmp_path: Path, expected: dict[int, by
 @pytest.mark.slow
 def test_a_real_conditional_generator(data: Path, tmp_path: Path) -> None:
     """The values are those of a float64 SVD, class by class, and two processes make the same bytes as one."""
-    generator = load(data / "generators" / "cwgan_mnist_z10.pth")
+    generator = load(data / "generators" / "cwgan_mnist_z10.pth", latent_first=True)
     b = harvest(generator, 20, shard_size=10, out=tmp_path / "one")
     np.testing.assert_array_equal(b.labels, np.arange(20) % 10)
     assert (b.k, b.about.labels) == (10, 10)
@@ -272,7 +272,7 @@ def test_a_larger_n_extends_the_folder(tmp_path: Path, expected: dict[int, bytes
 def test_another_job_in_the_folder_is_refused(tmp_path: Path, expected: dict[int, bytes]) -> None:
     out = tmp_path / "bank"
     harvest(folded(), 48, out=out, shard_size=8, seed=5)
-    with pytest.raises(lw.InputError, match=r"bank was harvested from another generator \(sha .{4}… ≠ .{4}…\)"):
+    with pytest.raises(lw.InputError, match=r"made by another job \(generator"):
         harvest(folded(seed=1), 48, out=out, shard_size=8, seed=5)
     for changed in ({"seed": 6}, {"k": 1}, {"shard_size": 16}, {"method": "fd"}):
         with pytest.raises(lw.InputError, match=r"made by another job.*resume=False"):
@@ -486,12 +486,12 @@ def test_files_that_are_not_the_authors(tmp_path: Path, arrays: dict[str, Any], 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"k": 3}, "k: expected at most 2, the size of a latent of Folded, got 3"),
-        ({"k": 0}, "k: expected a whole number ≥ 1, got 0"),
+        ({"k": 3}, "k: expected a whole number from 1 to 2, the size of a latent of Folded, got 3"),
+        ({"k": 0}, "k: expected a whole number from 1 to 2.*got 0"),
         ({"n": 0}, "n: expected a whole number ≥ 1, got 0"),
         ({"n": 2.5}, "n: expected a whole number"),
-        ({"seed": -1}, "seed: expected a whole number ≥ 0"),
-        ({"seed": 2**64}, r"seed: expected a whole number below 2\^63"),
+        ({"seed": -1}, "seed: expected a whole number from 0 to"),
+        ({"seed": 2**64}, "seed: expected a whole number from 0 to"),
         ({"shard_size": 0}, "shard_size: expected"),
         ({"executor": "spark"}, "executor: expected"),
         ({"n_jobs": 0}, "n_jobs: expected"),

@@ -1,4 +1,4 @@
-"""load and save: names, module:attribute, weights, checkpoints, ONNX, modules; every refusal in one line."""
+"""load and save: names, module:attribute, weights, checkpoints, modules, the shipped networks; refusals in one line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.pipeline import make_pipeline
 from torch import Tensor, nn
 
-from likewise.distributions import Generator, Normal, TruncatedNormal, Uniform, load, save, spectrum
-from likewise.distributions.data import load_object
+import likewise
+from likewise.distributions import Generator, Normal, TruncatedNormal, Uniform, load, metrics, save, spectrum
+from likewise.distributions.data import GENERATORS, fashion_features, load_object, pretrained
 from likewise.distributions.formats import Network
-from likewise.errors import FileError, InputError, MissingExtra
+from likewise.errors import FileError, InputError
 from likewise.store import checkpoint
 from worlds import networks as worlds
 
@@ -105,33 +109,19 @@ def test_options_are_named_and_misspelt_ones_refused() -> None:
 # ----------------------------------------------------------------------------------------------- modules of the user
 
 
-class TheirMapping(nn.Module):
-    """The official call, on our weights."""
-
-    def __init__(self, net: Any) -> None:
-        super().__init__()
-        self.inner = net.mapping
-
-    def forward(self, z: Tensor, c: Tensor | None, truncation_psi: float = 1.0) -> Tensor:
-        w = self.inner(z, None if c is None else c.argmax(1), truncation_psi)
-        return w[:, None].repeat(1, 6, 1)
-
-
-class TheirSynthesis(nn.Module):
-    def __init__(self, net: Any) -> None:
-        super().__init__()
-        self.inner = net.synthesis
-
-    def forward(self, ws: Tensor, noise_mode: str = "random") -> Tensor:
-        noise = torch.randn(()) if noise_mode == "random" else 0.0
-        return self.inner(ws[:, 0]) + noise
-
-
 class Theirs(nn.Module):
+    """The official calls, on our weights."""
+
     def __init__(self, net: Any, classes: int) -> None:
         super().__init__()
-        self.mapping, self.synthesis = TheirMapping(net), TheirSynthesis(net)
-        self.z_dim, self.c_dim = net.dim, classes
+        self.net, self.z_dim, self.c_dim = net, net.dim, classes
+
+    def mapping(self, z: Tensor, c: Tensor | None, truncation_psi: float = 1.0) -> Tensor:
+        w = self.net.mapping(z, None if c is None else c.argmax(1), truncation_psi)
+        return w[:, None].repeat(1, 6, 1)
+
+    def synthesis(self, ws: Tensor, noise_mode: str = "random") -> Tensor:
+        return self.net.synthesis(ws[:, 0]) + (torch.randn(()) if noise_mode == "random" else 0.0)
 
 
 @pytest.mark.parametrize("classes", [None, 4])
@@ -226,108 +216,6 @@ def test_damaged_and_foreign_files_are_told_in_one_line(tmp_path: Path) -> None:
         load(tmp_path / "list.pt")
 
 
-# -------------------------------------------------------------------------------------------------------------- ONNX
-
-
-def onnx_file(path: Path, *, batch: int | str = "n", classes: str | None = None, dim: int | str = 6) -> tuple[Any, Any]:
-    """tanh(z W + e_y) as (n, 3, 2, 2); the class as a number or as a one-hot row."""
-    onnx = pytest.importorskip("onnx", reason="pip install onnx onnxruntime")
-    pytest.importorskip("onnxruntime", reason="pip install 'likewise[onnx]'")
-    from onnx import TensorProto, helper, numpy_helper
-
-    rng = np.random.default_rng(0)
-    W, E = rng.normal(size=(6, 12)).astype(np.float32), rng.normal(size=(4, 12)).astype(np.float32)
-    inputs = [helper.make_tensor_value_info("z", TensorProto.FLOAT, [batch, dim])]
-    nodes = [helper.make_node("MatMul", ["z", "W"], ["a"])]
-    if classes == "number":
-        inputs.append(helper.make_tensor_value_info("y", TensorProto.INT64, [batch]))
-        nodes.append(helper.make_node("Gather", ["E", "y"], ["e"]))
-    elif classes == "one-hot":
-        inputs.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 4]))
-        nodes.append(helper.make_node("MatMul", ["y", "E"], ["e"]))
-    if classes:
-        nodes.append(helper.make_node("Add", ["a", "e"], ["b"]))
-    nodes += [
-        helper.make_node("Tanh", ["b" if classes else "a"], ["t"]),
-        helper.make_node("Reshape", ["t", "s"], ["x"]),
-    ]
-    weights = [numpy_helper.from_array(W, "W"), numpy_helper.from_array(np.array([-1, 3, 2, 2]), "s")]
-    weights += [numpy_helper.from_array(E, "E")] if classes else []
-    outputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, 2, 2])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    return torch.from_numpy(W), torch.from_numpy(E)
-
-
-@pytest.mark.parametrize("batch", ["n", 1, 4])
-def test_onnx_files_are_black_boxes(tmp_path: Path, batch: int | str) -> None:
-    W, _ = onnx_file(tmp_path / "g.onnx", batch=batch)
-    made = load(tmp_path / "g.onnx")
-    assert (made.name, made.dim, made.labels) == ("g", 6, None)
-    z = torch.randn(5, 6)
-
-    def plain(x: Tensor) -> Tensor:
-        return (torch.tanh(x @ W) + 1) / 2
-
-    torch.testing.assert_close(made(z).flatten(1), plain(z))
-    found = spectrum(made.function(), z, 4)
-    assert "fd" in found.method
-    np.testing.assert_allclose(found.values, spectrum(plain, z, 4, method="gram").values, rtol=3e-3)
-    torch.testing.assert_close(made.truncated(0.5)(z).flatten(1), plain(0.5 * z))
-
-
-def test_onnx_files_with_classes(tmp_path: Path) -> None:
-    for kind in ("number", "one-hot"):
-        W, E = onnx_file(tmp_path / "c.onnx", classes=kind, batch=2)
-        if kind == "number":
-            with pytest.raises(InputError, match=r"labels: .*c.onnx takes a class; give the number of classes"):
-                load(tmp_path / "c.onnx")
-        made = load(tmp_path / "c.onnx", labels=4 if kind == "number" else None)
-        assert made.labels == 4
-        z, y = torch.randn(3, 6), torch.tensor([3, 0, 2])
-        torch.testing.assert_close(made(z, y).flatten(1), (torch.tanh(z @ W + E[y]) + 1) / 2)
-
-
-def test_onnx_networks_travel_and_refuse_derivatives(tmp_path: Path) -> None:
-    onnx_file(tmp_path / "g.onnx")
-    made = load(tmp_path / "g.onnx")
-    z = torch.randn(2, 6)
-    assert torch.equal(pickle.loads(pickle.dumps(made.net))(z), made(z))
-    with pytest.raises(NotImplementedError, match="finite differences"):
-        torch.func.jvp(made.net, (z,), (z,))
-    with pytest.raises(NotImplementedError, match="finite differences"):
-        made.net(z.clone().requires_grad_())
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="finite differences"):
-        made.net(torch.autograd.forward_ad.make_dual(z, z))
-    other = load(tmp_path / "g.onnx", black=0.0)
-    assert other.digest != made.digest
-    assert load(tmp_path / "g.onnx").digest == made.digest
-
-
-def test_onnx_files_that_do_not_fit(tmp_path: Path) -> None:
-    onnx_file(tmp_path / "g.onnx", dim="d")
-    with pytest.raises(InputError, match=r"dim: .* does not say how long a latent is; give dim="):
-        load(tmp_path / "g.onnx")
-    assert load(tmp_path / "g.onnx", dim=6).dim == 6
-    with pytest.raises(InputError, match=r"labels: .* takes no class"):
-        load(tmp_path / "g.onnx", dim=6, labels=3)
-    with pytest.raises(InputError, match="black, white"):
-        load(tmp_path / "g.onnx", dim=6, black=1.0)
-    (tmp_path / "bad.onnx").write_bytes(b"nothing")
-    with pytest.raises(FileError, match=r"bad.onnx: not an ONNX file that can be run") as caught:
-        load(tmp_path / "bad.onnx")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(FileError, match="no such file"):
-        load(tmp_path / "absent.onnx")
-
-
-def test_onnx_without_its_runtime_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "g.onnx").write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'likewise\[onnx\]'"):
-        load(tmp_path / "g.onnx")
-
-
 # -------------------------------------------------------------------------------------- the real generators of digits
 
 
@@ -343,7 +231,7 @@ def digit_labels(data: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["dcgan_mnist_z64", "cwgan_mnist_z10"])
 def test_real_generators_make_pictures_with_the_statistics_of_digits(data: Path, name: str) -> None:
-    made = load(data / "generators" / f"{name}.pth")
+    made = load(data / "generators" / f"{name}.pth", **({"latent_first": True} if name.startswith("cwgan") else {}))
     x, real = made.draw(200), digits(data)
     assert x.shape == (200, 1, 28, 28)
     assert float(x.mean()) == pytest.approx(float(real.mean()), abs=0.03)
@@ -353,23 +241,20 @@ def test_real_generators_make_pictures_with_the_statistics_of_digits(data: Path,
 
 
 def test_the_conditional_generator_draws_the_class_that_it_is_asked_for(data: Path) -> None:
-    """By a linear classifier of 4,000 real digits; with the other order of latent and class it fails."""
-    from sklearn.decomposition import PCA
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-    from sklearn.pipeline import make_pipeline
-
+    """By a linear classifier of 2,000 real digits; with the other order of latent and class it fails."""
     judge = make_pipeline(PCA(60, random_state=0), LinearDiscriminantAnalysis())
-    judge.fit(digits(data).flatten(1).numpy()[:4000], digit_labels(data)[:4000])
+    judge.fit(digits(data).flatten(1).numpy()[:2000], digit_labels(data)[:2000])
     file = data / "generators" / "cwgan_mnist_z10.pth"
     y = np.arange(100) % 10
-    shares: dict[bool | None, float] = {}
-    for first in (None, False):
+    shares = []
+    for first in (True, False):
         made = load(file, latent_first=first)
         x = made(made.latent.sample(100, np.random.default_rng(0)), y)
-        shares[first] = float((judge.predict(x.flatten(1).numpy()) == y).mean())
-    assert made.net.latent_first is False
-    assert shares[None] > 0.5
-    assert shares[False] < 0.3
+        shares.append(float((judge.predict(x.flatten(1).numpy()) == y).mean()))
+    assert shares[0] > 0.5
+    assert shares[1] < 0.3
+    with pytest.raises(FileError, match="latent_first: weights do not say whether latent or class comes first"):
+        load(file)
 
 
 # ---------------------------------------------------------------------------------------------- module:attribute
@@ -475,7 +360,7 @@ def test_a_program_that_does_not_import(tmp_path: Path, monkeypatch: pytest.Monk
 def test_save_and_load_of_every_family(tmp_path: Path, name: str) -> None:
     net = worlds.ALL[name]()
     psi = 1.0 if net.family == "progan" else 0.5
-    made = load(net.state_dict(), psi=psi, name="mine")
+    made = load(net.state_dict(), psi=psi, name="mine", **net.settings)
     save(made, tmp_path / "g.safetensors")
     again = load(tmp_path / "g.safetensors")
     assert (again.name, again.psi, again.latent) == ("mine", psi, made.latent)
@@ -544,3 +429,65 @@ def test_weights_by_their_keys_or_by_a_named_family(tmp_path: Path) -> None:
         load(tmp_path / "w.safetensors", family="gan")
     torch.save(net.state_dict(), tmp_path / "odd:name.pth")
     assert load(tmp_path / "odd:name.pth").name == "odd:name"
+
+
+# ---------------------------------------------------------------------------------------- the networks that are shipped
+
+
+@pytest.mark.parametrize("name", [*GENERATORS, "fashion-features"])
+def test_a_shipped_file_is_small_and_has_its_card(name: str) -> None:
+    weights = Path(likewise.__file__).parent / "weights"
+    assert (weights / f"{name}.safetensors").stat().st_size < 5e6
+    card = (weights / f"{name}.md").read_text(encoding="utf-8")
+    for word in ("Data", "Licence", "Recipe", "Figures", "train_generators.py"):
+        assert word in card
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_shipped_generator_draws_clothes(name: str) -> None:
+    """Drawn pictures lie far nearer to each other's kind than noise does: Fréchet distance to the other generator."""
+    generator, other = pretrained(name), pretrained(GENERATORS[1 - GENERATORS.index(name)])
+    x = generator.draw(300, seed=2)
+    assert x.shape == (300, 1, 28, 28)
+    assert float(x.std(0).mean()) > 0.1  # not one picture again and again
+    assert load(name).digest == generator.digest != other.digest
+    noise = torch.rand(300, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    drawn, others, far = (fashion_features()(pictures).numpy() for pictures in (x, other.draw(300, seed=2), noise))
+    assert float(metrics.frechet(others, drawn)) < 0.5 * float(metrics.frechet(others, far))
+
+
+def test_spaces_of_a_shipped_generator() -> None:
+    """Before the squashing is the logit of the pixels; features are those of the describing net."""
+    generator = pretrained("fashion")
+    z = torch.randn(3, generator.dim, generator=torch.Generator().manual_seed(0))
+    before = generator.in_space("preactivation").function()(z)
+    torch.testing.assert_close(torch.sigmoid(before), generator(z).flatten(1))
+    net = fashion_features()
+    torch.testing.assert_close(generator.in_space(net).function()(z), net(generator(z)))
+    assert generator.in_space(net).space == "likewise-fashion-lenet"
+
+
+def test_features_tell_real_clothes_apart_better_than_pixels_do() -> None:
+    """The rule of the nearest class centre, learnt on 1,000 test pictures, on 1,000 others."""
+    folder = Path("/usr/share/datasets/fashion-mnist")
+    if not folder.is_dir():
+        pytest.skip("Debian's dataset-fashion-mnist is not installed: this test needs real clothes")
+    raw, labels = (
+        np.frombuffer(gzip.decompress((folder / f"t10k-{what}-ubyte.gz").read_bytes()), np.uint8, offset=offset)
+        for what, offset in (("images-idx3", 16), ("labels-idx1", 8))
+    )
+    x = torch.from_numpy(raw[: 2000 * 784].reshape(-1, 1, 28, 28) / np.float32(255))
+    y = labels[:2000]
+    assert nearest_centre(fashion_features()(x).numpy(), y) > nearest_centre(x.flatten(1).numpy(), y) + 0.05
+
+
+def nearest_centre(rows: np.ndarray, y: np.ndarray) -> float:
+    half = len(rows) // 2
+    centres = np.stack([rows[:half][y[:half] == c].mean(0) for c in range(10)])
+    guess = ((rows[half:, None] - centres) ** 2).sum(2).argmin(1)
+    return float((guess == y[half:]).mean())
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(InputError, match="name: expected one of fashion, fashion-vae, got 'faces'"):
+        pretrained("faces")

@@ -147,7 +147,6 @@ READERS: tuple[Reader, ...] = (
         "generator", seeds.generators, each(generator),
         {"*.pt": PICKLES, "[dv]*.safetensors": (forms.safetensors,), "saved.safetensors": (forms.sealed,)},
     ),
-    Reader("onnx", seeds.onnx_file, each(generator), {"*": ANY}, needs=("onnx", "onnxruntime")),
     Reader("bank", seeds.bank, bank, BANK),
     Reader("saved bank", seeds.saved_bank, bank, BANK),
     Reader("run", seeds.run, run, {"run/*.json": (as_json,), "run/*.jsonl": (as_json_lines, bytewise)}),

@@ -215,24 +215,6 @@ def generators(folder: Path) -> None:
     data.save(data.load(folder / "dcgan.pt"), folder / "saved.safetensors")
 
 
-def onnx_file(folder: Path) -> None:
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(4, 48)).astype(np.float32), "W")
-    nodes = [
-        helper.make_node("MatMul", ["z", "W"], ["h"]),
-        helper.make_node("Tanh", ["h"], ["t"]),
-        helper.make_node("Reshape", ["t", "shape"], ["x"]),
-    ]
-    shape = numpy_helper.from_array(np.array([-1, 3, 4, 4], dtype=np.int64), "shape")
-    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", 4])
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 4, 4])
-    graph = helper.make_graph(nodes, "g", [z], [x], [weights, shape])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    (folder / "g.onnx").write_bytes(onnx.ModelProto.SerializeToString(model))
-
-
 # ------------------------------------------------------------------------------------------------------------- folders
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from likewise.distributions import Generator, Normal, Uniform, fashion_features, harvest, polarity, pretrained
-from likewise.distributions.pretrained import decoder
+from likewise.distributions.data import decoder
 from likewise.errors import InputError
 from likewise.papers.polarity import (
     LONG,

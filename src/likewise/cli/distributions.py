@@ -93,7 +93,7 @@ def harvest(
     \b
     likewise distributions harvest fashion --n 2000 --out bank
     """
-    from likewise.distributions.bank import harvest as measure
+    from likewise.distributions.harvesting import harvest as measure
     from likewise.store.job import check_executor
 
     check_executor(given["executor"], given["n_jobs"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
+import dataclasses
+import hashlib
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,95 +15,50 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from numpy.typing import ArrayLike, NDArray
 
+from likewise import media
 from likewise.distributions import polarity
 from likewise.distributions.generator import Generator
-from likewise.distributions.harvesting import (
-    About,
-    explain_generators,
-    fill,
-    merge,
-    prepare,
-    read,
-    read_reference,
-    write,
-)
 from likewise.distributions.latents import Latent
 from likewise.distributions.polarity import LEAST_ESS, Scheme, Target, in_turn, resample
-from likewise.errors import DegeneracyWarning, InputError, ShapeError
-from likewise.store.job import check_executor
+from likewise.errors import DegeneracyWarning, FileError, InputError, ShapeError
+from likewise.store import checkpoint
+from likewise.store import job as jobs
+from likewise.store.checkpoint import Arrays
+from likewise.store.job import Job
+from likewise.types import Array
+
+ROWS = 4096
+"""How many latents a shard of a saved bank holds."""
+HARVESTED, SAVED = "bank", "bank, saved"
+_COLUMNS = {
+    "z": ("latents", 2),
+    "log_sigma": ("log_sigma", 2),
+    "rank": ("rank", 1),
+    "log_density": ("log_density", 1),
+    "label": ("labels", 1),
+}
+"""The arrays of a shard: what `Bank` calls each, and how many axes it has."""
 
 Latents = NDArray[Any]
 
 
-def harvest(
-    generator: Generator,
-    n: int,
-    *,
-    k: int | None = None,
-    out: str | Path | None = None,
-    seed: int = 0,
-    executor: Any = None,
-    resume: bool = True,
-    n_jobs: int = 1,
-    method: str = "auto",
-    shard_size: int | None = None,
-    progress: bool = True,
-) -> Bank:
-    """Draw n latents and take the top k singular values of the generator's Jacobian at each [Polarity Algorithm 1].
+@dataclass(frozen=True)
+class About:
+    """Where a bank comes from. `parts` are (seed, first shard, number of shards, shard size)."""
 
-    Parameters
-    ----------
-    generator : Generator
-        The network, its latents and the space in which volumes are measured.
-    n : int
-        How many latents.
-    k : int, optional
-        Singular values of each; by default min(30, latent size).
-    out : path, optional
-        A folder that keeps the bank: an interrupted harvest resumes there, and a larger n extends it. Without one the
-        bank stays in memory.
-    seed : int, default 0
-        Of the latents.
-    executor, n_jobs
-        Where shards are made, as for `likewise.store.job`; the bytes are the same with any of them.
-    resume : bool, default True
-        Whether a bank that stands in `out` is continued or made again.
-    method : str, default "auto"
-        That of `spectrum`.
-    shard_size : int, optional
-        Latents a shard; by default about 256.
-    progress : bool, default True
-        Show a bar.
+    generator: str | None
+    name: str
+    space: str
+    latent: Mapping[str, Any] | None
+    bounded: bool
+    labels: int | None
+    method: str
+    parts: tuple[tuple[int, int, int, int], ...] = ()
 
-    Returns
-    -------
-    Bank
-        n latents with their singular values.
-
-    Raises
-    ------
-    InputError
-        Where an argument is out of range, `out` holds another generator's bank, or the generator gives NaN.
-
-    Examples
-    --------
-    >>> import likewise as lw
-    >>> generator = lw.distributions.Generator(lambda z: z + z**3, lw.distributions.Normal(2))
-    >>> lw.distributions.harvest(generator, 50, progress=False)
-    Bank(50 latents of <lambda>, k = 2, space pixel, dead 0.00%)
-    """
-    folder = None if out is None else Path(out)
-    check_executor(executor, n_jobs)
-    work = prepare(generator, n, k, seed, method, shard_size, folder if resume else None)
-    how = {"executor": executor, "n_jobs": n_jobs, "progress": progress}
-    if folder is not None:
-        fill(folder, work, n, resume=resume, **how)
-        return Bank.open(folder).first(n)
-    with tempfile.TemporaryDirectory(prefix="likewise-bank-") as scratch:
-        fill(Path(scratch) / "bank", work, n, resume=False, **how)
-        bank = Bank.open(Path(scratch) / "bank")
-    bank.path = None
-    return bank
+    @property
+    def shards(self) -> set[tuple[int, int]]:
+        """(seed, shard) of every shard: what two banks must not share, whatever the size of their shards."""
+        return {(seed, i) for seed, first, count, _ in self.parts for i in range(first, first + count)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -370,38 +327,53 @@ class Bank:
         """An InputError unless the bank was harvested from this very generator, in this very space."""
         if self.about.generator is not None and self.about.generator != generator.digest:
             where = "the bank" if self.path is None else f"{self.path.name}/"
-            said = explain_generators(where, self.about.generator, generator.digest)
-            raise InputError(f"{said}; harvest again or pass its own generator")
+            raise InputError(
+                f"{where} was harvested from another generator (sha {self.about.generator[:4]}… ≠ "
+                f"{generator.digest[:4]}…); harvest again or pass its own generator"
+            )
         if self.dim != generator.dim:
             raise InputError(f"generator: expected latents of size {self.dim} as in the bank, got {generator.dim}")
 
     def first(self, n: int) -> Self:
         """The first n latents, or all where there are no more."""
-        return self if n >= len(self) else self._take(slice(n))
+        if n >= len(self):
+            return self
+        part: Any = {name: None if column is None else column[:n] for name, column in self._columns().items()}
+        return type(self)(**part, about=self.about, path=self.path)
 
-    def _take(self, rows: Any) -> Self:
-        return type(self)(
-            self.latents[rows],
-            self.log_sigma[rows],
-            rank=self.rank[rows],
-            labels=None if self.labels is None else self.labels[rows],
-            log_density=None if self.log_density is None else self.log_density[rows],
-            about=self.about,
-            path=self.path,
-        )
+    def _columns(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name, _ in _COLUMNS.values()}
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @classmethod
     def open(cls, path: str | Path) -> Bank:
         """The bank in a folder; a shard that is missing or damaged is named, with the way to harvest it again."""
-        columns, about = read(Path(path))
-        return cls(**columns, about=about, path=Path(path))
+        job = Job.open(path)
+        about, n = _about(job)
+        missing = job.missing()
+        if missing:
+            more = f" and {len(missing) - 1} more are" if len(missing) > 1 else " is"
+            raise FileError(f"{path}: shard {missing[0]}{more} missing; {_remedy(job, n)}")
+        shards = [_shard(job, i, n) for i in range(len(job))]
+        try:
+            arrays = {name: np.concatenate([shard[name] for shard in shards])[:n] for name in shards[0]}
+        except (ValueError, KeyError, IndexError) as error:
+            raise FileError(f"{path} holds no bank: {error}") from error
+        return cls(**{_COLUMNS[name][0]: array for name, array in arrays.items()}, about=about, path=Path(path))
 
     def save(self, path: str | Path) -> None:
         """Write the bank to a folder that `open` reads; one that holds another bank is refused."""
-        names = ("latents", "log_sigma", "rank", "labels", "log_density")
-        write(Path(path), {name: getattr(self, name) for name in names}, self.about)
+        columns = {name: getattr(self, of) for name, (of, _) in _COLUMNS.items()}
+        arrays = {name: column for name, column in columns.items() if column is not None}
+        contents = hashlib.sha256(checkpoint.encode(arrays, {})).hexdigest()
+        with Job.begin(path, {"what": SAVED, **dataclasses.asdict(self.about), "contents": contents}) as job:
+            job.run(
+                lambda i: {name: array[i * ROWS : (i + 1) * ROWS] for name, array in arrays.items()},
+                math.ceil(len(self) / ROWS),
+                notes={"n": len(self)},
+                progress=False,
+            )
 
     @classmethod
     def merge(cls, banks: Sequence[Bank]) -> Bank:
@@ -409,13 +381,37 @@ class Bank:
 
         Machines that share no disk harvest with a seed each. The order in which banks are given does not matter.
         """
+        if not banks:
+            raise InputError("banks: expected at least one bank, got none")
+        seen: set[tuple[int, int]] = set()
         for i, bank in enumerate(banks):
             if not isinstance(bank, Bank):
                 raise InputError(f"banks[{i}]: expected a Bank, got {type(bank).__name__}")
-        if not banks:
-            raise InputError("banks: expected at least one bank, got none")
-        columns, about = merge(banks)
+            for name, value in bank._kind().items():
+                first = banks[0]._kind()[name]
+                if value != first:
+                    raise InputError(
+                        f"banks[{i}]: {name} is {str(value)[:24]} where the first has {str(first)[:24]}; these cannot "
+                        "be merged"
+                    )
+            if common := seen & bank.about.shards:
+                seed, shard = min(common)
+                raise InputError(
+                    f"banks[{i}] holds shard {shard} of seed {seed} that another holds, too: the same latents would "
+                    "count twice; harvest it with another seed"
+                )
+            seen |= bank.about.shards
+        ordered = sorted(banks, key=lambda bank: bank.about.parts)
+        parts = {name: [bank._columns()[name] for bank in ordered] for name in banks[0]._columns()}
+        columns: Any = {name: None if part[0] is None else np.concatenate(part) for name, part in parts.items()}
+        about = dataclasses.replace(banks[0].about, parts=tuple(p for bank in ordered for p in bank.about.parts))
         return cls(**columns, about=about)
+
+    def _kind(self) -> dict[str, Any]:
+        """What banks that are merged have in common."""
+        about = {name: getattr(self.about, name) for name in ("generator", "space", "latent", "labels", "method")}
+        known = {"log_density": self.log_density is None, "classes": self.labels is None}
+        return {**about, "dim": self.dim, "k": self.k, **known}
 
     @classmethod
     def from_reference_npz(cls, path: str | Path, *, latent: Latent | None = None, log: bool = False) -> Bank:
@@ -423,7 +419,113 @@ class Bank:
 
         `svds` are singular values there, not logarithms: log=True is for files that hold logarithms. `latent`, the
         density that the latents were drawn from, is not in the file; target="uniform" needs it. Nothing in the file
-        says which generator it belongs to, so `check` compares the size of the latents only.
+        says which generator it belongs to, so `check` compares the size of the latents only, and nothing in it is
+        unpickled.
         """
-        columns, about = read_reference(path, latent, log=log)
-        return cls(**columns, about=about)
+        arrays = media.load_arrays(path)
+        if {"latents", "svds"} - set(arrays):
+            have = ", ".join(sorted(arrays)) or "none"
+            raise FileError(f"{path}: expected arrays 'latents' and 'svds', found {have}")
+        latents = _vectors(arrays["latents"], path)
+        log_sigma, rank = _logs(arrays["svds"], path, log=log)
+        labels, classes = _classes(arrays.get("labels"), path)
+        lengths = {len(latents), len(log_sigma)} | ({len(labels)} if labels is not None else set())
+        if len(lengths) != 1:
+            raise FileError(f"{path}: its arrays have different lengths: {', '.join(map(str, sorted(lengths)))}")
+        about = About(None, Path(path).stem, "unknown", None, False, classes, "reference")
+        if latent is None:
+            return cls(latents, log_sigma, rank=rank, labels=labels, about=about)
+        if latent.dim != latents.shape[1]:
+            raise InputError(f"latent: expected one of size {latents.shape[1]}, as in {path}, got {latent.dim}")
+        about = dataclasses.replace(about, latent=latent.to_dict(), bounded=latent.support() is not None)
+        density = latent.log_density(latents)
+        return cls(latents, log_sigma, rank=rank, labels=labels, log_density=density, about=about)
+
+
+# ── the record of a bank ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _about(job: Job) -> tuple[About, int]:
+    """What the record of a job says of the bank in it."""
+    said: dict[str, Any] = job.identity
+    try:
+        n = int(job.notes["n"])
+        if said["what"] == HARVESTED:
+            said["parts"] = [[said["seed"], 0, len(job), said["shard_size"]]]
+        elif said["what"] != SAVED:
+            raise KeyError("what")
+        parts = tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in said["parts"])
+        fields = {field.name: said[field.name] for field in dataclasses.fields(About)}
+        return About(**{**fields, "parts": parts}), n
+    except (KeyError, TypeError, ValueError):
+        raise FileError(f"{job.path / jobs.FILE} is not the record of a bank") from None
+
+
+def _shard(job: Job, i: int, n: int) -> Arrays:
+    try:
+        arrays = job.load(i)
+    except FileError as error:
+        raise FileError(f"{error}; {_remedy(job, n)}") from error
+    sizes = {len(a) if a.ndim else -1 for a in arrays.values()}
+    shaped = all(name in _COLUMNS and array.ndim == _COLUMNS[name][1] for name, array in arrays.items())
+    if len(sizes) != 1 or not shaped or not {"z", "log_sigma", "rank"} <= set(arrays):
+        raise FileError(f"{job.path}: shard {i} is not a shard of a bank")
+    return arrays
+
+
+def _remedy(job: Job, n: int) -> str:
+    said = job.identity
+    if said["what"] == SAVED:
+        return "save the bank again"
+    call = f"harvest(generator, {n}, k={said['k']}, seed={said['seed']}, out={str(job.path)!r})"
+    return f"{call} does it again and keeps the others"
+
+
+# ── the authors' files ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _vectors(latents: NDArray[Any], path: Any) -> NDArray[Any]:
+    if latents.ndim == 1 or latents.dtype.kind in "iu":
+        raise FileError(
+            f"{path}: 'latents' are random seeds, not vectors; draw the vectors with the program that took the seeds, "
+            "and save (n, dim) numbers"
+        )
+    if latents.ndim < 2 or latents.dtype.kind != "f" or 0 in latents.shape:
+        raise FileError(f"{path}: 'latents': expected numbers (n, dim), got {latents.dtype} {latents.shape}")
+    flat = latents.reshape(len(latents), -1).astype(np.float32)
+    if not np.isfinite(flat).all():
+        raise FileError(f"{path}: 'latents' contain NaN or infinity")
+    return flat
+
+
+def _logs(svds: NDArray[Any], path: Any, *, log: bool) -> tuple[Array, NDArray[np.int64]]:
+    """log σ descending, and the rank: the values above σ₁ · K · ε, ε that of the numbers stored."""
+    if svds.ndim != 2 or svds.dtype.kind != "f" or 0 in svds.shape:
+        raise FileError(f"{path}: 'svds': expected floating numbers (n, K), got {svds.dtype} {svds.shape}")
+    values = np.asarray(svds, dtype=np.float64)
+    if np.isnan(values).any() or np.isposinf(values).any():
+        raise FileError(f"{path}: 'svds' contain NaN or infinity")
+    if not log and (values < 0).any():
+        raise InputError(f"log: {path}: 'svds' are below 0 in places: if they are logarithms, pass log=True")
+    with np.errstate(divide="ignore"):
+        logs = -np.sort(-(values if log else np.log(values)), axis=1)
+    least = logs[:, :1] + np.log(logs.shape[1] * float(np.finfo(svds.dtype).eps))
+    alive = np.isfinite(logs) & (logs > least)
+    return np.where(alive, logs, -np.inf), alive.sum(1)
+
+
+def _classes(labels: NDArray[Any] | None, path: Any) -> tuple[NDArray[np.int64] | None, int | None]:
+    """Class numbers and their count, from one-hot rows or from numbers; an empty array means that there are none."""
+    if labels is None or labels.size == 0:
+        return None, None
+    if labels.dtype.kind not in "biuf":
+        raise FileError(f"{path}: 'labels': expected numbers, got {labels.dtype} {labels.shape}")
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        hot = labels.astype(np.float64)
+        if not (((hot == 0) | (hot == 1)).all() and (hot.sum(1) == 1).all()):
+            raise FileError(f"{path}: 'labels' {labels.shape} are not one-hot")
+        return hot.argmax(1).astype(np.int64), int(labels.shape[1])
+    flat = labels.reshape(-1)
+    if flat.dtype.kind not in "iu" or (flat < 0).any():
+        raise FileError(f"{path}: 'labels': expected one-hot rows or class numbers, got {labels.dtype} {labels.shape}")
+    return flat.astype(np.int64), int(flat.max()) + 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy.sparse.linalg import svds
+from sklearn.decomposition import PCA
 
 from likewise import plot
 from likewise.distributions import metrics
@@ -153,20 +153,10 @@ class DistributionComparison(Comparison):
         rng = np.random.default_rng(0)
         a, b = (np.sort(rng.permutation(len(side))[:DRAWN]) for side in (self.real, self.fake))
         rows = np.concatenate([self.real.rows[a], self.fake.rows[b]]).astype(np.float64)
-        flat = rows if self.real.dim <= 2 else (rows - rows.mean(0)) @ _axes(rows)
+        solver = "arpack" if min(rows.shape) > 2 else "full"
+        flat = rows if self.real.dim <= 2 else PCA(2, svd_solver=solver, random_state=0).fit_transform(rows)
         flat = np.column_stack([flat, np.zeros(len(flat))]) if flat.shape[1] == 1 else flat
         return flat[: len(a)], flat[len(a) :], self.support.real.inside[a] == 0
-
-
-def _axes(rows: Any) -> Any:
-    """The two directions of largest variance; each points to where its largest entry is positive."""
-    centred = rows - rows.mean(0)
-    if min(centred.shape) <= 2:
-        V = np.linalg.svd(centred, full_matrices=False)[2][:2]
-    else:
-        _, s, V = svds(centred, k=2, v0=np.ones(min(centred.shape)))
-        V = V[np.argsort(-s)]
-    return (V * np.sign(V[np.arange(len(V)), np.abs(V).argmax(1)])[:, None]).T
 
 
 def _sample(side: Features, index: int) -> str | int:

@@ -1,30 +1,31 @@
-"""What the level reads and writes: a generator by its name, as module:attribute, or a file of any known family."""
+"""What the level reads and writes: a generator by its name, as module:attribute, or a file of any known family.
+
+The weights of the small networks that come with likewise, and a card for each with data, recipe, licence and figures,
+are in likewise/weights; tools/train_generators.py made them.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
-import importlib.util
 import inspect
-import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from likewise import __version__
+import likewise
 from likewise.distributions.formats import Network
 from likewise.distributions.formats.biggan import BigGANDeep
 from likewise.distributions.formats.decoders import DCGAN, VAE, ProGAN, UpsamplingDCGAN
-from likewise.distributions.formats.onnx import OnnxNetwork
 from likewise.distributions.formats.stylegan import StyleGAN2, StyleGAN3, StyleModule
 from likewise.distributions.generator import Generator
 from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
-from likewise.distributions.pretrained import pretrained
 from likewise.errors import FileError, InputError, LikewiseError
 from likewise.inputs import GENERATORS
 from likewise.nn.pretrained import as_state, read_state
@@ -39,6 +40,8 @@ FAMILIES: dict[str, type[Network]] = {
 LATENTS = {kind.__name__: kind for kind in (Normal, Uniform, TruncatedNormal)}
 OPTIONS = ("psi", "latent", "space", "name", "device", "batch")
 """What every family takes, besides the settings of its own."""
+HIDDEN = 256
+"""Features between the latent and the first map of the generators that come with likewise."""
 _NAME = re.compile(r"(?P<module>[^:]+|[A-Za-z]:[\\/][^:]+):(?P<attribute>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
 
@@ -52,17 +55,17 @@ def load(source: Any, *, family: str | None = None, **options: Any) -> Generator
     source : str, Path, Mapping or Module
         `fashion` and `fashion-vae` come with likewise. `module:attribute` (or `file.py:attribute`) is imported from the
         current folder or Python's path: a Generator, a module with a `latent`, or a function without arguments that
-        gives one. A file may be a checkpoint of `save`, weights (.pth, .pt, .bin, .safetensors), or .onnx. A state
-        dict, and a module with StyleGAN's official `mapping` and `synthesis`, are taken as they are.
+        gives one. A file may be a checkpoint of `save`, or weights (.pth, .pt, .bin, .safetensors). A state dict,
+        and a module with StyleGAN's official `mapping` and `synthesis`, are taken as they are.
     family : str, optional
         The family of the weights, where their keys do not tell: stylegan3, stylegan2, biggan_deep, progan,
         upsampling_dcgan, vae, dcgan.
     **options
-        For weights and ONNX: `psi` truncates as the family does and composes with ρ [Polarity C.3], `latent` replaces
-        the family's, `space`, `name`, `device` and `batch` are those of `Generator`. Settings that weights do not hold:
+        For weights: `psi` truncates as the family does and composes with ρ [Polarity C.3], `latent` replaces the
+        family's, `space`, `name`, `device` and `batch` are those of `Generator`. Settings that weights do not hold:
         `clamp` (stylegan2: where activations are cut off, None for nowhere); `kinds`, `strides`, `paddings`, `extras`
         (one entry a convolution), `slope`, `output`, `colours` (dcgan, vae); `slope`, `latent_first`
-        (upsampling_dcgan); `dim`, `labels`, `black`, `white` (onnx).
+        (upsampling_dcgan; with classes `latent_first` must be given).
 
     Returns
     -------
@@ -90,15 +93,13 @@ def load(source: Any, *, family: str | None = None, **options: Any) -> Generator
     text = str(source)
     if text in GENERATORS or (_NAME.fullmatch(text) and not Path(text).exists()):
         if options:
-            raise InputError(f"{next(iter(options))}: only weights and ONNX files take options, got {text}")
+            raise InputError(f"{next(iter(options))}: only weights take options, got {text}")
         return pretrained(text) if text in GENERATORS else _as_generator(load_object(text), text)
     path = Path(text)
     if not path.exists():
         raise FileError(f"{text}: no such file, and not the module:attribute of a generator")
     if path.suffix.lower() == ".py":
         raise InputError(f"generator: {text} is a program; name what is in it, {text}:attribute")
-    if path.suffix.lower() == ".onnx":
-        return _from_onnx(path, family, options)
     if _is_checkpoint(path):
         return _from_checkpoint(path, family, options)
     state = read_state(path)
@@ -153,8 +154,66 @@ def save(generator: Generator, path: str | Path) -> None:
         "psi": generator.psi,
     }
     arrays = {key: value.detach().cpu().numpy() for key, value in net.state_dict().items()}  # type: ignore[attr-defined]
-    whole = {"format": checkpoint.FORMAT, "likewise": __version__, "class": CLASS, "header": about}
+    whole = {"format": checkpoint.FORMAT, "likewise": likewise.__version__, "class": CLASS, "header": about}
     checkpoint.write(path, arrays, whole)
+
+
+def pretrained(name: str = "fashion", *, device: str | torch.device | None = None) -> Generator:
+    """A generator that comes with likewise.
+
+    Parameters
+    ----------
+    name : {"fashion", "fashion-vae"}, default "fashion"
+        A GAN of clothes, or the VAE that it began as; 24 latent coordinates, 28 × 28 grey images in [0, 1].
+    device : str or torch.device, optional
+        Where it runs.
+
+    Returns
+    -------
+    Generator
+        With normal latents.
+
+    Raises
+    ------
+    InputError
+        Where there is no generator of this name.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.distributions.pretrained("fashion").draw(2).shape
+    torch.Size([2, 1, 28, 28])
+    """
+    if name not in GENERATORS:
+        raise InputError(f"name: expected one of {', '.join(GENERATORS)}, got {name!r}")
+    arrays, header = read_shipped(name)
+    net = fill(decoder(header["dim"], header["channels"]), arrays, "decoder")
+    return Generator(net, Normal(header["dim"]), name=f"likewise-{name}", device=device)
+
+
+def fashion_features(*, device: str | torch.device | None = None) -> nn.Sequential:
+    """The network that measures images of clothes: (n, 1, 28, 28) in [0, 1] → features (n, 64).
+
+    Parameters
+    ----------
+    device : str or torch.device, optional
+        Where it runs.
+
+    Returns
+    -------
+    Module
+        For `features=` of `compare` and `sweep`, and as a space of `Generator`.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> lw.distributions.fashion_features()(lw.distributions.pretrained().draw(2)).shape
+    torch.Size([2, 64])
+    """
+    arrays, header = read_shipped("fashion-features")
+    net = fill(features(header["size"]), arrays, "features").to(device)
+    net.name = "likewise-fashion-lenet"  # type: ignore[assignment]
+    return net
 
 
 # ----------------------------------------------------------------------------------------------------------- weights
@@ -181,13 +240,6 @@ def _from_weights(state: Mapping[str, Tensor], family: str | None, options: dict
     return _generator(kind.from_state(state, **settings), {"name": family, **options})
 
 
-def _from_onnx(path: Path, family: str | None, options: dict[str, Any]) -> Generator:
-    if family not in (None, "onnx"):
-        raise InputError(f"family: {path} is an ONNX file, got {family!r}")
-    net = OnnxNetwork(path, **_settings(OnnxNetwork, options))
-    return _generator(net, {"latent": Normal(net.dim), "name": path.stem, **options})
-
-
 def _settings(call: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The options that are a family's own, taken out of all; one that is neither its own nor common is refused."""
     own = [p.name for p in inspect.signature(call).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -210,18 +262,11 @@ def _generator(net: Any, options: dict[str, Any]) -> Generator:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    """Whether a file is a checkpoint of likewise, by its first bytes."""
-    if not path.is_file():
-        return False
+    """Whether a file is a checkpoint of likewise, by the notes in its header."""
     try:
-        with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if not 2 <= length <= checkpoint.MOST_HEADER:
-                return False
-            return "likewise" in json.loads(stream.read(length)).get("__metadata__", {})
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, AttributeError, TypeError, RecursionError):
+        with safe_open(path, "numpy") as file:
+            return "likewise" in (file.metadata() or {})
+    except (SafetensorError, OSError):  # other weights, which say themselves what is wrong with them
         return False
 
 
@@ -233,21 +278,18 @@ def _from_checkpoint(path: Path, family: str | None, options: dict[str, Any]) ->
     if whole.get("format") != checkpoint.FORMAT:
         raise FileError(f"{path} is of format {str(whole.get('format'))[:20]}; this likewise reads {checkpoint.FORMAT}")
     try:
-        return _restore(arrays, whole["header"], family, options)
+        about = whole["header"]
+        if family not in (None, about["family"]):
+            raise InputError(f"family: the file holds a {about['family']}, got {family!r}")
+        state = {key: torch.from_numpy(value) for key, value in arrays.items()}
+        density = dict(about["latent"])
+        latent = LATENTS[density.pop("kind")](**density)
+        kept = {"latent": latent, "name": str(about["name"]), "psi": float(about["psi"]), **about["settings"]}
+        return _from_weights(state, about["family"], {**kept, **options})
     except LikewiseError as error:
         raise FileError(f"{path}: {error}") from None
     except Exception as error:  # the file is a stranger's: whatever its contents break is the file's fault
         raise FileError(f"{path} does not hold a generator: {_line(error)}") from error
-
-
-def _restore(arrays: dict[str, Any], about: dict[str, Any], family: str | None, options: dict[str, Any]) -> Generator:
-    if family not in (None, about["family"]):
-        raise InputError(f"family: the file holds a {about['family']}, got {family!r}")
-    state = {key: torch.from_numpy(value) for key, value in arrays.items()}
-    density = dict(about["latent"])
-    latent = LATENTS[density.pop("kind")](**density)
-    kept = {"latent": latent, "name": str(about["name"]), "psi": float(about["psi"]), **about["settings"]}
-    return _from_weights(state, about["family"], {**kept, **options})
 
 
 # ----------------------------------------------------------------------------------------------------------- modules
@@ -268,54 +310,29 @@ def load_object(spec: str) -> Any:
 
 def _module(name: str, spec: str) -> Any:
     """A module by its file or its name; whatever its own code raises is told in one line."""
+    file = Path(name).resolve() if name.endswith(".py") else None
+    if file is not None and not file.is_file():
+        raise FileError(f"{name}: no such file")
+    # Under the name of its file and with its folder first on the path, as for a program that is started there: so its
+    # objects can travel to worker processes.
+    folder, called = (str(Path.cwd()), name) if file is None else (str(file.parent), file.stem)
+    sys.path.insert(0, folder)
     try:
-        if name.endswith(".py"):
-            return _from_file(Path(name))
-        with _first_on_path(Path.cwd()):
-            importlib.invalidate_caches()
-            return importlib.import_module(name)
+        importlib.invalidate_caches()
+        module = importlib.import_module(called)
     except LikewiseError:
         raise
     except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise InputError(f"{spec}: there is no module {name} here or on Python's path") from None
+        if error.name is not None and (called == error.name or called.startswith(f"{error.name}.")):
+            raise InputError(f"{spec}: there is no module {called} here or on Python's path") from None
         raise InputError(f"{spec}: {name} needs {error.name}, which is not installed") from error
     except Exception as error:  # it is the user's program that failed, in whatever way
         raise InputError(f"{spec}: importing {name} failed: {_line(error)}") from error
-
-
-def _from_file(path: Path) -> Any:
-    """A program's module, under the name of its file, so that its objects can travel to worker processes."""
-    if not path.is_file():
-        raise FileError(f"{path}: no such file")
-    full, name = path.resolve(), path.stem
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == str(full):
-        return known
-    if known is not None:
-        raise InputError(f"{path}: a module called {name} is loaded already; rename the file")
-    spec = importlib.util.spec_from_file_location(name, full)
-    if spec is None or spec.loader is None:
-        raise FileError(f"{path}: not a Python program")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        with _first_on_path(full.parent):
-            spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-@contextmanager
-def _first_on_path(folder: Path) -> Iterator[None]:
-    """A folder first on Python's path, as for a program that is started in it."""
-    sys.path.insert(0, str(folder))
-    try:
-        yield
     finally:
-        sys.path.remove(str(folder))
+        sys.path.remove(folder)
+    if file is not None and Path(getattr(module, "__file__", None) or "").resolve() != file:
+        raise InputError(f"{name}: a module called {called} is loaded already; rename the file")
+    return module
 
 
 def _as_generator(named: Any, spec: str) -> Generator:
@@ -356,3 +373,61 @@ def _line(error: BaseException) -> str:
     """An error's message in one line of bearable length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return f"{type(error).__name__}: {text[:200]}"
+
+
+# ------------------------------------------------------------------------------------------- networks that are shipped
+
+
+def decoder(dim: int, channels: int, planes: int = 1) -> nn.Sequential:
+    """A generator of 28 × 28 images: z → 256 → 7 × 7 → 14 × 14 → 28 × 28, normalised, a sigmoid last.
+
+    Maps are enlarged by repeating pixels, then convolved: transposed convolutions leave a chequerboard.
+    """
+    c = channels
+    return nn.Sequential(
+        nn.Linear(dim, HIDDEN, bias=False),
+        nn.BatchNorm1d(HIDDEN),
+        nn.ReLU(),
+        nn.Linear(HIDDEN, c * 49, bias=False),
+        nn.Unflatten(1, (c, 7, 7)),
+        nn.BatchNorm2d(c),
+        nn.ReLU(),
+        *_enlarged(c, c // 2),
+        *_enlarged(c // 2, c // 4),
+        nn.Conv2d(c // 4, planes, 3, padding=1),
+        nn.Sigmoid(),
+    )
+
+
+def _enlarged(into: int, out: int) -> list[nn.Module]:
+    convolution = nn.Conv2d(into, out, 3, padding=1, bias=False)
+    return [nn.Upsample(scale_factor=2), convolution, nn.BatchNorm2d(out), nn.ReLU()]
+
+
+def features(size: int, planes: int = 1) -> nn.Sequential:
+    """A LeNet without its last layer: images (n, 1, 28, 28) in [0, 1] → features (n, size), before their ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(planes, 16, 5, padding=2),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Conv2d(16, 32, 5),
+        nn.ReLU(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 25, 128),
+        nn.ReLU(),
+        nn.Linear(128, size),
+    )
+
+
+@functools.cache
+def read_shipped(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays and header of a file in likewise/weights."""
+    return checkpoint.read(Path(likewise.__file__).parent / "weights" / f"{name}.safetensors")
+
+
+def fill(net: nn.Sequential, arrays: dict[str, Any], part: str) -> nn.Sequential:
+    """The network with the weights of a part of a file, for evaluation only."""
+    state = {key.removeprefix(f"{part}."): value for key, value in arrays.items() if key.startswith(f"{part}.")}
+    net.load_state_dict({key: torch.from_numpy(value.copy()) for key, value in state.items()})
+    return net.eval().requires_grad_(False)

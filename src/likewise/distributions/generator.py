@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from likewise.distributions.latents import Latent
-from likewise.distributions.spectra import Composite
+from likewise.distributions.latents import Latent, check_whole
+from likewise.distributions.spectra import Composite, as_latents
 from likewise.errors import InputError, ShapeError
 from likewise.nn.features import fingerprint
 
@@ -82,10 +82,9 @@ class Generator:
             raise InputError(f"net: expected a callable z → x, got {type(net).__name__}")
         if not isinstance(latent, Latent):
             raise InputError(f"latent: expected Normal(dim), Uniform(dim) or the like, got {type(latent).__name__}")
-        if labels is not None and (isinstance(labels, bool) or not isinstance(labels, int) or labels < 1):
-            raise InputError(f"labels: expected None or the number of classes, got {labels!r}")
-        if not isinstance(batch, int) or batch < 1:
-            raise InputError(f"batch: expected a whole number ≥ 1, got {batch!r}")
+        if labels is not None:
+            check_whole("labels", labels)
+        check_whole("batch", batch)
         self.net, self.latent, self.labels, self.batch = net, latent, labels, batch
         self.name = name or getattr(net, "__qualname__", None) or type(net).__name__
         self.psi = 1.0
@@ -203,14 +202,7 @@ class Generator:
 
     def latents(self, z: Any) -> Tensor:
         """Latents as a tensor (n, dim) on the generator's device; anything else is refused."""
-        try:
-            rows = torch.as_tensor(z, device=self.device)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"z: expected latents (n, {self.dim}), got {type(z).__name__}: {error}") from None
-        if rows.ndim != 2 or rows.shape[1] != self.dim or len(rows) == 0:
-            raise ShapeError(f"z: expected latents (n, {self.dim}), got shape {tuple(rows.shape)}")
-        if not bool(torch.isfinite(rows).all()):
-            raise InputError("z: latents contain NaN or infinity")
+        rows = as_latents(z, self.dim, self.device)
         return rows if rows.is_floating_point() else rows.to(torch.float32)
 
     def classes(self, y: Any, n: int) -> Tensor | None:

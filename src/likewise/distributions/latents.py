@@ -102,7 +102,7 @@ class Normal(_Independent):
     dim: int
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
+        check_whole("dim", self.dim)
 
     def support(self) -> None:
         """Unbounded."""
@@ -144,7 +144,7 @@ class Uniform(_Independent):
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
+        check_whole("dim", self.dim)
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise InputError(f"low, high: expected two finite numbers, low < high, got {self.low} and {self.high}")
 
@@ -192,7 +192,7 @@ class TruncatedNormal(_Independent):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
+        check_whole("dim", self.dim)
         for name, value in (("psi", self.psi), ("scale", self.scale)):
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name}: expected a number > 0, got {value}")
@@ -220,6 +220,10 @@ def _cut(z: Float32[np.ndarray, "n dim"], low: float, high: float) -> Float32[np
     return np.asarray(np.clip(z, first, last))
 
 
-def _check_dim(dim: int) -> None:
-    if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
-        raise InputError(f"dim: expected a whole number ≥ 1, got {dim!r}")
+def check_whole(name: str, value: Any, least: int = 1, most: int | None = None, note: str = "") -> int:
+    """The argument as an int; an InputError unless it is a whole number within its bounds. `note` explains `most`."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        bounds = f"≥ {least}" if most is None else f"from {least} to {most}{note}"
+        raise InputError(f"{name}: expected a whole number {bounds}, got {value!r}")
+    return int(value)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from likewise import numeric
+from likewise.distributions.latents import check_whole
 from likewise.errors import InputError, ShapeError, SmallSampleWarning
 from likewise.inputs import count as count_images
 from likewise.inputs import is_generator
@@ -26,6 +27,7 @@ K = 3
 BLOCKS = 10
 """Blocks of samples that are left out in turn for the standard error of KID."""
 TILE = 2048
+"""Rows whose kernel is held at a time."""
 
 
 class Figure(float):
@@ -100,9 +102,6 @@ class Figure(float):
     def __sub__(self, other: float) -> float:
         self._same(other)
         return float(self) - float(other)
-
-    def __rsub__(self, other: float) -> float:
-        return float(other) - float(self)
 
 
 # ------------------------------------------------------------------------------------------------------- two sides
@@ -182,35 +181,20 @@ def kid(real: Any, fake: Any, *, features: Any = None, n: int | None = None, see
     `.error` is the jackknife over ten blocks of samples, left out in turn (None below 40 samples).
     """
     a, b = both(real, fake, features, n=n, seed=seed)
-    sums = _KernelSums(a.rows, b.rows, min(BLOCKS, max(1, min(len(a), len(b)) // 4)))
-    return _figure("kid", sums.mmd(), a, b, error=sums.jackknife())
+    blocks = min(BLOCKS, max(1, min(len(a), len(b)) // 4))
+    xx, yy, xy = (_kernel_sums(X, Y, blocks) for X, Y in ((a.rows, None), (b.rows, None), (a.rows, b.rows)))
+    sizes = [np.diff(_cuts(len(side), blocks)) for side in (a, b)]
 
+    def mmd(keep: Index) -> float:
+        """MMD² of some of the blocks."""
+        (m, n), square = (int(size[keep].sum()) for size in sizes), np.ix_(keep, keep)
+        within = xx[square].sum() / (m * (m - 1)) + yy[square].sum() / (n * (n - 1))
+        return float(within - 2.0 * xy[square].sum() / (m * n))
 
-class _KernelSums:
-    """Sums of the kernel over pairs of blocks, without pairs of a row with itself: all that MMD² needs."""
-
-    def __init__(self, X: NDArray[np.floating], Y: NDArray[np.floating], blocks: int) -> None:
-        self.m, self.n = (np.diff(_cuts(len(Z), blocks)) for Z in (X, Y))
-        self.xx, self.yy, self.xy = (
-            _kernel_sums(X, None, blocks),
-            _kernel_sums(Y, None, blocks),
-            _kernel_sums(X, Y, blocks),
-        )
-
-    def mmd(self, without: int | None = None) -> float:
-        """MMD² of all blocks but one."""
-        keep = np.arange(len(self.m)) != (-1 if without is None else without)
-        m, n, square = self.m[keep].sum(), self.n[keep].sum(), np.ix_(keep, keep)
-        within = self.xx[square].sum() / (m * (m - 1)) + self.yy[square].sum() / (n * (n - 1))
-        return float(within - 2.0 * self.xy[square].sum() / (m * n))
-
-    def jackknife(self) -> float | None:
-        """√((B − 1)/B Σ_b (θ_b − θ̄)²) of the values θ_b without block b."""
-        B = len(self.m)
-        if B < BLOCKS:
-            return None
-        without = np.array([self.mmd(b) for b in range(B)])
-        return float(np.sqrt((B - 1) / B * ((without - without.mean()) ** 2).sum()))
+    every, error = np.arange(blocks), None
+    if blocks == BLOCKS:  # √((B − 1)/B Σ_b (θ_b − θ̄)²) of the values θ_b without block b
+        error = float(np.sqrt((blocks - 1) * np.var([mmd(np.delete(every, b)) for b in every])))
+    return _figure("kid", mmd(every), a, b, error=error)
 
 
 def _cuts(n: int, blocks: int) -> Index:
@@ -218,35 +202,21 @@ def _cuts(n: int, blocks: int) -> Index:
 
 
 def _kernel_sums(X: NDArray[np.floating], Y: NDArray[np.floating] | None, blocks: int) -> Array:
-    """Σ k(x, y) for each pair of blocks; of X to itself (Y = None) without the diagonal. Sums in float64."""
+    """Σ (xᵀy / d + 1)³ in float64 for each pair of blocks; of X to itself (Y = None) without the diagonal."""
     Z = X if Y is None else Y
     left, right = _cuts(len(X), blocks), _cuts(len(Z), blocks)
     total = np.zeros((blocks, blocks))
     for a in range(blocks):
         for b in range(a if Y is None else 0, blocks):
-            total[a, b] = _block_sum(X[left[a] : left[a + 1]], Z[right[b] : right[b + 1]], Y is None and a == b)
-            if Y is None:
-                total[b, a] = total[a, b]
-    return total
-
-
-def _block_sum(P: NDArray[np.floating], Q: NDArray[np.floating], same: bool) -> float:
-    total = 0.0
-    for i in range(0, len(P), TILE):
-        for j in range(0, len(Q), TILE):
-            kernel = _cubic(P[i : i + TILE] @ Q[j : j + TILE].T, P.shape[1])
-            total += float(kernel.sum(dtype=np.float64))
-            if same and i == j:
-                total -= float(np.trace(kernel, dtype=np.float64))
-    return total
-
-
-def _cubic(G: NDArray[np.floating], d: int) -> NDArray[np.floating]:
-    """(G / d + 1)³, in place."""
-    G /= d
-    G += 1.0
-    cube: NDArray[np.floating] = G * G * G
-    return cube
+            for i in range(left[a], left[a + 1], TILE):
+                kernel = X[i : min(i + TILE, left[a + 1])] @ Z[right[b] : right[b + 1]].T
+                kernel /= X.shape[1]
+                kernel += 1.0
+                kernel = kernel * kernel * kernel
+                total[a, b] += kernel.sum(dtype=np.float64)
+                if Y is None and a == b:
+                    total[a, b] -= np.trace(kernel, offset=i - left[a], dtype=np.float64)
+    return total if Y is not None else np.triu(total) + np.triu(total, 1).T
 
 
 # ---------------------------------------------------------------------------- precision, recall, density, coverage
@@ -300,11 +270,10 @@ def support(real: Any, fake: Any, *, k: int = K, features: Any = None, n: int | 
     """
     a, b = both(real, fake, features, n=n, seed=seed)
     most = min(len(a), len(b)) - 1
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= most:
-        raise InputError(f"k: expected a whole number from 1 to {most}, fewer than the samples of each side, got {k!r}")
-    ra, rb = numeric.radii(a.rows, int(k)), numeric.radii(b.rows, int(k))
+    k = check_whole("k", k, 1, most, ", fewer than the samples of each side")
+    ra, rb = numeric.radii(a.rows, k), numeric.radii(b.rows, k)
     left, right = numeric.cover(a.rows, b.rows, ra, rb)
-    return Support(a, b, int(k), left, right, ra)
+    return Support(a, b, k, left, right, ra)
 
 
 def measures(real: Any, fake: Any, *, k: int = K, **options: Any) -> dict[str, Figure]:

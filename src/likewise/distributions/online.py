@@ -8,23 +8,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float32, Float64
-from scipy.optimize import brentq
 from scipy.special import expit, logsumexp
 
 from likewise.distributions import polarity
 from likewise.distributions.bank import Bank
 from likewise.distributions.generator import Generator
 from likewise.distributions.harvesting import measure
-from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
+from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform, check_whole
 from likewise.distributions.polarity import LEAST_ESS, resample
 from likewise.errors import BudgetError, DegeneracyWarning, InputError
 
-Algorithm = Literal["mh", "rejection", "smc", "paper"]
+Algorithm = Literal["mh", "paper"]
 Z = Float32[np.ndarray, "n dim"]
 V = Float64[np.ndarray, " n"]
 
@@ -42,21 +41,17 @@ class OnlineSampler:
         The polarity; below 0 modes, above 0 anti-modes.
     k : int, optional
         Singular values in a volume; by default all that the bank holds.
-    algorithm : {"mh", "rejection", "smc", "paper"}
+    algorithm : {"mh", "paper"}
         "mh": chains that start at latents of the bank drawn at ρ and make `steps` Metropolis–Hastings moves: fresh
         latents from p_z and small ones around (autoregressive for normal latents, reflected for uniform ones).
-        "rejection": latents from p_z, accepted with probability exp(ρ v − bound); the bound is the largest ρ v seen in
-        the bank or since, and what was accepted under a lower one is judged again. Independent; exact once the bound
-        is.
-        "smc": the bank's latents carried from ρ = 0 to ρ in steps that keep half of them effective, `steps` moves in
-        each. "paper": Algorithm 2 as printed, but for its exponent: accepts with probability σ^ρ / (σ^ρ + Σ σ_i^ρ), the
-        sum over the N latents of the bank: about one in N + 1 (errata 1 and 2).
+        "paper": Algorithm 2 as printed, but for its exponent: accepts latents from p_z with probability
+        σ^ρ / (σ^ρ + Σ σ_i^ρ), the sum over the N latents of the bank: about one in N + 1 (errata 1 and 2).
     label : int, optional
         The class; without one, classes of a conditional generator take turns.
     steps : int, default 12
-        Moves of a chain or of a particle.
+        Moves of a chain.
     budget : int, default 20,000
-        Bounds the spectra that a sample may cost.
+        Bounds the spectra that a sample of "paper" may cost.
 
     Raises
     ------
@@ -87,16 +82,14 @@ class OnlineSampler:
     ) -> None:
         if algorithm not in get_args(Algorithm):
             raise InputError(f"algorithm: expected {', '.join(get_args(Algorithm))}, got {algorithm!r}")
-        for name, value in (("steps", steps), ("budget", budget)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name}: expected a whole number ≥ 1, got {value!r}")
         if bank.about.generator is None:
             raise InputError("bank: nothing says which generator and space it comes from; harvest one")
         bank.check(generator)
         bank.log_weights(rho, k, label=label)  # refuses a wrong ρ, k or label, and a bank of the dead
         self.generator, self.bank, self.rho = generator, bank, polarity.check_rho(rho)
         self.k = bank.k if k is None else int(k)
-        self.algorithm, self.label, self.steps, self.budget = algorithm, label, steps, budget
+        self.algorithm, self.label = algorithm, label
+        self.steps, self.budget = check_whole("steps", steps), check_whole("budget", budget)
         self._warned = False
 
     def __repr__(self) -> str:
@@ -106,15 +99,15 @@ class OnlineSampler:
         """n latents (n, dim), and how they came about.
 
         info: acceptance (share of proposals), jacobians_per_sample, ess and largest weight of the bank at ρ, labels of
-        the latents for a conditional generator, and what is the algorithm's own: bound, moved, temperatures.
+        the latents for a conditional generator, and what is the algorithm's own: moved and starts, or reference.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InputError(f"n: expected a whole number ≥ 1, got {n!r}")
+        n = check_whole("n", n)
         self._warn()
         rng = np.random.default_rng(seed)
-        runs = [(label, _RUNS[self.algorithm](_Problem(self, label), share, rng)) for label, share in self._shares(n)]
+        run = _mh if self.algorithm == "mh" else _paper
+        runs = [(label, run(_Problem(self, label), share, rng)) for label, share in self._shares(n)]
         labels = None if self.bank.labels is None else np.repeat([r[0] for r in runs], [len(r[1].z) for r in runs])
-        return np.concatenate([run.z for _, run in runs]), self._info(n, [run for _, run in runs], labels)
+        return np.concatenate([made.z for _, made in runs]), self._info(n, [made for _, made in runs], labels)
 
     def _warn(self) -> None:
         """Say once that chains begin at next to no latents, and so may not know of others."""
@@ -124,7 +117,7 @@ class OnlineSampler:
         self._warned = True
         warnings.warn(
             f"at ρ = {self.rho:g}, k = {self.k} an effective {share:.2%} of the bank is left for chains to start from; "
-            'use algorithm="smc", more steps, a ρ nearer to 0 or a larger bank',
+            "use more steps, a ρ nearer to 0 or a larger bank",
             DegeneracyWarning,
             stacklevel=3,
         )
@@ -135,10 +128,8 @@ class OnlineSampler:
             yield self.label, n
             return
         classes = np.unique(self.bank.labels)
-        for i, label in enumerate(classes):
-            share = n // len(classes) + (i < n % len(classes))
-            if share:
-                yield int(label), share
+        shares = np.array_split(np.arange(n), len(classes))
+        yield from ((int(label), len(share)) for label, share in zip(classes, shares, strict=True) if len(share))
 
     def _info(self, n: int, runs: list[_Run], labels: Any) -> dict[str, Any]:
         proposed, accepted = (sum(getattr(run, name) for run in runs) for name in ("proposed", "accepted"))
@@ -165,7 +156,7 @@ class _Run:
     proposed: int
     accepted: int
     jacobians: int
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any]
 
 
 class _Problem:
@@ -181,11 +172,8 @@ class _Problem:
 
     def _tilt(self, v: V) -> V:
         """ρ v, −∞ where dead; 0 everywhere for ρ = 0."""
-        if self.sampler.rho == 0:
-            return np.zeros(len(v))
-        out, alive = np.full(len(v), -np.inf), np.isfinite(v)
-        out[alive] = self.sampler.rho * v[alive]
-        return out
+        rho = self.sampler.rho
+        return np.zeros(len(v)) if rho == 0 else np.where(np.isfinite(v), rho * v, -np.inf)
 
     def __call__(self, z: Z) -> V:
         """ρ v_k(z), by a spectrum of each; −∞ where a latent lies outside p_z or is dead."""
@@ -197,13 +185,8 @@ class _Problem:
         s = self.sampler
         labels = None if self.label is None else np.full(int(inside.sum()), self.label)
         values = measure(s.generator, z[inside], labels, s.k, s.bank.about.method)
-        out[inside] = self._tilt(values.log_sigma.sum(1))
+        out[inside] = self._tilt(values.log_volume)
         return out
-
-    def fresh(self, n: int, rng: np.random.Generator) -> tuple[Z, V]:
-        """n latents from p_z with their tilts."""
-        z = np.asarray(self.latent.sample(n, rng), dtype=np.float32)
-        return z, self(z)
 
 
 # ── Metropolis–Hastings ───────────────────────────────────────────────────────────────────────────────────────────
@@ -221,102 +204,26 @@ def _mh(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
     return _Run(rng.permutation(state.z), n * len(kinds), accepted, problem.jacobians, notes)
 
 
-# ── rejection ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _rejection(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
-    """Accept where log u < ρ v − bound; each proposal keeps its u, so a raised bound judges the earlier ones again."""
-    bound, raised = float(problem.tilt.max()), 0
-    kept: list[tuple[Z, V]] = []  # latents and ρ v − log u: accepted while above the bound
-    have = proposed = 0
-    rate = float(np.exp(problem.tilt - bound).mean())
-    while have < n:
-        batch = int(np.clip(1.2 * (n - have) / max(rate, 1e-6), 16, 4096))
-        z, tilt = problem.fresh(batch, rng)
-        proposed += batch
-        if tilt.max() > bound:
-            bound, raised = float(tilt.max()), raised + 1
-        kept.append((z, tilt - np.log1p(-rng.random(batch))))
-        kept = [(z[s > bound], s[s > bound]) for z, s in kept]
-        have = sum(len(z) for z, _ in kept)
-        rate = max(have, 0.5) / proposed
-        _within(problem, proposed, have, n)
-    z = np.concatenate([z for z, _ in kept])
-    return _Run(z[:n], proposed, have, problem.jacobians, {"bound": bound, "raised": raised})
-
-
-def _within(problem: _Problem, proposed: int, have: int, n: int) -> None:
-    """A BudgetError where too many spectra went into too few latents."""
-    budget = problem.sampler.budget
-    if have < n and proposed > budget * n:
-        raise BudgetError(
-            f"{problem.sampler.algorithm}: {have} of {proposed} proposals were accepted, and {budget} spectra a sample "
-            'are allowed; use a ρ nearer to 0, algorithm="mh", or a larger budget'
-        )
-
-
 # ── Algorithm 2 ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _paper(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
     """Accept z ~ p_z with probability σ_z^ρ / (σ_z^ρ + Σ_i σ_i^ρ), i over the bank [Polarity Algorithm 2]."""
-    total = float(logsumexp(problem.tilt))
+    total, budget = float(logsumexp(problem.tilt)), problem.sampler.budget
     accepted: list[Z] = []
     have = proposed = 0
     while have < n:
+        if proposed > budget * n:
+            raise BudgetError(
+                f"paper: {have} of {proposed} proposals were accepted, and {budget} spectra a sample are allowed; use "
+                'algorithm="mh", a smaller bank or a larger budget'
+            )
         batch = int(np.clip((n - have) * (len(problem.tilt) + 1), 16, 4096))
-        z, tilt = problem.fresh(batch, rng)
+        z = np.asarray(problem.latent.sample(batch, rng), dtype=np.float32)
         proposed += batch
-        accepted.append(z[rng.random(batch) < expit(tilt - total)])
+        accepted.append(z[rng.random(batch) < expit(problem(z) - total)])
         have += len(accepted[-1])
-        _within(problem, proposed, have, n)
-    z = np.concatenate(accepted)
-    return _Run(z[:n], proposed, have, problem.jacobians, {"reference": len(problem.tilt)})
-
-
-# ── sequential Monte Carlo ────────────────────────────────────────────────────────────────────────────────────────
-
-PARTICLES = 256
-"""The fewest particles that carry a density from ρ = 0 to ρ."""
-
-
-def _smc(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
-    """Particles from p_z, reweighted, resampled and moved at temperatures β₁ < … < 1: πβ ∝ p_z exp(β ρ v)."""
-    state = _particles(problem, max(n, PARTICLES), rng)
-    beta, betas, proposed, accepted = 0.0, [0.0], 0, 0
-    while beta < 1:
-        following = _next(state.tilt, beta)
-        chosen = resample((following - beta) * state.tilt, len(state.z), "systematic", rng)
-        state = State(state.z[chosen], state.tilt[chosen])
-        beta = following
-        betas.append(beta)
-        for kind in schedule(problem.latent, problem.sampler.steps, rng):
-            accepted += step(state, kind, problem, problem.latent, rng, beta=beta)
-            proposed += len(state.z)
-    notes = {"temperatures": betas, "particles": len(state.z)}
-    return _Run(rng.permutation(state.z)[:n], proposed, accepted, problem.jacobians, notes)
-
-
-def _particles(problem: _Problem, n: int, rng: np.random.Generator) -> State:
-    """n draws from p_z: the bank's own in a random order, their volumes known, and fresh ones where it has fewer."""
-    own = rng.permutation(len(problem.z))[:n]
-    z, tilt = problem.z[own], problem.tilt[own]
-    if len(own) < n:
-        new, new_tilt = problem.fresh(n - len(own), rng)
-        z, tilt = np.concatenate([z, new]), np.concatenate([tilt, new_tilt])
-    if not np.isfinite(tilt).any():
-        raise InputError(f"k: all {n} particles are dead at k = {problem.sampler.k}; use a smaller k")
-    return State(z, tilt)
-
-
-def _next(tilt: V, beta: float) -> float:
-    """The largest temperature up to 1 at which half of the particles that are not dead are effective."""
-    alive = tilt[np.isfinite(tilt)]
-
-    def excess(following: float) -> float:
-        return polarity.ess((following - beta) * alive) - 0.5
-
-    return 1.0 if excess(1.0) >= 0 else float(brentq(excess, beta, 1.0, xtol=1e-10))
+    return _Run(np.concatenate(accepted)[:n], proposed, have, problem.jacobians, {"reference": len(problem.tilt)})
 
 
 # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -346,23 +253,15 @@ def schedule(latent: Latent, steps: int, rng: np.random.Generator) -> list[float
     return [float(rng.choice(STEPS)) if local and i % 3 else FRESH for i in range(steps)]
 
 
-def step(
-    state: State,
-    size: float,
-    tilt: Callable[[Z], V],
-    latent: Latent,
-    rng: np.random.Generator,
-    *,
-    beta: float = 1.0,
-) -> int:
-    """One Metropolis–Hastings move of every chain towards p_z exp(β tilt), in place; how many were accepted.
+def step(state: State, size: float, tilt: Callable[[Z], V], latent: Latent, rng: np.random.Generator) -> int:
+    """One Metropolis–Hastings move of every chain towards p_z exp(tilt), in place; how many were accepted.
 
-    A chain at z goes to z′ with probability min(1, exp(β (tilt(z′) − tilt(z)))).
+    A chain at z goes to z′ with probability min(1, exp(tilt(z′) − tilt(z))).
     """
     z = propose(state.z, size, latent, rng)
     tilts = tilt(z)
     with np.errstate(invalid="ignore"):  # −∞ − (−∞): from nowhere to nowhere, stays
-        ratio = beta * (tilts - state.tilt)
+        ratio = tilts - state.tilt
     accept = np.log1p(-rng.random(len(z))) < np.where(np.isneginf(tilts), -np.inf, ratio)
     state.z[accept], state.tilt[accept] = z[accept], tilts[accept]
     return int(accept.sum())
@@ -385,11 +284,3 @@ def _folded(z: Float64[np.ndarray, "n dim"], low: float, high: float) -> Z:
     turn = np.mod(z - low, 2 * width)
     inside = low + np.where(turn > width, 2 * width - turn, turn)
     return np.asarray(np.clip(inside, low, high), dtype=np.float32)
-
-
-_RUNS: dict[str, Callable[[_Problem, int, np.random.Generator], _Run]] = {
-    "mh": _mh,
-    "rejection": _rejection,
-    "smc": _smc,
-    "paper": _paper,
-}

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 
+from likewise.distributions.latents import check_whole
 from likewise.errors import InputError, ShapeError
 from likewise.types import Array
 
@@ -105,7 +106,10 @@ def rho_for_ess(
     bracketed. Dead latents count in N, so where they are many the answer may be 0. `groups` (n,) are classes
     within which weights are normalised, each keeping its share of N.
     """
-    _check_ess(fraction, sign)
+    if not (isinstance(fraction, int | float | np.number) and 0 < fraction <= 1):
+        raise InputError(f"fraction: expected a share of N, above 0 and at most 1, got {fraction!r}")
+    if sign not in (-1, 1):
+        raise InputError(f"sign: expected −1 (towards modes) or 1 (towards anti-modes), got {sign!r}")
     logs = _spectra(log_sigma)
     members = partition(np.zeros(len(logs), dtype=np.int64) if groups is None else np.asarray(groups))
 
@@ -213,9 +217,7 @@ def _order(k: int | None, logs: Array) -> int:
     """k, or all columns; between 1 and their number."""
     if k is None:
         return int(logs.shape[1])
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= logs.shape[1]:
-        raise InputError(f"k: expected a whole number from 1 to {logs.shape[1]}, the singular values held, got {k!r}")
-    return int(k)
+    return check_whole("k", k, 1, logs.shape[1], ", the singular values held")
 
 
 def _densities(log_density: ArrayLike, n: int) -> Vector:
@@ -226,13 +228,6 @@ def _densities(log_density: ArrayLike, n: int) -> Vector:
     if np.isnan(logs).any() or np.isposinf(logs).any():
         raise InputError("log_density contains NaN or +infinity")
     return np.where(np.isneginf(logs), np.inf, logs)
-
-
-def _check_ess(fraction: float, sign: int) -> None:
-    if not (isinstance(fraction, int | float | np.number) and 0 < fraction <= 1):
-        raise InputError(f"fraction: expected a share of N, above 0 and at most 1, got {fraction!r}")
-    if sign not in (-1, 1):
-        raise InputError(f"sign: expected −1 (towards modes) or 1 (towards anti-modes), got {sign!r}")
 
 
 # ── resampling ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -261,14 +256,9 @@ def in_turn(N: int, n: int, scheme: Scheme, seed: int) -> Rows:
 
 
 def _check_draw(n: int, scheme: Scheme) -> None:
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise InputError(f"n: expected a whole number ≥ 1, got {n!r}")
+    check_whole("n", n)
     if scheme not in _SCHEMES:
         raise InputError(f"scheme: expected {', '.join(_SCHEMES)}, got {scheme!r}")
-
-
-def _multinomial(log_w: Vector, n: int, rng: np.random.Generator) -> Rows:
-    return _invert(np.exp(log_w), rng.random(n))
 
 
 def _systematic(log_w: Vector, n: int, rng: np.random.Generator) -> Rows:
@@ -299,7 +289,7 @@ def _invert(w: Vector, u: Vector) -> Rows:
 
 
 _SCHEMES: dict[str, Callable[[Vector, int, np.random.Generator], Rows]] = {
-    "multinomial": _multinomial,
+    "multinomial": lambda log_w, n, rng: _invert(np.exp(log_w), rng.random(n)),
     "systematic": _systematic,
     "without": _without,
 }

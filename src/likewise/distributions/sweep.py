@@ -13,6 +13,7 @@ from likewise import plot
 from likewise.distributions import metrics
 from likewise.distributions.bank import Bank, Draw
 from likewise.distributions.generator import Generator
+from likewise.distributions.latents import check_whole
 from likewise.errors import InputError
 from likewise.nn.features import Features, channels_of, extract, to_uint8
 from likewise.store import run as runs
@@ -218,26 +219,22 @@ def sweep(
     rhos, psis = _settings(rhos, "rhos"), _settings(psis, "psis")
     bank.check(generator)
     truth = extract(real, features, where="real", planes=channels_of(generator))
-    count = min(len(truth), max(2, len(bank) // 2)) if n is None else n
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count <= neighbours:
-        raise InputError(f"n: expected a whole number above {neighbours}, got {n!r}")
+    n = check_whole("n", min(len(truth), max(2, len(bank) // 2)) if n is None else n, neighbours + 1)
     cells, images = [], {}
     with runs.progress(len(rhos) * len(psis), "sweep", show=progress) as advance:
         for psi in psis:
             cut = generator.truncated(psi)
             for rho in rhos:
-                drawn = bank.draw(int(count), rho, k, seed=seed)
+                drawn = bank.draw(n, rho, k, seed=seed)
                 fake, shown = _extract(cut, drawn, features)
-                cells.append(_cell(drawn, psi, metrics.measures(truth, fake, k=neighbours), len(truth)))
+                measured = metrics.measures(truth, fake, k=neighbours)
+                figures = {name: float(measured[name]) for name in MEASURES}
+                weights = {"ess": drawn.ess, "largest": drawn.largest}
+                cells.append(Cell(rho, psi, **figures, **weights, n=n, n_real=len(truth)))
                 if shown is not None:
                     images[rho, psi] = shown
                 advance()
     return Sweep(tuple(cells), truth.net, generator.space, bank.k if k is None else k, neighbours, seed, images)
-
-
-def _cell(drawn: Draw, psi: float, measured: dict[str, metrics.Figure], n_real: int) -> Cell:
-    figures = {name: float(measured[name]) for name in MEASURES}
-    return Cell(drawn.rho, psi, **figures, ess=drawn.ess, largest=drawn.largest, n=len(drawn.latents), n_real=n_real)
 
 
 def _extract(generator: Generator, drawn: Draw, features: Any) -> tuple[Features, Any]:
@@ -288,8 +285,7 @@ def modes(generator: Generator, bank: Bank, n: int = 64, *, k: int | None = None
     bank.check(generator)
     volume = bank.log_volume(k)
     alive = np.flatnonzero(~bank.dead(k))
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or not 1 <= n <= len(alive):
-        raise InputError(f"n: expected a whole number from 1 to {len(alive)}, the latents that are not dead, got {n!r}")
+    n = check_whole("n", n, 1, len(alive), ", the latents that are not dead")
     order = alive[np.argsort(volume[alive], kind="stable")]
     return order[:n], order[::-1][:n]
 

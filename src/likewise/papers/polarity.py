@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from likewise.distributions import metrics
-from likewise.distributions.bank import Bank, harvest
-from likewise.distributions.data import load
+from likewise.distributions.bank import Bank
+from likewise.distributions.data import HIDDEN, decoder, fashion_features, fill, load, read_shipped
 from likewise.distributions.generator import Generator
+from likewise.distributions.harvesting import harvest
 from likewise.distributions.latents import Uniform
 from likewise.distributions.metrics import Figure
-from likewise.distributions.pretrained import HIDDEN, decoder, fashion_features, fill, read
 from likewise.errors import InputError, ShapeError
 from likewise.inputs import GENERATORS
 from likewise.nn.features import Features, PhotoFeatures, channels_of, extract
@@ -114,7 +114,7 @@ class Likelihood:
     def __init__(self, *, samples: int = 64, seed: int = 0) -> None:
         if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
             raise InputError(f"samples: expected a whole number ≥ 1, got {samples!r}")
-        arrays, header = read("fashion-vae")
+        arrays, header = read_shipped("fashion-vae")
         self.decoder = fill(decoder(header["dim"], header["channels"]), arrays, "decoder")
         self.encoder = fill(encoder(header["dim"], header["channels"]), arrays, "encoder")
         self.log_spread, self.samples, self.seed = float(header["log_spread"]), samples, seed

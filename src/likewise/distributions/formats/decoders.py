@@ -104,7 +104,8 @@ class Decoder(Network):
         units = _units(state, [key.removesuffix(".weight") for key in keys])
         slope = layout.slope if slope is None else slope
         layout = layout._replace(slope=slope, output=output or layout.output)
-        return cls(_gridded(units, kinds, strides, paddings, extras), layout, colours)
+        grid = {"kinds": kinds, "strides": strides, "paddings": paddings, "extras": extras}
+        return cls(_gridded(units, grid), layout, colours)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -205,29 +206,22 @@ def _kind(state: Mapping[str, Tensor], path: str, before: Unit | None) -> str:
     return "up" if is_up else "conv"
 
 
-def _gridded(
-    units: Sequence[Unit],
-    kinds: Sequence[str] | None,
-    strides: Sequence[int] | None,
-    paddings: Sequence[int] | None,
-    extras: Sequence[int] | None,
-) -> list[Unit]:
+def _gridded(units: Sequence[Unit], given: Mapping[str, Sequence[Any] | None]) -> list[Unit]:
     """The units with strides and paddings: those given, those of a well-known chain, or the rule of the kernel."""
     places = [i for i, unit in enumerate(units) if unit.kind != "linear"]
-    for name, given in (("kinds", kinds), ("strides", strides), ("paddings", paddings), ("extras", extras)):
-        if given is not None and len(given) != len(places):
-            raise InputError(f"{name}: expected {len(places)}, one a convolution, got {len(given)}")
+    for name, values in given.items():
+        if values is not None and len(values) != len(places):
+            raise InputError(f"{name}: expected {len(places)}, one a convolution, got {len(values)}")
     known = _KNOWN.get(tuple(units[i].shape[-1] for i in places)) if len(places) == len(units) else None
     done = list(units)
     for j, i in enumerate(places):
-        unit = units[i] if kinds is None else units[i]._replace(kind=kinds[j])
-        if strides is not None:
-            usual = (strides[j], 0, 0)
+        told = {name: values[j] for name, values in given.items() if values is not None}
+        unit = units[i]._replace(kind=told.get("kinds", units[i].kind))
+        if "strides" in told:
+            stride, padding, extra = told["strides"], 0, 0
         else:
-            usual = (known[0][j], known[1][j], 0) if known else _rule(unit, first=i == 0)
-        padding = usual[1] if paddings is None else paddings[j]
-        extra = usual[2] if extras is None else extras[j]
-        done[i] = unit._replace(stride=usual[0], padding=padding, extra=extra)
+            stride, padding, extra = (known[0][j], known[1][j], 0) if known else _rule(unit, first=i == 0)
+        done[i] = unit._replace(stride=stride, padding=told.get("paddings", padding), extra=told.get("extras", extra))
     return _chained(done)
 
 
@@ -295,8 +289,7 @@ class UpsamplingDCGAN(Network):
     """Linear, BN, then twice: double, convolve, BN, activate; a last convolution, tanh.
 
     With classes, latent and embedding of the class go in side by side. Files of this layout exist in both orders, and
-    their keys do not tell which: where `latent_first` is not given, the order is taken under which the first
-    normalisation's stored statistics are those of its inputs. `slope` is that of the activation's negative side, 0 for
+    their keys do not tell which: `latent_first` must be given. `slope` is that of the activation's negative side, 0 for
     ReLU.
     """
 
@@ -320,15 +313,12 @@ class UpsamplingDCGAN(Network):
             self.labels = classes[0]
             self.label_emb = nn.Embedding(*classes)
         self.l1 = nn.Sequential(nn.Linear(dim + (classes[1] if classes else 0), first * side**2))
-        parts: dict[str, nn.Module] = {
-            "0": nn.BatchNorm2d(first),
-            "2": nn.Conv2d(first, second, 3, padding=1),
-            "3": nn.BatchNorm2d(second, EPS),
-            "6": nn.Conv2d(second, third, 3, padding=1),
-            "7": nn.BatchNorm2d(third, EPS),
-            "9": nn.Conv2d(third, colours, 3, padding=1),
-        }
-        self.conv_blocks = nn.ModuleDict(parts)
+        self.conv_blocks = nn.Sequential(
+            nn.BatchNorm2d(first),
+            *_doubled(first, second, slope),
+            *_doubled(second, third, slope),
+            nn.Conv2d(third, colours, 3, padding=1),
+        )
 
     @classmethod
     def _shaped(
@@ -345,10 +335,12 @@ class UpsamplingDCGAN(Network):
         if slope is None:
             slope = 0.2 if classes is None else 0.0
         dim = int(into) - (classes[1] if classes else 0)
-        if latent_first is None:
-            latent_first = embedding is None or _misfit(state, True) <= _misfit(state, False)
+        if classes is not None and latent_first is None:
+            raise InputError(
+                "latent_first: weights do not say whether latent or class comes first; give latent_first=True or False"
+            )
         widths = (first, second, third, colours)
-        return cls(dim, widths, side, slope=slope, classes=classes, latent_first=latent_first)
+        return cls(dim, widths, side, slope=slope, classes=classes, latent_first=latent_first is not False)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -357,33 +349,18 @@ class UpsamplingDCGAN(Network):
 
     def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
         """What goes into tanh."""
-        part = self.conv_blocks
         x = self.psi * z
         if self.labels is not None:
             shares = one_hot(y, self.labels, z) @ self.label_emb.weight
             x = torch.cat([x, shares] if self.latent_first else [shares, x], 1)
-        x = part["0"](self.l1(x).reshape(len(z), -1, self.side, self.side))
-        x = nn.functional.leaky_relu(part["3"](part["2"](upsampled(x))), self.slope)
-        x = nn.functional.leaky_relu(part["7"](part["6"](upsampled(x))), self.slope)
-        out: Tensor = part["9"](x)
+        out: Tensor = self.conv_blocks(self.l1(x).reshape(len(z), -1, self.side, self.side))
         return out
 
 
-def _misfit(state: Mapping[str, Tensor], latent_first: bool) -> float:
-    """How far mean and variance of l1's outputs, z ~ N(0, I) and all classes alike, are from the stored ones."""
-    embedding = state["label_emb.weight"].double()
-    weight, bias = state["l1.0.weight"].double(), state["l1.0.bias"].double()
-    split = weight.shape[1] - embedding.shape[1] if latent_first else embedding.shape[1]
-    first, second = weight[:, :split], weight[:, split:]
-    of_latent, of_class = (first, second) if latent_first else (second, first)
-    shares = embedding @ of_class.T + bias
-    channels = len(state["conv_blocks.0.running_mean"])
-    spread = (of_latent.square().sum(1) + shares.var(0, correction=0)).reshape(channels, -1)
-    places = shares.mean(0).reshape(channels, -1)
-    variance = spread.mean(1) + places.var(1, correction=0)
-    known_mean, known_variance = (state[f"conv_blocks.0.running_{of}"].double() for of in ("mean", "var"))
-    off = (places.mean(1) - known_mean).abs() / known_variance.sqrt() + (variance / known_variance).log().abs()
-    return float(off.mean())
+def _doubled(into: int, out: int, slope: float) -> list[nn.Module]:
+    """Twice the size by repeating pixels, convolved, normalised, activated."""
+    convolution = nn.Conv2d(into, out, 3, padding=1)
+    return [nn.Upsample(scale_factor=2), convolution, nn.BatchNorm2d(out, EPS), nn.LeakyReLU(slope)]
 
 
 # -------------------------------------------------------------------------------------------------------------- ProGAN
