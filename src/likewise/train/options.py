@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import numbers
 import types
@@ -168,6 +169,7 @@ def option(
     return dataclasses.field(default=default, metadata={"option": said})
 
 
+@functools.cache
 def list_options(cls: type) -> tuple[Option, ...]:
     """The options of a dataclass, in the order of their declaration."""
     hints = typing.get_type_hints(cls)
