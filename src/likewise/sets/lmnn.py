@@ -283,11 +283,10 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
             "frame": self.frame_,
             **({} if self.axes_ is None else {"axes": self.axes_}),
         }
-        classes = [_to_json(c, "y") for c in self.classes_]
         header = {
             "options": self.get_params(),
-            "classes": {"dtype": self.classes_.dtype.str, "values": classes},
-            "levels": [_to_json(t, "levels") for t in self.levels_],
+            "classes": {"dtype": self.classes_.dtype.str, "values": self.classes_.tolist()},
+            "levels": self.levels_,
             "scale": self.scale_,
             "gamma": self.gamma_,
             "rho": list(self.rho_),
@@ -491,19 +490,9 @@ def _stored(arrays: dict[str, Any], name: str, shape: tuple[int | None, ...], *,
     return np.ascontiguousarray(array, dtype=np.float64 if below is None else np.int64)
 
 
-def _to_json(label: Any, where: str) -> Any:
-    """A label as JSON: text, a number, a truth value; a tuple as {"tuple": […]}."""
-    value = _plain(label)
-    if isinstance(value, tuple):
-        return {"tuple": [_to_json(v, where) for v in value]}
-    if isinstance(value, str | int | float | bool):
-        return value
-    raise InputError(f"{where}: a label of type {type(value).__name__} cannot be saved; use text or numbers as labels")
-
-
 def _from_json(value: Any) -> Hashable:
-    """The label that `_to_json` wrote."""
-    return tuple(_from_json(v) for v in value["tuple"]) if isinstance(value, dict) else _plain(value)
+    """The label that JSON holds, where a tuple is a list."""
+    return tuple(_from_json(v) for v in value) if isinstance(value, list) else _plain(value)
 
 
 def _classes_from_json(said: dict[str, Any]) -> Any:

@@ -111,24 +111,12 @@ def ramp(z: Array, width: float = 0.0) -> tuple[Array, Array]:
 # ── neighbours: S and R ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def distances(
-    X: Pack,
-    Y: Pack,
-    left: Index,
-    right: Index,
-    gamma: float,
-    value: transport.Value = "kl",
-    *,
-    tol: float = 1e-6,
-    n_jobs: int = 1,
-) -> Array:
-    """Smoothed distances of the pairs (X[left], Y[right]) in packed coordinates, in bounded memory."""
+def distances(X: Pack, Y: Pack, left: Index, right: Index, gamma: float, **how: Any) -> Array:
+    """The values of the pairs (X[left], Y[right]), in bounded memory; `how` is that of `transport.solve_pairs`."""
     out = np.empty(len(left))
     for lo in range(0, len(left), CHUNK):
         part = slice(lo, lo + CHUNK)
-        out[part] = transport.solve_pairs(
-            X, Y, left[part], right[part], gamma, value=value, tol=tol, n_jobs=n_jobs
-        ).value
+        out[part] = transport.solve_pairs(X, Y, left[part], right[part], gamma, **how).value
     return out
 
 
@@ -188,7 +176,7 @@ def triplets(S: Index, I: Index) -> Index:
 class Pairs:
     """Every (i, j, level) whose distance J needs, once each; S and R are positions in this list.
 
-    `own_left` and `own_right` are the positions of (i, i, level) and (j, j, level) when value="divergence" needs them.
+    `own` (2, n) has the positions of (i, i, level) and (j, j, level) when value="divergence" needs them.
     """
 
     left: Index
@@ -197,8 +185,7 @@ class Pairs:
     targets: Index
     near: Index
     far: Index
-    own_left: Index | None = None
-    own_right: Index | None = None
+    own: Index | None = None
 
     def __len__(self) -> int:
         return len(self.left)
@@ -220,7 +207,7 @@ def pairs_of(S: Index, R: Index, level: Index, *, own: bool = False) -> Pairs:
     self_terms, at = np.unique(np.concatenate([t * n + lo, t * n + hi]), return_inverse=True)
     at = at.astype(np.int64) + len(distinct)
     a, b = np.concatenate([lo, self_terms % n]), np.concatenate([hi, self_terms % n])
-    return Pairs(a, b, np.concatenate([t, self_terms // n]), *parts, at[: len(lo)], at[len(lo) :])
+    return Pairs(a, b, np.concatenate([t, self_terms // n]), *parts, at.reshape(2, -1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +242,7 @@ class Objective:
 
     J = hold ‖M0 − I‖² + levels Σ_t ‖Mt‖² + pull Σ_S W_ℓ(i)(i, j) + push Σ_R φ(1 + W_ℓ(i)(i, j) − W_ℓ(i)(i, k)).
     The sums of level t run over the signatures of level t only (erratum 1: the literal Eq. 13 makes all Mt equal).
+    `how` (tol, n_jobs) is that of `transport.solve_pairs`.
     """
 
     def __init__(
@@ -267,15 +255,13 @@ class Objective:
         *,
         value: transport.Value = "kl",
         width: float = 0.0,
-        tol: float = 1e-6,
-        n_jobs: int = 1,
+        **how: Any,
     ) -> None:
         if value == "sharp":
             raise ConfigError("value: 'sharp' cannot be trained, its gradient is not the plan's; use 'kl'")
         self.pairs, self.levels, self.coefficients = pairs, levels, coefficients
-        self.gamma, self.width, self.tol, self.n_jobs = gamma, width, tol, n_jobs
-        self.value: transport.Value = "kl" if value == "divergence" else value
-        self.dim = sets.dim
+        self.gamma, self.width, self.dim = gamma, width, sets.dim
+        self.how = {"value": "kl" if value == "divergence" else value, "plans": True, **how}
         self.watch: Callable[[Record], None] | None = None
         self.bundles = [_bundle(sets, pairs, int(t)) for t in np.unique(pairs.level)]
         self.solved: list[Solutions | None] = [None] * len(self.bundles)
@@ -296,24 +282,14 @@ class Objective:
         W = np.empty(len(self.pairs))
         for k, (b, L) in enumerate(zip(self.bundles, roots, strict=True)):
             Z = b.sets.project(L)
-            self.solved[k] = solved = transport.solve_pairs(
-                Z,
-                Z,
-                b.left,
-                b.right,
-                self.gamma,
-                value=self.value,
-                tol=self.tol,
-                plans=True,
-                start=self.solved[k],
-                n_jobs=self.n_jobs,
-            )
+            solved = transport.solve_pairs(Z, Z, b.left, b.right, self.gamma, start=self.solved[k], **self.how)
+            self.solved[k] = solved
             W[b.at] = solved.value
         return W
 
     def finish(self, blocks: Array, raw: Array, slope: bool = True) -> Evaluation:
         p, c = self.pairs, self.coefficients
-        W = raw if p.own_left is None else _divergence(raw, p)
+        W = raw if p.own is None else _divergence(raw, p.own)
         z = MARGIN + W[p.near] - W[p.far]
         (hinge, _), (smooth, rise) = ramp(z), ramp(z, self.width)
         ridge, gradient = self._ridge(blocks)
@@ -360,22 +336,20 @@ def _bundle(sets: Pack, pairs: Pairs, level: int) -> Bundle:
     return Bundle(level, sets.take(used), local[: len(at)], local[len(at) :], at)
 
 
-def _divergence(raw: Array, p: Pairs) -> Array:
+def _divergence(raw: Array, own: Index) -> Array:
     """kl(P, Q) − ½ kl(P, P) − ½ kl(Q, Q) for the real pairs, which come first in the list."""
-    if p.own_left is None or p.own_right is None:
-        return raw
-    return np.asarray(raw[: len(p.own_left)] - (raw[p.own_left] + raw[p.own_right]) / 2)
+    return np.asarray(raw[: own.shape[1]] - raw[own].sum(axis=0) / 2)
 
 
 def _pair_weights(p: Pairs, c: Coefficients, slope: Array, count: int) -> Array:
     """∂J/∂W of every pair: pull for targets, ± push · φ′ for triplets, −½ of it for each self term."""
     weight = c.pull * np.bincount(p.targets, minlength=count).astype(np.float64)
     weight += c.push * (np.bincount(p.near, slope, minlength=count) - np.bincount(p.far, slope, minlength=count))
-    if p.own_left is None or p.own_right is None:
+    if p.own is None:
         return weight
     whole = np.concatenate([weight, np.zeros(len(p) - count)])
-    np.subtract.at(whole, p.own_left, weight / 2)
-    np.subtract.at(whole, p.own_right, weight / 2)
+    for side in p.own:
+        np.subtract.at(whole, side, weight / 2)
     return whole
 
 
@@ -563,10 +537,8 @@ def problem(task: Task, blocks: Array, rho: Rho, S: Index | None = None, width: 
     R = triplets(S, _impostors(task, blocks, level))
     c = Coefficients.of(*rho, k.mu, len(S), len(R), task.sets.dim, k.normalize)
     pairs = pairs_of(S, R, level, own=k.value == "divergence")
-    J = Objective(
-        task.sets, pairs, len(blocks) - 1, c, task.gamma, value=k.value, width=width, tol=k.tol, n_jobs=k.n_jobs
-    )
-    return J, R
+    how: dict[str, Any] = {"value": k.value, "tol": k.tol, "n_jobs": k.n_jobs}
+    return Objective(task.sets, pairs, len(blocks) - 1, c, task.gamma, width=width, **how), R
 
 
 def _impostors(task: Task, blocks: Array, level: Index) -> Index:
@@ -583,7 +555,7 @@ def _impostors(task: Task, blocks: Array, level: Index) -> Index:
 def distance_in(task: Task, Z: Pack) -> Callable[[Index, Index], Array]:
     """The distance of pairs of Z, as the options want it."""
     k = task.options
-    return lambda i, j: distances(Z, Z, i, j, task.gamma, k.value, tol=k.tol, n_jobs=k.n_jobs)
+    return lambda i, j: distances(Z, Z, i, j, task.gamma, value=k.value, tol=k.tol, n_jobs=k.n_jobs)
 
 
 def means(X: Pack) -> Array:

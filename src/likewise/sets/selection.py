@@ -162,7 +162,8 @@ class Gallery:
         for code in np.unique(codes):
             at, root = np.flatnonzero(codes == code), numeric.factor(self.metric(int(code), rule))
             P, Q = X.project(root), Y.project(root)
-            out[at] = ml.distances(P, Q, left[at], right[at], self.gamma, k.value, tol=tol or k.tol, n_jobs=k.n_jobs)
+            how = {"value": k.value, "tol": tol or k.tol, "n_jobs": k.n_jobs}
+            out[at] = ml.distances(P, Q, left[at], right[at], self.gamma, **how)
         return out
 
     def matrix(self, X: Pack, Y: Pack, codes: Index, rule: str, tol: float | None = None) -> Array:

@@ -169,9 +169,15 @@ def option(
     return dataclasses.field(default=default, metadata={"option": said})
 
 
-@functools.cache
 def list_options(cls: type) -> tuple[Option, ...]:
     """The options of a dataclass, in the order of their declaration."""
+    known: Any = cls  # mypy does not take a class for something that can be hashed
+    return _list_options(known)
+
+
+@functools.cache
+def _list_options(cls: type) -> tuple[Option, ...]:
+    """Annotations are read once a class: that takes as long as comparing two small sets."""
     hints = typing.get_type_hints(cls)
     return tuple(
         _read(field.name, field.default, hints[field.name], field.metadata["option"])

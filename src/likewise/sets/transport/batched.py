@@ -103,5 +103,5 @@ def solve_all(
                 a, b = log_as.exp(), log_b.exp()
                 values = torch.where(a > 0, a * f, 0.0).sum(1) + torch.where(b > 0, b * g, 0.0).sum(1)
             out.value[i, j], out.residual[i, j], out.iterations[i, j] = values.cpu(), error.cpu(), steps
-    finish(X, Y, out, value, gamma, tol, max_iter)
+    finish(X, Y, out, value, gamma, tol=tol, max_iter=max_iter)
     return out

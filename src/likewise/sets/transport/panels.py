@@ -28,9 +28,12 @@ Policy = tuple[float, float, float, float, float, float]
 
 WIDTH = 8
 """Problems a panel: the lanes of _simd."""
-QUICK: Policy = (4, 60, 20.0, 4.0, 8, 0.1)
-PATIENT: Policy = (20, 2000, 5.0, 2.0, 40, 1e-3)
-"""(Sinkhorn steps first, steps at most, slack at the start in γ, factor between stages, steps a stage, its error)."""
+QUICK: Policy = (4.0, 60.0, 20.0, 4.0, 8.0, 0.1)
+PATIENT: Policy = (20.0, 2000.0, 5.0, 2.0, 40.0, 1e-3)
+"""(Sinkhorn steps first, steps at most, slack at the start in γ, factor between stages, steps a stage, its error).
+
+All are floats: one machine type for every policy, so that the kernel is compiled once.
+"""
 LARGE = 65_536
 """Above this many entries of a plan a problem is solved by itself with BLAS, not eight to a panel."""
 _ROOM = 4_000_000
@@ -84,65 +87,37 @@ def solve_pairs(
     order = which[np.lexsort((n, m))]
     panels = np.concatenate([order, np.repeat(order[-1:], -len(order) % WIDTH)]).reshape(-1, WIDTH)
     lanes = np.arange(panels.size).reshape(-1, WIDTH) < len(order)
-    heights, widths = np.ascontiguousarray(solved.sizes[panels].max(axis=1).T)
-    load = np.cumsum(heights * widths * WIDTH)
+    load = np.cumsum(solved.sizes[panels].max(axis=1).prod(axis=1) * WIDTH)
     pieces = max(n_jobs if len(panels) >= 8 * n_jobs else 1, int(np.ceil(load[-1] / _ROOM)))
     cuts = np.unique(np.searchsorted(load, np.linspace(0, load[-1], pieces + 1)[1:-1]))
-    jobs = [
-        partial(_solve_panels, X, Y, left, right, p, k, h, w, solved, gamma, policy, sharp, warm)
-        for p, k, h, w in zip(*(np.split(x, cuts) for x in (panels, lanes, heights, widths)), strict=True)
-        if len(p)
-    ]
-    threads(jobs, n_jobs)
+    packs = [writable(a) for a in (*X.arrays.values(), *Y.arrays.values())]
 
+    def solve(panels: Index, real: NDArray[np.bool_]) -> None:
+        """One kernel call: lay the pairs out, solve, and take the results back to `solved`."""
+        pairs, keep = panels.ravel(), real.ravel()
+        heights, widths = np.ascontiguousarray(solved.sizes[panels].max(axis=1).T)
+        at, row_at, column_at = (offsets(s * WIDTH) for s in (heights * widths, heights, widths))
+        G, f, g = np.empty(at[-1]), np.empty(row_at[-1]), np.zeros(column_at[-1])
+        sides = [np.empty(len(x)) for x in (f, f, g, g)]  # squared norms and weights of rows, of columns
+        layout = (at[:-1], heights, widths, row_at[:-1], column_at[:-1])
+        kernels.gather_pairs(*packs, left[pairs], right[pairs], *layout, G, *sides)
+        mine, other = np.ascontiguousarray(solved.sizes[pairs].T)
+        if warm:
+            kernels.spread_columns(column_at[:-1], solved.g_offsets[pairs], other, solved.g, g)
+        values, residuals, steps = np.empty(len(pairs)), np.empty(len(pairs)), np.empty(len(panels), dtype=np.int64)
+        kernels.solve_panels(
+            G, 0, *layout[:3], int(heights.max()), int(widths.max()), *layout[3:], *sides,
+            gamma, solved.tol, policy, sharp, warm, True, values, residuals, steps, f, g,
+        )  # fmt: skip
+        solved.value[pairs[keep]], solved.residual[pairs[keep]] = values[keep], residuals[keep]
+        solved.iterations[pairs[keep]] += np.repeat(steps, WIDTH)[keep]
+        f_at, g_at = np.where(keep, solved.f_offsets[pairs], -1), np.where(keep, solved.g_offsets[pairs], -1)
+        F_at, F_out = np.full(len(pairs), -1), np.empty(0)
+        if solved.plans is not None:
+            F_at, F_out = np.where(keep, solved.plan_offsets[pairs], -1), solved.plans
+        kernels.scatter_pairs(*layout, G, f, g, mine, other, F_at, f_at, g_at, F_out, solved.f, solved.g)
 
-def _solve_panels(
-    X: Pack,
-    Y: Pack,
-    left: Index,
-    right: Index,
-    panels: Index,
-    real: NDArray[np.bool_],
-    heights: Index,
-    widths: Index,
-    solved: Solutions,
-    gamma: float,
-    policy: Policy,
-    sharp: bool,
-    warm: bool,
-) -> None:
-    """One kernel call: lay the pairs out, solve, and take the results back to `solved`."""
-    pairs = panels.ravel()
-    at, row_at, column_at = (offsets(s * WIDTH) for s in (heights * widths, heights, widths))
-    G, f, g = np.empty(at[-1]), np.empty(row_at[-1]), np.zeros(column_at[-1])
-    row_norms, row_weights, norms, weights = (np.empty(len(x)) for x in (f, f, g, g))
-    layout = (at[:-1], heights, widths, row_at[:-1], column_at[:-1])
-    packs = (writable(a) for a in (X.points, X.weights, X.offsets, Y.points, Y.weights, Y.offsets))
-    kernels.gather_pairs(
-        *packs, left[pairs], right[pairs], *layout, G, row_norms, row_weights, norms, weights,
-    )  # fmt: skip
-    mine, other = np.ascontiguousarray(solved.sizes[pairs, 0]), np.ascontiguousarray(solved.sizes[pairs, 1])
-    if warm:
-        kernels.spread_columns(column_at[:-1], solved.g_offsets[pairs], other, solved.g, g)
-    values, residuals, steps = np.empty(len(pairs)), np.empty(len(pairs)), np.empty(len(panels), dtype=np.int64)
-    kernels.solve_panels(
-        G, 0, *layout[:3], int(heights.max()), int(widths.max()), *layout[3:], row_norms, row_weights, norms, weights,
-        gamma, solved.tol, _floats(policy), sharp, warm, True, values, residuals, steps, f, g,
-    )  # fmt: skip
-    keep = real.ravel()
-    solved.value[pairs[keep]], solved.residual[pairs[keep]] = values[keep], residuals[keep]
-    solved.iterations[pairs[keep]] += np.repeat(steps, WIDTH)[keep]
-    absent = np.full(len(pairs), -1, dtype=np.int64)
-    F_at = absent if solved.plans is None else np.where(keep, solved.plan_offsets[pairs], -1)
-    f_at, g_at = np.where(keep, solved.f_offsets[pairs], -1), np.where(keep, solved.g_offsets[pairs], -1)
-    F_out = np.empty(0) if solved.plans is None else solved.plans
-    kernels.scatter_pairs(*layout, G, f, g, mine, other, F_at, f_at, g_at, F_out, solved.f, solved.g)
-
-
-def _floats(policy: Policy) -> Policy:
-    """One machine type for every policy, so that the kernel is compiled once."""
-    first, most, allowed, shrink, stage, loose = (float(x) for x in policy)
-    return first, most, allowed, shrink, stage, loose
+    threads([partial(solve, *job) for job in zip(np.split(panels, cuts), np.split(lanes, cuts), strict=True)], n_jobs)
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
@@ -230,52 +205,37 @@ def solve_all(
     """Fill `out` tile by tile; pairs with more than `large` entries are left with an infinite residual."""
     centre = X.points.mean(axis=0)
     rows, columns = _Rows.of(X, centre), _Columns.of(Y, centre)
-    with one_blas_thread():
-        jobs = [
-            partial(_solve_tile, rows, columns, tile, symmetric, gamma, tol, sharp, large, out)
-            for tile in _tiles(rows, columns, symmetric)
-        ]
-        threads(jobs, n_jobs)
 
-
-def _solve_tile(
-    rows: _Rows,
-    columns: _Columns,
-    tile: tuple[int, int, int, int],
-    symmetric: bool,
-    gamma: float,
-    tol: float,
-    sharp: bool,
-    large: int,
-    out: AllPairs,
-) -> None:
-    """One BLAS product and one kernel call."""
-    r0, r1, q0, q1 = tile
-    top, base = rows.offsets[r0], columns.bases[q0]
-    left, right = slice(top, rows.offsets[r1]), slice(base, columns.bases[q1])
-    sets, groups = (x.ravel() for x in np.meshgrid(np.arange(r0, r1), np.arange(q0, q1), indexing="ij"))
-    heights, widths = np.diff(rows.offsets)[sets], columns.widths[groups]
-    wanted = heights * widths <= large
-    if symmetric:
-        wanted &= groups >= sets // WIDTH
-    sets, groups, heights, widths = sets[wanted], groups[wanted], heights[wanted], widths[wanted]
-    values, residuals = np.empty(len(sets) * WIDTH), np.empty(len(sets) * WIDTH)
-    steps = np.empty(len(sets), dtype=np.int64)
-    if len(sets):
+    def solve(r0: int, r1: int, q0: int, q1: int) -> None:
+        """One tile: one BLAS product and one kernel call."""
+        top, base = rows.offsets[r0], columns.bases[q0]
+        left, right = slice(top, rows.offsets[r1]), slice(base, columns.bases[q1])
+        sets, groups = (x.ravel() for x in np.meshgrid(np.arange(r0, r1), np.arange(q0, q1), indexing="ij"))
+        heights, widths = np.diff(rows.offsets)[sets], columns.widths[groups]
+        wanted = heights * widths <= large
+        if symmetric:
+            wanted &= groups >= sets // WIDTH
+        if not wanted.any():
+            return
+        sets, groups, heights, widths = sets[wanted], groups[wanted], heights[wanted], widths[wanted]
+        values, residuals = np.empty(len(sets) * WIDTH), np.empty(len(sets) * WIDTH)
+        steps, nothing = np.empty(len(sets), dtype=np.int64), np.empty(0)
         G = rows.points[left] @ columns.points[right].T
         row_at, column_at = rows.offsets[sets] - top, columns.bases[groups] - base
-        nothing = np.empty(0)
+        lanes = slice(top * WIDTH, left.stop * WIDTH)
         kernels.solve_panels(
             G.ravel(), G.shape[1], row_at * G.shape[1] + column_at,
             heights, widths, int(heights.max()), int(widths.max()), row_at * WIDTH, column_at,
-            rows.norms[top * WIDTH : left.stop * WIDTH], rows.weights[top * WIDTH : left.stop * WIDTH],
-            columns.norms[right], columns.weights[right],
-            gamma, tol, _floats(QUICK), sharp, False, False, values, residuals, steps, nothing, nothing,
+            rows.norms[lanes], rows.weights[lanes], columns.norms[right], columns.weights[right],
+            gamma, tol, QUICK, sharp, False, False, values, residuals, steps, nothing, nothing,
         )  # fmt: skip
-    row, column = np.repeat(sets, WIDTH), (groups[:, None] * WIDTH + np.arange(WIDTH)).ravel()
-    real = (column < len(columns.order)) & ((column >= row) | (not symmetric))
-    i, j = rows.order[row[real]], columns.order[column[real]]
-    place(out, i, j, values[real], residuals[real], np.repeat(steps, WIDTH)[real], symmetric)
+        row, column = np.repeat(sets, WIDTH), (groups[:, None] * WIDTH + np.arange(WIDTH)).ravel()
+        real = (column < len(columns.order)) & ((column >= row) | (not symmetric))
+        i, j = rows.order[row[real]], columns.order[column[real]]
+        place(out, i, j, values[real], residuals[real], np.repeat(steps, WIDTH)[real], symmetric)
+
+    with one_blas_thread():
+        threads([partial(solve, *tile) for tile in _tiles(rows, columns, symmetric)], n_jobs)
 
 
 def place(out: AllPairs, i: Index, j: Index, values: Array, residuals: Array, steps: Index, symmetric: bool) -> None:

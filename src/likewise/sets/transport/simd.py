@@ -10,6 +10,7 @@ NEON registers. Arrays stay plain 1-D float64; `load(x, i)` takes the eight numb
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -222,6 +223,26 @@ def _mantissa(typingctx: Any, x: Any) -> Any:
     return lanes(lanes), code
 
 
+def _polynomial(*coefficients: float) -> Any:
+    """An intrinsic: the polynomial with these coefficients, the highest power first, one fma a coefficient (Horner)."""
+
+    @intrinsic
+    def value(typingctx: Any, x: Any) -> Any:
+        def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            total = _constant(coefficients[0], _VEC)
+            for c in coefficients[1:]:
+                total = _named(builder, f"llvm.fma.v{WIDTH}f64", _VEC, total, args[0], _constant(c, _VEC))
+            return total
+
+        return lanes(lanes), code
+
+    return value
+
+
+_exp_series = _polynomial(*(1.0 / math.factorial(k) for k in range(12, -1, -1)))
+_log_series = _polynomial(*(2.0 / k for k in range(21, 2, -2)))
+
+
 @njit
 def exp(x):
     """eˣ in each lane to 2 ulp for −708 ≤ x ≤ 708; below, the smallest normal number (about 3e-308)."""
@@ -230,19 +251,7 @@ def exp(x):
     k = t - splat(_MAGIC)
     r = fma(k, splat(-0.6931471803691238), x)
     r = fma(k, splat(-1.9082149292705877e-10), r)
-    p = fma(r, splat(1.0 / 479001600.0), splat(1.0 / 39916800.0))
-    p = fma(p, r, splat(1.0 / 3628800.0))
-    p = fma(p, r, splat(1.0 / 362880.0))
-    p = fma(p, r, splat(1.0 / 40320.0))
-    p = fma(p, r, splat(1.0 / 5040.0))
-    p = fma(p, r, splat(1.0 / 720.0))
-    p = fma(p, r, splat(1.0 / 120.0))
-    p = fma(p, r, splat(1.0 / 24.0))
-    p = fma(p, r, splat(1.0 / 6.0))
-    p = fma(p, r, splat(0.5))
-    p = fma(p, r, splat(1.0))
-    p = fma(p, r, splat(1.0))
-    return _scale_by_power(p, t)
+    return _scale_by_power(_exp_series(r), t)
 
 
 @njit
@@ -252,14 +261,5 @@ def log(x):
     m = _mantissa(x)
     s = (m - splat(1.0)) / (m + splat(1.0))
     z = s * s
-    p = fma(z, splat(2.0 / 21.0), splat(2.0 / 19.0))
-    p = fma(p, z, splat(2.0 / 17.0))
-    p = fma(p, z, splat(2.0 / 15.0))
-    p = fma(p, z, splat(2.0 / 13.0))
-    p = fma(p, z, splat(2.0 / 11.0))
-    p = fma(p, z, splat(2.0 / 9.0))
-    p = fma(p, z, splat(2.0 / 7.0))
-    p = fma(p, z, splat(2.0 / 5.0))
-    p = fma(p, z, splat(2.0 / 3.0))
-    tail = fma(p * z, s, s + s)
+    tail = fma(_log_series(z) * z, s, s + s)
     return fma(e, splat(0.6931471803691238), fma(e, splat(1.9082149292705877e-10), tail))

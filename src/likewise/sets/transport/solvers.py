@@ -183,47 +183,31 @@ def solve_pairs(
     panels.solve_pairs(X, Y, left, right, small, solved, gamma, QUICK, sharp, start is not None, n_jobs)
     again = small[~solved.converged[small]]
     if len(again):
-        patient = (*PATIENT[:1], max_iter, *PATIENT[2:])
+        patient = (*PATIENT[:1], float(max_iter), *PATIENT[2:])
         panels.solve_pairs(X, Y, left, right, again, solved, gamma, patient, sharp, False, n_jobs)
     for k in np.flatnonzero(large):
         _solve_large(X, Y, int(left[k]), int(right[k]), int(k), solved, gamma, max_iter, sharp)
-    _shift(solved.value, value, X, Y, left, right, gamma, tol, max_iter, n_jobs)
+    _shift(solved.value, value, X, Y, left, right, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
     return solved
 
 
-def _shift(
-    values: Array,
-    value: Value,
-    X: Pack,
-    Y: Pack,
-    left: Index,
-    right: Index,
-    gamma: float,
-    tol: float,
-    max_iter: int,
-    n_jobs: int,
-) -> None:
+def _shift(values: Array, value: Value, X: Pack, Y: Pack, left: Index, right: Index, gamma: float, **how: Any) -> None:
     """From kl to the value asked for, in place, at the pairs (X[left], Y[right]); self-terms are solved once a set.
 
-    paper = kl + γ (Σ a log a + Σ b log b); divergence = kl − ½ kl(P, P) − ½ kl(Q, Q).
+    paper = kl + γ (Σ a log a + Σ b log b); divergence = kl − ½ kl(P, P) − ½ kl(Q, Q). `how` is that of solve_pairs.
     """
+
+    def negative_entropies(Z: Pack, index: Index) -> Array:
+        return np.add.reduceat(Z.weights * np.log(Z.weights), Z.offsets[:-1])[index]
+
+    def self_terms(Z: Pack, index: Index) -> Array:
+        sets, back = np.unique(index, return_inverse=True)
+        return solve_pairs(Z, Z, sets, sets, gamma, **how).value[back.reshape(index.shape)]
+
     if value == "paper":
-        values += gamma * (_entropies(X)[left] + _entropies(Y)[right])
+        values += gamma * (negative_entropies(X, left) + negative_entropies(Y, right))
     elif value == "divergence":
-        p, q = (_self_terms(Z, k, gamma, tol, max_iter, n_jobs) for Z, k in ((X, left), (Y, right)))
-        values -= 0.5 * (p + q)
-
-
-def _entropies(X: Pack) -> Array:
-    """Σ a log a of each set."""
-    return np.asarray(np.add.reduceat(X.weights * np.log(X.weights), X.offsets[:-1]))
-
-
-def _self_terms(X: Pack, index: Index, gamma: float, tol: float, max_iter: int, n_jobs: int) -> Array:
-    """kl(P, P) of the sets at `index`, each solved once."""
-    sets, back = np.unique(index, return_inverse=True)
-    own = solve_pairs(X, X, sets, sets, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs).value
-    return own[back.reshape(index.shape)]
+        values -= 0.5 * (self_terms(X, left) + self_terms(Y, right))
 
 
 def _solve_large(
@@ -326,23 +310,20 @@ def solve_all(
     other = X if Y is None else Y
     out = AllPairs.empty(len(X), len(other), tol)
     panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
-    finish(X, Y, out, value, gamma, tol, max_iter, n_jobs)
+    finish(X, Y, out, value, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
     return out
 
 
-def finish(
-    X: Pack, Y: Pack | None, out: AllPairs, value: Value, gamma: float, tol: float, max_iter: int, n_jobs: int = 1
-) -> None:
-    """Solve again what has not converged, then turn kl values into the value asked for; self-terms once a set."""
+def finish(X: Pack, Y: Pack | None, out: AllPairs, value: Value, gamma: float, **how: Any) -> None:
+    """Solve again what has not converged (`how`: as solve_pairs), then turn kl values into the value asked for."""
     other = X if Y is None else Y
     missed = ~out.converged
     i, j = np.nonzero(np.triu(missed) if Y is None else missed)
     if len(i):
         plain: Value = "sharp" if value == "sharp" else "kl"
-        again = solve_pairs(X, other, i, j, gamma, value=plain, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
+        again = solve_pairs(X, other, i, j, gamma, value=plain, **how)
         panels.place(out, i, j, again.value, again.residual, again.iterations, Y is None)
-    every, each = np.arange(len(X))[:, None], np.arange(len(other))[None, :]
-    _shift(out.value, value, X, other, every, each, gamma, tol, max_iter, n_jobs)
+    _shift(out.value, value, X, other, np.arange(len(X))[:, None], np.arange(len(other))[None, :], gamma, **how)
 
 
 def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
@@ -362,17 +343,12 @@ def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
     return float((C * F).sum()), F
 
 
-@dataclass(frozen=True, eq=False)
-class PlanLayout:
-    """Where the plans of a list of pairs stand in one sparse matrix over all points; made once, it serves every solve.
+PlanLayout = tuple[Index, Index, Index]
+"""(order, columns, rows): where the plans of a list of pairs stand in one sparse matrix over all points.
 
-    Entry e of the matrix, row by row, is entry order[e] of the plans and stands in column columns[e]; row i is entries
-    rows[i] to rows[i + 1].
-    """
-
-    order: Index
-    columns: NDArray[np.int64]
-    rows: Index
+Entry e of the matrix, row by row, is entry order[e] of the plans and stands in column columns[e]; row i is entries
+rows[i] to rows[i + 1]. Made once, it serves every solve.
+"""
 
 
 def plan_layout(X: Pack, Y: Pack, left: Index, right: Index) -> PlanLayout:
@@ -383,7 +359,7 @@ def plan_layout(X: Pack, Y: Pack, left: Index, right: Index) -> PlanLayout:
     i = X.offsets[left][pair] + within // n[pair]
     j = Y.offsets[right][pair] + within % n[pair]
     order = np.argsort(i, kind="stable")
-    return PlanLayout(order, j[order], offsets(np.bincount(i, minlength=len(X.points))))
+    return order, j[order], offsets(np.bincount(i, minlength=len(X.points)))
 
 
 def scatter(
@@ -397,9 +373,9 @@ def scatter(
     """
     if solved.plans is None:
         raise InputError("scatter needs plans; solve with plans=True")
-    at = plan_layout(X, Y, left, right) if layout is None else layout
-    mass = (solved.plans * np.repeat(weights, solved.sizes.prod(axis=1)))[at.order]
-    W = csr_array((mass, at.columns, at.rows), shape=(len(X.points), len(Y.points)))
+    order, at, starts = plan_layout(X, Y, left, right) if layout is None else layout
+    mass = (solved.plans * np.repeat(weights, solved.sizes.prod(axis=1)))[order]
+    W = csr_array((mass, at, starts), shape=(len(X.points), len(Y.points)))
     cross = X.points.T @ (W @ Y.points)
     rows, columns = W.sum(axis=1), W.sum(axis=0)
     G = (X.points * rows[:, None]).T @ X.points + (Y.points * columns[:, None]).T @ Y.points - cross - cross.T
