@@ -167,16 +167,12 @@ def gallery(folder: Folder, seed: int = 0) -> list[Path]:
     return [write_image(Path(folder) / p.name, p.picture, quality=92) for p in places(seed)]
 
 
-def queries(folder: Folder, seed: int = 0, *, in_turn: bool = False) -> list[Query]:
-    """Write a picture of every place for each change, folder/photograph/number-change.jpg; what each shows.
-
-    `in_turn` makes one a place, the changes in turn.
-    """
+def queries(folder: Folder, seed: int = 0) -> list[Query]:
+    """Write a picture of every place for each change, folder/photograph/number-change.jpg; what each shows."""
     made = []
-    for number, place in enumerate(places(seed)):
+    for place in places(seed):
         stem = Path(folder) / Path(place.name).with_suffix("")
-        changed = list(place.changed.items())
-        for change, picture in [changed[number % len(changed)]] if in_turn else changed:
+        for change, picture in place.changed.items():
             file = stem.with_name(f"{stem.name}-{change.replace(' ', '-')}.jpg")
             made.append(Query(write_image(file, picture, quality=92), place.name, change))
     return made

@@ -112,9 +112,8 @@ def test_what_the_demo_shows_is_so(made: Path) -> None:
     assert figures["pixels"]["right"] > 0.6
     assert figures["pixels"]["median"] < 1.5
     search = figures["search"]
-    assert (search["photos"], search["rank"], search["queries"]) == (13, 1, 12)
+    assert (search["photos"], search["rank"]) == (13, 1)
     assert search["inliers"] > 50
-    assert search["first"] > 0.6 * search["queries"]  # by chance one in thirteen
     shares = figures["polarity"]["ess"]
     assert shares["0"] == 1
     assert shares["-1"] < shares["-0.5"] < 1 > shares["0.5"] > shares["1"]

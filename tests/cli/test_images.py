@@ -89,20 +89,10 @@ def test_unreadable_images_are_named_and_counted(run: Runner, photos: Path) -> N
     assert [s["name"] for s in ran.json["skipped"]] == ["photos/red/torn.png"]
 
 
-def test_confusions_worst_classes_and_the_lone(run: Runner, photos: Path) -> None:
-    paint(photos, {"crim\nson": (215, 45, 45)})
+def test_the_lone_are_counted_and_an_infinite_decay_is_null(run: Runner, photos: Path) -> None:
     paint(photos, {"alone": (250, 250, 250)}, n=1)
     ran = run.good("evaluate", "photos")
-    assert r"taken for crim\nson" in ran.out or "taken for red" in ran.out
-    assert "found worst (R@1 of 4 classes)" in ran.out
-    assert "1 alone in their class, counted as misses" in ran.out
-
-
-def test_perfect_classes_have_no_confusions_and_an_infinite_decay_is_null(run: Runner, photos: Path) -> None:
-    paint(Path("two"), {"red": (255, 0, 0), "blue": (0, 0, 255)})
-    ran = run.good("evaluate", "two")
-    assert ran.out.splitlines()[2].split()[0] == "1.000"
-    assert ran.out.endswith("most often taken for another\n  none\n")
+    assert ran.out.endswith("1 alone in their class, counted as misses\n")
     paint(Path("grey"), {"dark": (60, 60, 60), "light": (200, 200, 200)}, spread=0)
     assert run.good("evaluate", "grey", "--json").json["spectral_decay"] is None
 
@@ -158,7 +148,7 @@ def test_embed_writes_rows_and_names(run: Runner, here: Path, monkeypatch: pytes
     ("words", "said"),
     [
         (("evaluate", "nowhere"), "nowhere"),
-        (("evaluate", "photos", "--ks", "1,x"), "ks: expected whole numbers with commas between"),
+        (("evaluate", "photos", "--ks", "1,x"), "ks: expected numbers with commas between"),
         (("evaluate", "photos", "--ks", "0"), "ks: expected whole numbers ≥ 1"),
         (("evaluate", "photos", "--out", "photos/red/0.png"), "cannot be written to"),
         (("evaluate", "photos", "--model", "no.safetensors"), "no.safetensors"),

@@ -15,11 +15,11 @@ import pytest
 from tests.fuzz import forms, mutations, seeds
 
 FILES: dict[str, tuple[Callable[[Path], Any], str, Callable[..., bytes]]] = {
-    "png": (seeds.png, "api/pictures", forms.png),
-    "jpeg": (seeds.jpeg, "api/pictures", mutations.bytewise),
-    "webp": (seeds.webp, "api/pictures", mutations.bytewise),
-    "tiff": (seeds.tiff, "api/pictures", forms.words32),
-    "gif": (seeds.gif, "api/pictures", mutations.bytewise),
+    "png": (seeds.pictures("png"), "api/pictures", forms.png),
+    "jpeg": (seeds.pictures("jpeg"), "api/pictures", mutations.bytewise),
+    "webp": (seeds.pictures("webp"), "api/pictures", mutations.bytewise),
+    "tiff": (seeds.pictures("tiff"), "api/pictures", forms.words32),
+    "gif": (seeds.pictures("gif"), "api/pictures", mutations.bytewise),
     "video": (seeds.video, "api/videos", mutations.bytewise),
 }
 BODIES = {

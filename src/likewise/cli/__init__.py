@@ -85,9 +85,9 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     lazy={
         "compare": ("likewise.cli.compare:compare", "Compare two photos, albums, videos, collections or generators."),
-        "index": ("likewise.cli.search:index", "Make a folder of photos searchable; run again to update."),
-        "search": ("likewise.cli.search:search", "Find the same thing again: ranked, verified, with the reasons."),
-        "studio": ("likewise.cli.search:studio", "A local page: compare, search, transport, sample, watch runs."),
+        "index": ("likewise.cli.compare:index", "Make a folder of photos searchable; run again to update."),
+        "search": ("likewise.cli.compare:search", "Find the same thing again: ranked, verified, with the reasons."),
+        "studio": ("likewise.cli.compare:studio", "A local page: compare, search, transport, sample, watch runs."),
         "demo": ("likewise.cli.demo:demo", "See what likewise does, on photographs that come with it."),
         "doctor": ("likewise.cli.doctor:doctor", "Check this installation: versions, extras, caches, a self-test."),
         "papers": ("likewise.cli.papers:papers", "Make the tables and figures of the four papers."),
@@ -104,73 +104,55 @@ def command(debug: bool) -> None:
     """
 
 
-@command.group(
-    "pixels",
-    cls=LazyGroup,
-    lazy={
-        "match": ("likewise.cli.pixels:match", "Match the features of two photos, guided by their flow."),
-        "video": ("likewise.cli.pixels:video", "The flow of each frame of a video to the next."),
-        "train": ("likewise.cli.pixels:train", "Train a network on a folder of photos (LIFE)."),
-        "evaluate": ("likewise.cli.pixels:evaluate", "How good is the flow where the truth is known?"),
-        "sfm": ("likewise.cli.pixels:sfm", "From a folder of photos to pairs with fundamental matrices."),
-        "localize": ("likewise.cli.pixels:localize", "Where was this photo taken, in a map of photos?"),
-        "render": ("likewise.cli.pixels:render", "Write rendered pairs with exact flow, occlusion and F."),
-    },
-)
-def _pixels() -> None:
-    """Where did this point go? Match, follow, train, reconstruct."""
-
-
-@command.group(
-    "images",
-    cls=LazyGroup,
-    lazy={
-        "train": ("likewise.cli.images:train", "Train an embedder on labelled images (DiVA)."),
-        "embed": ("likewise.cli.images:embed", "Embed a folder of images to a file of rows."),
-        "evaluate": ("likewise.cli.images:evaluate", "How well does a model find images of the same class?"),
-        "export": ("likewise.cli.images:export", "Write an embedder as ONNX, with a model card."),
-    },
-)
-def _images() -> None:
-    """Which images are like this one? Train, embed, evaluate, export."""
-
-
-@command.group(
-    "sets",
-    cls=LazyGroup,
-    lazy={
-        "distances": ("likewise.cli.sets:distances", "All distances between many sets, as a matrix on disk."),
-        "fit": ("likewise.cli.sets:fit", "Learn a metric from labelled sets."),
-    },
-)
-def _sets() -> None:
-    """How alike are two bags of features? A set is a folder of images, a video, or an entry of an .npz file."""
-
-
-@command.group(
-    "distributions",
-    cls=LazyGroup,
-    lazy={
-        "harvest": ("likewise.cli.distributions:harvest", "Measure a generator's volumes, once."),
-        "sample": ("likewise.cli.distributions:sample", "Draw images from a bank with polarity ρ."),
-        "sweep": ("likewise.cli.distributions:sweep", "Quality and diversity over ρ and truncation."),
-        "modes": ("likewise.cli.distributions:modes", "Show the modes and anti-modes of a generator."),
-    },
-)
-def _distributions() -> None:
-    """What does this model or collection cover? A generator is a name, `module:attribute`, or a file of weights."""
-
-
-@command.group(
-    "weights",
-    cls=LazyGroup,
-    lazy={
-        "list": ("likewise.cli.doctor:list_weights", "What ships, what it is for, and its licence."),
-        "check": ("likewise.cli.doctor:check_weights", "Compare the files with the digests on their cards."),
-    },
-)
-def _weights() -> None:
-    """The weights that come with likewise, each with a model card."""
+GROUPS = {
+    "pixels": (
+        "Where did this point go? Match, follow, train, reconstruct.",
+        {
+            "match": ("likewise.cli.pixels:match", "Match the features of two photos, guided by their flow."),
+            "video": ("likewise.cli.pixels:video", "The flow of each frame of a video to the next."),
+            "train": ("likewise.cli.pixels:train", "Train a network on a folder of photos (LIFE)."),
+            "evaluate": ("likewise.cli.pixels:evaluate", "How good is the flow where the truth is known?"),
+            "sfm": ("likewise.cli.pixels:sfm", "From a folder of photos to pairs with fundamental matrices."),
+            "localize": ("likewise.cli.pixels:localize", "Where was this photo taken, in a map of photos?"),
+            "render": ("likewise.cli.pixels:render", "Write rendered pairs with exact flow, occlusion and F."),
+        },
+    ),
+    "images": (
+        "Which images are like this one? Train, embed, evaluate, export.",
+        {
+            "train": ("likewise.cli.images:train", "Train an embedder on labelled images (DiVA)."),
+            "embed": ("likewise.cli.images:embed", "Embed a folder of images to a file of rows."),
+            "evaluate": ("likewise.cli.images:evaluate", "How well does a model find images of the same class?"),
+            "export": ("likewise.cli.images:export", "Write an embedder as ONNX, with a model card."),
+        },
+    ),
+    "sets": (
+        "How alike are two bags of features? A set is a folder of images, a video, or an entry of an .npz file.",
+        {
+            "distances": ("likewise.cli.sets:distances", "All distances between many sets, as a matrix on disk."),
+            "fit": ("likewise.cli.sets:fit", "Learn a metric from labelled sets."),
+        },
+    ),
+    "distributions": (
+        "What does this model or collection cover? A generator is a name, `module:attribute`, or a file of weights.",
+        {
+            "harvest": ("likewise.cli.distributions:harvest", "Measure a generator's volumes, once."),
+            "sample": ("likewise.cli.distributions:sample", "Draw images from a bank with polarity ρ."),
+            "sweep": ("likewise.cli.distributions:sweep", "Quality and diversity over ρ and truncation."),
+            "modes": ("likewise.cli.distributions:modes", "Show the modes and anti-modes of a generator."),
+        },
+    ),
+    "weights": (
+        "The weights that come with likewise, each with a model card.",
+        {
+            "list": ("likewise.cli.doctor:list_weights", "What ships, what it is for, and its licence."),
+            "check": ("likewise.cli.doctor:check_weights", "Compare the files with the digests on their cards."),
+        },
+    ),
+}
+"""The commands of each level, and of the weights."""
+for _name, (_words, _lazy) in GROUPS.items():
+    command.add_command(LazyGroup(_name, help=_words, lazy=_lazy))
 
 
 @command.command()

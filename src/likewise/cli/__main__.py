@@ -68,11 +68,10 @@ def _explain(error: Exception) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return ERROR
-    if isinstance(error, click.UsageError):
-        where = f" ({error.ctx.command_path} --help)" if error.ctx else ""
-        return _say(error.format_message().rstrip(".") + where, ERROR)
     if isinstance(error, click.ClickException):
-        return _say(error.format_message(), ERROR)
+        context = getattr(error, "ctx", None)
+        where = f" ({context.command_path} --help)" if context else ""
+        return _say(error.format_message().rstrip(".") + where, ERROR)
     if isinstance(error, LikewiseError):
         return _say(str(error), ERROR)
     if isinstance(error, OSError) and error.strerror:

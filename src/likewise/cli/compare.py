@@ -1,4 +1,4 @@
-"""`likewise compare A B`: two photos, albums, videos, folders or generators, at the level that fits them."""
+"""The commands that pick their level: `likewise compare`, `index`, `search` and `studio`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from likewise.cli import Command, terminal
-from likewise.cli.terminal import count, device_flag, flag, json_flag, model_flag, out_flag
-from likewise.errors import InputError
+from likewise.cli.terminal import count, flag, json_flag, model_flags, out_flag
+from likewise.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from likewise.compare import AutoComparison
     from likewise.inputs import Input
+    from likewise.search import Collection, Result
 
 LEVELS = ("auto", "pixels", "images", "sets", "distributions")
+PLACE = "likewise-index"
 PIXELS, SETS, DISTRIBUTIONS = "Two photos (pixels, images)", "Albums and videos (sets)", "Collections (distributions)"
 
 
@@ -24,10 +26,9 @@ PIXELS, SETS, DISTRIBUTIONS = "Two photos (pixels, images)", "Albums and videos 
 @click.argument("b")
 @flag("--level", default="auto", type=click.Choice(LEVELS), help="compare at this level")
 @count("--seed", least=0, help="seed of k-means, or of what is drawn of a generator")
-@device_flag
 @out_flag("compare", "folder for figures and JSON")
 @json_flag
-@model_flag("the network that aligns or embeds: a run or a file; by default the one that ships")
+@model_flags("the network that aligns or embeds: a run or a file; by default the one that ships")
 @flag(
     "--flow", is_flag=True, show_default=False, group=PIXELS, help="write flow.flo, wheel.png and confidence.png, too"
 )
@@ -46,20 +47,7 @@ PIXELS, SETS, DISTRIBUTIONS = "Two photos (pixels, images)", "Albums and videos 
     group=DISTRIBUTIONS,
     help="module:attribute of what embeds images; of sets also pixels, lbp; of photos what is matched",
 )
-def compare(
-    a: str,
-    b: str,
-    level: str,
-    device: str,
-    out: str,
-    as_json: bool,
-    model: str | None,
-    flow: bool,
-    metric: str | None,
-    metric_level: str | None,
-    features: str | None,
-    **given: Any,
-) -> None:
+def compare(a: str, b: str, level: str, device: str, out: str, as_json: bool, **given: Any) -> None:
     """Compare A and B: the level is chosen from what they are, and said with the reason.
 
     \b
@@ -80,6 +68,8 @@ def compare(
     from likewise.distributions.data import load_object
     from likewise.inputs import classify
 
+    own = ("model", "flow", "metric", "metric_level", "features")
+    model, flow, metric, metric_level, features = (given.pop(name) for name in own)
     one, two = classify(a, "A"), classify(b, "B")
     chosen, why = choose(one, two) if level == "auto" else (level, "--level says so")
     options = {name: value for name, value in given.items() if value is not None}
@@ -194,3 +184,156 @@ def _write(comparison: AutoComparison, folder: Path, labels: tuple[str, str], fl
             write_image(folder / "confidence.png", own.confidence),
         ]
     return files
+
+
+# ── index and search ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=click.Path())
+@flag("--out", default=PLACE, help="the index: a folder, or milvus://host:port/collection")
+@model_flags("embed with this model (a file of `likewise images train`)")
+@flag("--kind", type=click.Choice(["auto", "flat", "ivf"]), help="exact (flat), or an index of FAISS")
+@flag("--check", is_flag=True, show_default=False, help="read the whole index afterwards, and say what is wrong")
+@json_flag
+def index(folder: str, out: str, model: str | None, device: str, kind: str | None, check: bool, as_json: bool) -> None:
+    """Make the photos below FOLDER searchable; run again to update.
+
+    New photos are added, changed ones embedded again, deleted ones removed. It can be stopped at any moment, and
+    resumes where it was.
+
+    \b
+    likewise index photos/
+    """
+    from likewise.search import Collection
+
+    with Collection.build(folder, out, model=_model(model, device), kind=kind, progress=True) as collection:
+        done = collection.report
+        skipped = terminal.tell_left_out([(s.name, s.reason) for s in done.skipped])
+        wrong = collection.check() if check else []
+        record = {**collection.describe(), "out": out, "added": done.added, "updated": done.updated}
+        record |= {"unchanged": done.unchanged, "removed": done.removed, "skipped": skipped}
+        root = collection.root
+        if Path(folder).resolve() != Path(root).resolve():
+            terminal.warn(f"{collection.place} is the index of {root}; the photos of {folder} were updated in it")
+        sound = ["every byte was read: nothing is wrong"] if check and not wrong else []
+        terminal.result("\n".join([f"{len(collection):,} photos in {out}: {done}", *sound]), record, as_json)
+    for problem in wrong[1:]:
+        terminal.warn(problem)
+    if wrong:
+        raise FileError(wrong[0])
+
+
+def _model(path: str | None, device: str) -> Any:
+    """None is the index's own, or the default; a device needs a model to be moved there."""
+    from likewise.cli.images import model_at
+
+    return None if path is None and device == "cpu" else model_at(path, device)
+
+
+@click.command(cls=Command)
+@click.argument("query", nargs=-1, type=click.Path())
+@flag("--index", "place", default=PLACE, help="the index: a folder, or milvus://…")
+@model_flags("the model that made the index, where it does not hold it itself")
+@count("-k", default=10, help="how many to find")
+@count("--shortlist", default=100, help="candidates that are re-ranked")
+@flag("--rerank/--no-rerank", default=True, help="order candidates by local similarity")
+@count("--verify", least=0, default=5, help="how many of the best are verified")
+@flag("--thorough", is_flag=True, show_default=False, help="verify slowly: other viewpoints are tried, too")
+@flag("--under", help="only photos below this folder")
+@flag("--label", help="only photos that lie in a subfolder of this name")
+@flag("--others", is_flag=True, show_default=False, help="leave out QUERY itself, where it is a photo of the index")
+@flag("--each", is_flag=True, show_default=False, help="search for every QUERY by itself, not one thing seen in all")
+@flag("--duplicates", is_flag=True, show_default=False, help="no query: group the photos that are copies")
+@flag("--out", type=click.Path(), help="write a page of the results (.html), or a figure (.png …)")
+@json_flag
+def search(query: tuple[str, ...], place: str, out: str | None, as_json: bool, **given: Any) -> None:
+    """Find the photos that show what QUERY shows: a photo, several of the same thing, a folder of such, or a video.
+
+    Candidates are found by embedding, ordered by local similarity, and the best are verified by the inliers of one
+    geometry. Every hit says how probable it is to show the same, and why; --out page.html shows it.
+
+    \b
+    likewise search query.jpg --out found.html
+    likewise search --duplicates
+    """
+    from likewise.search import Collection
+    from likewise.search.result import write_page
+
+    own = ("model", "device", "others", "each", "duplicates")
+    model, device, others, each, duplicates = (given.pop(name) for name in own)
+    if bool(query) == duplicates:
+        expected = "--duplicates takes none" if query else "expected a photo or a video to search for"
+        raise InputError(f"query: {expected}")
+    if duplicates and out is not None:
+        raise InputError("out: --duplicates draws nothing; --json gives the groups to a program")
+    file = None if out is None else terminal.target(out, "out", (".html", ".png", ".svg", ".pdf", ".jpg"))
+    if file is not None and file.suffix.lower() != ".html" and each and len(query) > 1:
+        raise InputError("out: a figure shows one query; write a page (.html) for several")
+    if not Collection.exists(place):
+        raise FileError(f"{place}: no index here; make one with `likewise index FOLDER`, or name it with --index")
+    with Collection.open(place, _model(model, device)) as collection:
+        root = collection.root
+        if duplicates:
+            _duplicates(collection, root, as_json)
+            return
+        options = {**given, "leave_out": query if others else ()}
+        asked: list[Any] = list(query) if each else [query[0] if len(query) == 1 else list(query)]
+        results = [collection.search(q, **options) for q in asked]
+    if file is not None:
+        write_page(results, file) if file.suffix.lower() == ".html" else results[0].plot(file)
+        terminal.remark(f"see {out}")
+    records = [one.to_dict() for one in results]
+    lines = "\n".join(_table(one, root) for one in results)
+    terminal.result(lines, records[0] if len(results) == 1 else {"queries": records}, as_json)
+
+
+def _table(found: Result, root: Path) -> str:
+    """Rank, verdict, distances and path below the root of every hit."""
+    lines = [", ".join(map(terminal.quote, found.query.names[:3])) + (" …" if len(found.query) > 3 else "")]
+    rows = [("rank", "verdict", "", "distance", "local", "inliers", "photo")]
+    for hit in found.hits:
+        local = "–" if hit.local_distance is None else f"{hit.local_distance:.4f}"
+        seen = "not verified" if hit.evidence is None else f"{hit.evidence.n} of {len(hit.evidence.matches)}"
+        numbers = (f"{hit.probability:.0%}", f"{hit.distance:.4f}", local, seen)
+        rows.append((f"{hit.rank:>4}", hit.verdict, *numbers, _below(hit.path, root)))
+    table = zip(terminal.columns([row[:-1] for row in rows]), rows, strict=True)
+    lines += (
+        [f"{line}  {row[-1]}" for line, row in table]
+        if found.hits
+        else ["nothing found: the index holds no photo that takes part"]
+    )
+    return "\n".join([*lines, *(f"      {note}" for note in found.notes)])
+
+
+def _below(path: str, root: Path) -> str:
+    return terminal.quote(Path(path).relative_to(root) if Path(path).is_relative_to(root) else path)
+
+
+def _duplicates(collection: Collection, root: Path, as_json: bool) -> None:
+    groups = collection.duplicates(progress=True)
+    lines = [f"{len(groups)} groups of near-duplicates among {len(collection)} photos"]
+    for i, group in enumerate(groups, 1):
+        lines += [f"group {i}", *(f"  {_below(path, root)}" for path in group)]
+    terminal.result("\n".join(lines), {"index": collection.place, "photos": len(collection), "groups": groups}, as_json)
+
+
+@click.command(cls=Command)
+@click.argument("folders", nargs=-1, metavar="[FOLDER or INDEX]...", type=click.Path())
+@flag("--runs", multiple=True, type=click.Path(), help="a run directory, or a folder of them; may be repeated")
+@flag("--generator", metavar="SPEC", help="a generator of your own: module:attribute, or a file of weights")
+@flag("--real", type=click.Path(path_type=Path), help="real images that the generator is measured against")
+@flag("--port", default=0, show_default="a free one", type=click.IntRange(0, 65535), help="on 127.0.0.1")
+@flag("--open/--no-open", "open_browser", default=True, help="open the page in a browser")
+def studio(folders: tuple[str, ...], runs: tuple[str, ...], **given: Any) -> None:
+    """Open a local page: compare, search, transport, sample, watch runs.
+
+    Folders and indexes that are named can be searched there; samples are always there. The page is served to this
+    machine only, at an address with a token in it, which is printed on one line. Ctrl-C ends it.
+
+    \b
+    likewise studio photos/
+    """
+    from likewise.studio import serve
+
+    serve(folders, runs=[Path(run) for run in runs], **given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -121,19 +120,7 @@ def harvest(
 @seed_flag
 @out_flag("samples", "folder for images and JSON")
 @json_flag
-def sample(
-    store: Bank,
-    source: Generator,
-    folder: Path,
-    rho: float | None,
-    ess: float | None,
-    n: int,
-    psi: float,
-    label: int | None,
-    top: int | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def sample(store: Bank, source: Generator, folder: Path, n: int, psi: float, as_json: bool, **given: Any) -> None:
     """Draw images of a GENERATOR with polarity ρ from its BANK.
 
     Writes images/, grid.png, latents.npy and sample.json (ρ, the effective share of the bank, the largest weight).
@@ -143,6 +130,7 @@ def sample(
     """
     import numpy as np
 
+    rho, ess, label, top = (given.pop(name) for name in ("rho", "ess", "label", "top"))
     if (rho is None) == (ess is None):
         raise InputError("rho: give --rho or --ess; one of the two")
     if rho is None:
@@ -182,25 +170,17 @@ def _write_samples(x: Any, folder: Path, title: str) -> None:
 def _save_array(path: Path, array: Any) -> None:
     import numpy as np
 
-    from likewise.media import write_bytes
+    from likewise.media import atomic
 
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    write_bytes(path, buffer.getvalue())
-
-
-def _numbers(_: Any, param: click.Parameter, text: str) -> list[float]:
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"expected numbers separated by commas, got {text!r}", param=param) from None
+    with atomic(path) as sibling, sibling.open("wb") as stream:
+        np.save(stream, array, allow_pickle=False)
 
 
 @click.command(cls=Command)
 @with_bank
 @flag("--real", required=True, help="real images (a folder), or their features (.npy, .npz)")
-@flag("--rhos", default="-1,-0.5,-0.2,0,0.2,0.5,1", callback=_numbers, help="polarities")
-@flag("--psis", default="1", callback=_numbers, help="truncations; 1 is none")
+@flag("--rhos", default="-1,-0.5,-0.2,0,0.2,0.5,1", callback=terminal.numbers(float), help="polarities")
+@flag("--psis", default="1", callback=terminal.numbers(float), help="truncations; 1 is none")
 @top_flag
 @count("--n", least=2, help="images of each cell; by default as many as are real")
 @count("--neighbours", default=3, help="k of the k-NN balls")
@@ -208,16 +188,7 @@ def _numbers(_: Any, param: click.Parameter, text: str) -> list[float]:
 @seed_flag
 @out_flag("sweep", "folder for figures and table")
 @json_flag
-def sweep(
-    store: Bank,
-    source: Generator,
-    folder: Path,
-    rhos: list[float],
-    top: int | None,
-    features: str | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def sweep(store: Bank, source: Generator, folder: Path, rhos: list[float], as_json: bool, **given: Any) -> None:
     """Measure quality and diversity of a GENERATOR over ρ × ψ against real images, from its BANK.
 
     Writes sweep.json, sweep.md (the table), frontier.png, and grid.png (a row of images for each ρ).
@@ -229,6 +200,7 @@ def sweep(
     from likewise.distributions.sweep import sweep as measure
     from likewise.media import write_text
 
+    features, top = given.pop("features"), given.pop("top")
     net = None if features is None else load_object(features)
     table = measure(source, store, rhos, features=net, k=top, progress=True, **given)
     table.to_json(folder / "sweep.json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,14 @@ from likewise.cli.terminal import (
     device_flag,
     flag,
     json_flag,
-    model_flag,
+    model_flags,
     out_flag,
-    resume_flag,
     seed_flag,
     training_flags,
 )
-from likewise.errors import FileError, InputError
+from likewise.errors import FileError
 from likewise.train.options import build
 
-WORST = 5
-"""Classes and confusions that are printed; the JSON has more."""
 TRAINING = {
     "Length": ("steps", "epochs", "evaluate_every"),
     "Data": ("size", "classes", "per_class", "flip", "validation", "workers"),
@@ -34,7 +31,7 @@ TRAINING = {
 }
 """The options of Config that are flags, by their headings; the others are for Python and `likewise papers diva`."""
 
-with_model = model_flag("a trained model; by default the one that needs no training")
+with_model = model_flags("a trained model; by default the one that needs no training")
 
 
 def model_at(path: str | None, device: str = "cpu") -> Any:
@@ -53,7 +50,6 @@ def model_at(path: str | None, device: str = "cpu") -> Any:
 @click.command(cls=Command)
 @click.argument("data", type=click.Path())
 @out_flag("run", "the run directory")
-@resume_flag
 @device_flag
 @seed_flag
 @training_flags("likewise.images.config:Config", TRAINING)
@@ -87,7 +83,6 @@ def train(data: str, out: str, resume: bool, device: str, as_json: bool, **given
 @click.argument("folder", type=click.Path())
 @flag("--out", required=True, type=click.Path(), help="rows.npz: rows and names")
 @with_model
-@device_flag
 @cluster_flags
 @json_flag
 def embed(folder: str, out: str, model: str | None, device: str, as_json: bool, **given: Any) -> None:
@@ -102,25 +97,22 @@ def embed(folder: str, out: str, model: str | None, device: str, as_json: bool, 
 
     terminal.check_writable(Path(out).absolute().parent)
     rows = embed_folder(folder, out, model_at(model, device), progress=True, **given)
-    skipped = [(s.name, s.reason) for s in rows.skipped]
-    terminal.tell_left_out(skipped)
-    record = {"rows": len(rows), "dim": int(rows.rows.shape[1]), "model": rows.model, "out": out}
-    record["skipped"] = [{"name": name, "reason": reason} for name, reason in skipped]
+    skipped = terminal.tell_left_out([(s.name, s.reason) for s in rows.skipped])
+    record = {"rows": len(rows), "dim": int(rows.rows.shape[1]), "model": rows.model, "out": out, "skipped": skipped}
     terminal.result(f"{len(rows)} × {rows.rows.shape[1]} rows of {rows.model} in {out}", record, as_json)
 
 
 @click.command(cls=Command)
 @click.argument("data", type=click.Path())
 @with_model
-@device_flag
-@flag("--ks", default="1,2,4,8", help="the k of R@k, with commas between")
+@flag("--ks", default="1,2,4,8", callback=terminal.numbers(int), help="the k of R@k, with commas between")
 @flag("--nmi/--no-nmi", default=True, help="cluster, too: slow with thousands of classes")
 @count("--batch-size", default=32, help="images at a time")
 @seed_flag
 @out_flag("evaluate", "folder for evaluate.json and figures")
 @json_flag
 def evaluate(
-    data: str, model: str | None, device: str, ks: str, seed: int, out: str, as_json: bool, **given: Any
+    data: str, model: str | None, device: str, ks: list[int], seed: int, out: str, as_json: bool, **given: Any
 ) -> None:
     """Look every image of DATA, a folder for each class, up among all others: is the nearest of the same class?
 
@@ -136,10 +128,7 @@ def evaluate(
     from likewise.images.evaluation import examine
     from likewise.images.metrics import check_ks
 
-    parts = [w.strip() for w in ks.split(",") if w.strip()]
-    if not all(w.isdecimal() for w in parts):
-        raise InputError(f"ks: expected whole numbers with commas between, such as 1,10,100, got {ks!r}")
-    wanted, place, dataset = check_ks(int(w) for w in parts), terminal.check_writable(Path(out)), read_folder(data)
+    wanted, place, dataset = check_ks(ks), terminal.check_writable(Path(out)), read_folder(data)
     terminal.remark(f"{dataset}")
     report = examine(model_at(model, device), dataset, ks=wanted, progress=sys.stderr.isatty(), seed=seed, **given)
     terminal.tell_left_out([(s["name"], s["reason"]) for s in report.figures["skipped"]])
@@ -153,32 +142,15 @@ def evaluate(
 
 
 def _words(record: Mapping[str, Any]) -> str:
-    """Figures in a line, then the classes that are found worst and the worst confusions."""
+    """Figures in a line; the JSON has every class and confusion."""
     names = {name: name for name in record if name.startswith("R@")}
     names |= {"map_at_r": "mAP@R", "nmi": "NMI", "f1": "F1", "spectral_decay": "decay"}
     figures = [(w, "∞" if record[n] is None else f"{record[n]:.3f}") for n, w in names.items() if n in record]
     lines = [f"{record['dataset']}: {record['n']:,} images of {record['classes']:,} classes, {record['model']}"]
     lines += terminal.columns([[""] + [w for w, _ in figures], [""] + [v for _, v in figures]])
-    worst = [
-        (terminal.quote(row["class"]), f"{row['R@1']:.3f}", f"of {row['n']}") for row in record["per_class"][:WORST]
-    ]
-    lines += ["", f"found worst (R@1 of {len(record['per_class']):,} classes)", *_indented(worst)]
-    taken = [
-        (
-            terminal.quote(row["class"]),
-            f"taken for {terminal.quote(row['taken for'])}",
-            f"{row['n']}×, {row['share']:.0%} of them",
-        )
-        for row in record["confusions"][:WORST]
-    ]
-    lines += ["", "most often taken for another", *(_indented(taken) or ["  none"])]
     if record["lone"]:
         lines.append(f"{record['lone']:,} alone in their class, counted as misses")
     return "\n".join(lines)
-
-
-def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"  {line}" for line in terminal.columns(rows)]
 
 
 @click.command(cls=Command)

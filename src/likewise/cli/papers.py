@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import shlex
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -43,10 +42,9 @@ def papers(ctx: click.Context, paper: str | None, table: str | None, options: tu
     if paper is not None and paper not in PAPERS:
         raise InputError(f"paper: expected one of {', '.join(PAPERS)}, got {paper!r}")
     if paper is None or table is None:
-        rows = [(name, t.name, t.title) for name in ([paper] if paper else PAPERS) for t in tables(name)]
-        width = max((len(f"{name} {entry}") for name, entry, _ in rows), default=0)
-        lines = [f"{f'{name} {entry}':<{width}}  {title}" for name, entry, title in rows]
-        click.echo("\n".join(lines) or "no tables yet")
+        every = {f"{name} {t.name}": t.title for name in ([paper] if paper else PAPERS) for t in tables(name)}
+        width = max(map(len, every), default=0)
+        click.echo("\n".join(f"{name:<{width}}  {title}" for name, title in every.items()) or "no tables yet")
         return
     chosen = {t.name: t for t in tables(paper)}
     if table not in chosen:
@@ -85,26 +83,5 @@ def make_command(paper: str, table: Table, words: Sequence[str] = ()) -> click.C
 
 def draw(title: str, record: Record) -> str:
     """The record as a table for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table as Grid
-
-    grid = Grid(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-    for i, name in enumerate(record.columns):
-        grid.add_column(name, justify="right" if i and _is_number(record.rows, name) else "left")
-    for row in record.rows:
-        grid.add_row(*(_cell(row.get(name)) for name in record.columns))
-    console = Console(width=160)
-    with console.capture() as captured:
-        console.print(grid)
-    return captured.get().rstrip()
-
-
-def _is_number(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return all(isinstance(row.get(name), int | float | None) for row in rows)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    rows = [[terminal.cell(row.get(name)) for name in record.columns] for row in record.rows]
+    return "\n".join([title, *terminal.columns([record.columns, *rows])])

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,9 +20,8 @@ from likewise.cli.terminal import (
     device_flag,
     flag,
     json_flag,
-    model_flag,
+    model_flags,
     out_flag,
-    resume_flag,
     seed_flag,
     training_flags,
 )
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     RGB = NDArray[np.uint8]
 
 FEATURES = ("sift", "disk", "aliked", "xfeat")
-with_model = model_flag("a run, a model of likewise, or RAFT's published weights (.pth); by default the one that ships")
+with_model = model_flags("a run, a model of likewise, or RAFT's published weights (.pth); by default what ships")
 
 
 def model_at(path: str | None, device: str = "cpu") -> Any:
@@ -68,23 +67,10 @@ def model_at(path: str | None, device: str = "cpu") -> Any:
 @flag("--radius", default=5.0, help="pixels, at the flow's resolution, around where it points")
 @count("--most", default=4096, help="features a photo")
 @with_model
-@device_flag
 @out_flag("matches.png", "where to draw the matches")
 @flag("--save", type=click.Path(), help="write them: .npz (arrays) or .db (COLMAP)")
 @json_flag
-def match(
-    a: str,
-    b: str,
-    features: str,
-    guided: bool,
-    radius: float,
-    most: int,
-    model: str | None,
-    device: str,
-    out: str,
-    save: str | None,
-    as_json: bool,
-) -> None:
+def match(a: str, b: str, guided: bool, radius: float, out: str, as_json: bool, **given: Any) -> None:
     """Match the features of two photos: near where the flow points first, then what is left over [LIFE].
 
     Says how many are inliers of one homography or fundamental matrix. A file for COLMAP goes by the photos' names.
@@ -97,12 +83,13 @@ def match(
     from likewise.pixels.matching import raw
 
     figure = terminal.target(out, "out", terminal.DRAWN)
+    save, model, device = (given.pop(name) for name in ("save", "model", "device"))
     kept = None if save is None else terminal.target(save, "save", (".npz", ".db"))
     with terminal.working("matching"):
         if guided:
-            matches = match_photos(a, b, features=features, model=model_at(model, device), radius=radius, most=most)
+            matches = match_photos(a, b, model=model_at(model, device), radius=radius, **given)
         else:
-            matches = raw(a, b, features=features, most=most)
+            matches = raw(a, b, **given)
         geometry = matches.geometry()
         if geometry.matrix is None:
             words = f"no {geometry.kind}: {geometry.reason}"
@@ -116,7 +103,7 @@ def match(
     lines = [f"{len(matches)} matches: {record['stage 1']} near the flow, {record['stage 2']} elsewhere", words]
     matrix = None if geometry.matrix is None else geometry.matrix.tolist()
     lines += ["  " + "  ".join(f"{x: .6g}".rjust(13) for x in row) for row in matrix or ()]
-    record |= {"a": a, "b": b, "features": features, "figure": str(figure), "saved": save}
+    record |= {"a": a, "b": b, "features": given["features"], "figure": str(figure), "saved": save}
     record["model"] = {"kind": geometry.kind, "matrix": matrix, "inliers": geometry.n, "reason": geometry.reason}
     terminal.result("\n".join(lines) if len(matches) else f"no matches: {matches.reason}", record, as_json)
     terminal.remark(f"see {figure}")
@@ -132,49 +119,37 @@ def match(
 @count("--size", least=64, help="make frames smaller first: longest side in pixels")
 @flag("--format", "form", default="flo", type=click.Choice(["flo", "png"]), help="Middlebury or KITTI")
 @flag("--largest", type=float, help="pixels of motion in full colour; by default what suits the whole video")
-@flag("--film", type=click.Path(), help="write frames and colours side by side: film.mp4 or film.gif")
+@flag("--film", type=click.Path(), help="write frames and colours side by side: film.mp4")
 @with_model
-@device_flag
 @out_flag("flow", "the folder to write to")
 @json_flag
-def video(
-    file: str,
-    every: int,
-    most: int | None,
-    size: int | None,
-    form: str,
-    largest: float | None,
-    film: str | None,
-    model: str | None,
-    device: str,
-    out: str,
-    as_json: bool,
-) -> None:
+def video(file: str, form: str, largest: float | None, film: str | None, out: str, as_json: bool, **given: Any) -> None:
     """Where does every pixel of a frame go in the next one? A flow file a frame, and its colours.
 
     Writes OUT/flow/000000.flo … and OUT/wheel/000000.png …, all in the colours of one scale. Finished frames are kept:
     the same command resumes after a stop.
 
     \b
-    likewise pixels video walk.mp4 --every 2 --film walk.gif
+    likewise pixels video walk.mp4 --every 2 --film film.mp4
     """
     from likewise.store.run import Run
 
-    shown = None if film is None else terminal.target(film, "film", (".mp4", ".gif"))
+    shown = None if film is None else terminal.target(film, "film", (".mp4",))
     if largest is not None and not (math.isfinite(largest) and largest > 0):
         raise InputError(f"largest: expected a length in pixels > 0, got {largest:g}")
+    model, device = given.pop("model"), given.pop("device")
     folder, network = terminal.check_writable(Path(out)), without_search(model_at(model, device))
     name = str(getattr(network, "name", type(network).__name__))
     # What a flow depends on; a folder resumes only under the same.
     asked = {"file": str(Path(file).absolute()), "model": name if model is None else str(Path(model).absolute())}
-    Run.create(folder, {**asked, "every": every, "size": size, "format": form}, resume=True)
+    Run.create(folder, {**asked, "every": given["every"], "size": given["size"], "format": form}, resume=True)
     with terminal.working("decoding") as say:
-        flows, fresh = _flows(network, _frames(file, every, most, size), folder / "flow", form, say)
+        flows, fresh = _flows(network, _frames(file, **given), folder / "flow", form, say)
         say("colours")
         wheels, scale = _wheels(flows, folder / "wheel", largest)
         if shown is not None:
             say("film")
-            write_film(shown, _side_by_side(_frames(file, every, most, size), wheels))
+            write_film(shown, _side_by_side(_frames(file, **given), wheels))
     record = {"flows": len(flows), "computed": fresh, "model": name, "largest": scale, "out": str(folder), "film": film}
     kept = f", {len(flows) - fresh} as they were" if fresh < len(flows) else ""
     words = f"{len(flows)} flows of {terminal.quote(Path(file).name)}{kept}; full colour is {scale:.3g} px; {folder}"
@@ -244,27 +219,20 @@ def _side_by_side(frames: Iterable[RGB], wheels: list[Path]) -> Iterator[RGB]:
 
 
 def write_film(path: Path, frames: Iterable[RGB], rate: int = 12) -> None:
-    """Images (h, w, 3) of one size as a film: .mp4 by PyAV, .gif by Pillow."""
-    from PIL import Image
+    """Images (h, w, 3) of one size as a film, by PyAV."""
+    import av
 
     from likewise.media import atomic
 
-    with atomic(path) as sibling:
-        if path.suffix.lower() == ".gif":
-            first, *rest = [Image.fromarray(f).quantize(128) for f in frames]
-            first.save(sibling, "GIF", save_all=True, append_images=rest, duration=round(1000 / rate), loop=0)
-            return
-        import av
-
-        codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
-        with av.open(str(sibling), "w", format="mp4") as container:
-            stream: Any = container.add_stream(codec, rate=Fraction(rate))
-            stream.pix_fmt = "yuv420p"
-            for number, frame in enumerate(frames):
-                if number == 0:
-                    stream.height, stream.width = frame.shape[:2]
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-            container.mux(stream.encode())
+    codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+    with atomic(path) as sibling, av.open(str(sibling), "w", format="mp4") as container:
+        stream: Any = container.add_stream(codec, rate=Fraction(rate))
+        stream.pix_fmt = "yuv420p"
+        for number, frame in enumerate(frames):
+            if number == 0:
+                stream.height, stream.width = frame.shape[:2]
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
 
 
 # ── train ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -282,7 +250,6 @@ TRAINING = {
 @out_flag("run", "the run directory")
 @flag("--scenes", default="rendered", help="pairs with F: rendered, none, or a folder of `likewise pixels sfm`")
 @flag("--start", type=click.Path(), help="a trained model to start from")
-@resume_flag
 @device_flag
 @seed_flag
 @training_flags("likewise.pixels.training:Config", TRAINING)
@@ -321,24 +288,8 @@ def train(
 # ── evaluate ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FIGURES = (
-    "n",
-    "aepe",
-    "acc@1",
-    "acc@3",
-    "acc@5",
-    "fl",
-    "sparse@1",
-    "sparse@3",
-    "sparse@5",
-    "matches",
-    "mma@1",
-    "mma@3",
-    "mma@5",
-    "corners@5",
-    "auc@5",
-    "auc@10",
-    "auc@20",
-    "seconds",
+    *("n", "aepe", "acc@1", "acc@3", "acc@5", "fl", "sparse@1", "sparse@3", "sparse@5", "matches"),
+    *("mma@1", "mma@3", "mma@5", "corners@5", "auc@5", "auc@10", "auc@20", "seconds"),
 )
 """Figures that are printed where there are any; the JSON has all."""
 
@@ -346,29 +297,17 @@ FIGURES = (
 @click.command(cls=Command)
 @click.argument("data", type=click.Path())
 @with_model
-@device_flag
 @count("--size", least=8, help="make images smaller first: shortest side in pixels; by default their own")
 @count("--pairs", default=100, help="how many, where DATA is rendered")
 @flag("--matching", is_flag=True, show_default=False, help="match features with the help of the flow, too")
-@count("--worst", least=0, default=3, help="pairs that are drawn, worst first")
-@out_flag("evaluate", "folder for evaluate.json and figures")
+@out_flag("evaluate", "folder for evaluate.json")
 @json_flag
-def evaluate(
-    data: str,
-    model: str | None,
-    device: str,
-    size: int | None,
-    pairs: int,
-    matching: bool,
-    worst: int,
-    out: str,
-    as_json: bool,
-) -> None:
+def evaluate(data: str, model: str | None, device: str, pairs: int, out: str, as_json: bool, **given: Any) -> None:
     """Measure flow on pairs of which the truth is known.
 
     DATA is a folder of pairs, each a folder with a.png, b.png and flow.flo (or flow.png, KITTI's) as `likewise pixels
     render` writes them; or the word rendered, the renderer's held-out set. Published data: `likewise papers life`.
-    Prints a row a group; writes evaluate.json (every pair) and the worst pairs.
+    Prints a row a group; writes evaluate.json (every pair).
 
     \b
     likewise pixels render --out pairs && likewise pixels evaluate pairs
@@ -377,16 +316,14 @@ def evaluate(
 
     folder, dataset, network = terminal.check_writable(Path(out)), _dataset(data, pairs), model_at(model, device)
     terminal.remark(f"{dataset}")
-    report = measure(network, dataset, size=size, matching=matching, progress=sys.stderr.isatty())
+    report = measure(network, dataset, progress=sys.stderr.isatty(), **given)
     terminal.tell_left_out([(s["name"], s["reason"]) for s in report["skipped"]])
-    with terminal.working("drawing the worst pairs"):
-        drawn = _draw_worst(network, dataset, report["pairs"], size, folder, worst)
-    record = terminal.finite({**report, "data": data, "figures": drawn})
+    record = terminal.finite({**report, "data": data})
     terminal.write_json(folder / "evaluate.json", record)
     at = "own size" if record["size"] is None else f"{record['side']} side {record['size']} px"
     rows = {**record["groups"], "all": record} if len(record["groups"]) > 1 else {"all": record}
     names = [c for c in FIGURES if any(row.get(c) is not None for row in rows.values())]
-    cells = [["", *names], *([name, *(_cell(c, row.get(c)) for c in names)] for name, row in rows.items())]
+    cells = [["", *names], *([name, *(terminal.cell(row.get(c)) for c in names)] for name, row in rows.items())]
     head = f"{record['dataset']}: {record['n']} pairs at {at}, {record['model']}"
     terminal.result("\n".join([head, *terminal.columns(cells)]), record, as_json)
     terminal.remark(f"see {folder}")
@@ -411,31 +348,6 @@ def _dataset(data: str, pairs: int) -> FlowDataset:
     if not items:
         raise FileError(f"{data}: no pair in it; expected folders with a.png, b.png and flow.flo or flow.png")
     return FlowDataset(tuple(items), Path(data).name)
-
-
-def _draw_worst(
-    network: Any, dataset: FlowDataset, rows: Sequence[Mapping[str, Any]], size: int | None, folder: Path, most: int
-) -> list[str]:
-    """The pairs with the largest errors, aligned as the model has them: worst-1.png …"""
-    from likewise import plot
-
-    by_name = {pair.name: pair for pair in dataset}
-    errors = sorted(((row["aepe"], row["name"]) for row in rows if "aepe" in row), reverse=True)[:most]
-    drawn = []
-    for number, (error, name) in enumerate(errors, start=1):
-        sample = by_name[name].load(size)
-        figure = plot.alignment(
-            sample.a, sample.b, network.flow(sample.a, sample.b), title=f"{name}: AEPE {error:.2f} px"
-        )
-        drawn.append(str(plot.save(figure, folder / f"worst-{number}.png")))
-    return drawn
-
-
-def _cell(column: str, value: Any) -> str:
-    if value is None:
-        return "–"
-    digits = 0 if column in ("n", "matches") else 2 if column in ("aepe", "seconds") else 3
-    return f"{value:.{digits}f}"
 
 
 # ── sfm ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -497,19 +409,10 @@ def sfm(photos: str, out: str, as_json: bool, **given: Any) -> None:
 @flag("--features", default="sift", type=click.Choice(FEATURES), help="what is matched")
 @flag("--guided/--raw", default=True, help="matches with the flow, or without it")
 @with_model
-@device_flag
 @seed_flag
 @json_flag
 def localize(
-    place: str,
-    query: tuple[str, ...],
-    build: str | None,
-    shortlist: str,
-    guided: bool,
-    model: str | None,
-    device: str,
-    as_json: bool,
-    **given: Any,
+    place: str, query: tuple[str, ...], build: str | None, shortlist: str, as_json: bool, **given: Any
 ) -> None:
     """Place each QUERY photo in MAP, a folder that likewise pixels sfm or --build made: its pose, X_camera = R X + t.
 
@@ -531,13 +434,14 @@ def localize(
         with terminal.working("building the map"):
             survey = Map.build(build, place, report=terminal.remark)
     terminal.remark(f"{survey}")
-    options = given | {"guided": guided, "model": model_at(model, device) if guided and query else None}
-    options["embedder"] = None if shortlist == "features" else default()
+    network, device = given.pop("model"), given.pop("device")
+    given["model"] = model_at(network, device) if given["guided"] and query else None
+    given["embedder"] = None if shortlist == "features" else default()
     poses = []
     with terminal.working("placing") as say:
         for name in query:
             say(name)
-            poses.append(survey.localize(name, **options))
+            poses.append(survey.localize(name, **given))
     rows = [{"query": name, **at.to_dict()} for name, at in zip(query, poses, strict=True)]
     about = {"photos": len(survey), "points": len(survey.survey.points), "metres a unit": survey.metres}
     lines = [_pose(name, at, survey) for name, at in zip(query, poses, strict=True)]
@@ -571,8 +475,7 @@ def render(out: str, pairs: int, size: str, textures: str | None, seed: int, as_
     """Render pairs of images of random places under two lights, with exact flow, occlusion and cameras.
 
     Each pair is a folder: a.png, b.png, flow.flo (a→b), occluded.png (white where something stands before the pixel in
-    b) and F.json (F, and the cameras Ka, Kb, R, t). sheet.png shows the first twelve: a, b, flow, occlusion. Pairs
-    that are there are kept.
+    b) and F.json (F, and the cameras Ka, Kb, R, t). Pairs that are there are kept.
 
     \b
     likewise pixels render --pairs 20 --out pairs
@@ -595,10 +498,8 @@ def render(out: str, pairs: int, size: str, textures: str | None, seed: int, as_
             if not (place / "F.json").exists():  # written last, it says that all is there
                 write_pair(renderer.pair(seed + i), place, seed + i)
             advance()
-    sheet = _sheet(places[:12], folder / "sheet.png")
-    record = asked | {"pairs": pairs, "out": str(folder), "sheet": str(sheet)}
+    record = asked | {"pairs": pairs, "out": str(folder)}
     terminal.result(f"{pairs} pairs of {height} × {width} px in {folder}", record, as_json)
-    terminal.remark(f"see {sheet}")
 
 
 def write_pair(pair: Pair, place: Path, seed: int) -> None:
@@ -612,12 +513,3 @@ def write_pair(pair: Pair, place: Path, seed: int) -> None:
     write_image(place / "occluded.png", pair.occluded.numpy().astype("uint8") * 255)
     cameras = {name: getattr(pair, name).tolist() for name in ("F", "Ka", "Kb", "R", "t")}
     terminal.write_json(place / "F.json", {"seed": seed, **cameras})
-
-
-def _sheet(places: list[Path], path: Path) -> Path:
-    """A row a pair: a, b, the flow a→b in colours, what b does not show."""
-    from likewise import plot
-    from likewise.types import read_flow
-
-    rows = [(p / "a.png", p / "b.png", plot.wheel(read_flow(p / "flow.flo")), p / "occluded.png") for p in places]
-    return plot.save(plot.grid(rows, [p.name for p in places], edge=1.6), path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -14,48 +13,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from likewise.cli import Command, terminal
-from likewise.cli.terminal import (
-    cluster_flags,
-    count,
-    flag,
-    json_flag,
-    out_flag,
-    resume_flag,
-    seed_flag,
-    training_flags,
-)
+from likewise.cli.terminal import cluster_flags, count, flag, json_flag, out_flag, seed_flag, training_flags
 from likewise.errors import FileError, InputError, LikewiseError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from likewise.sets import WassersteinLMNN
     from likewise.sets.data import SetCollection
     from likewise.store.run import Run
-    from likewise.types import Signature
 
 VALUES = ("kl", "paper", "divergence", "sharp")
 LEARNING = {
     "Learning": (
-        "multilevel",
-        "gamma",
-        "value",
-        "k_targets",
-        "k_impostors",
-        "rho0",
-        "rhot",
-        "start",
-        "max_iter",
-        "rounds",
+        *("multilevel", "gamma", "value", "k_targets", "k_impostors"),
+        *("rho0", "rhot", "start", "max_iter", "rounds"),
     ),
     "Classifying": ("rule", "n_neighbors", "n_jobs"),
 }
 """The options of WassersteinLMNN that are flags; the others are for Python and `likewise papers mlml`."""
 PARTS = "parts"
 """The folder in a run directory where finished folds and rounds are kept until the end."""
-MOST_QUERIES = 1000
-"""Leave-one-out accuracy asks at most this many sets (drawn by seed); the gallery is always whole."""
 
 
 def reading_flags(function: Any) -> Any:
@@ -77,8 +53,8 @@ def reading(given: dict[str, Any], model: WassersteinLMNN | None = None) -> dict
     return {**usual, **said, "seed": given["seed"]}
 
 
-def read(path: str, how: dict[str, Any]) -> SetCollection:
-    """The sets at a path; images that cannot be read are named on stderr."""
+def read(path: str, how: dict[str, Any]) -> tuple[SetCollection, list[dict[str, str]]]:
+    """The sets at a path, and the images that cannot be read, which are named on stderr."""
     from likewise.sets.data import list_sets, read_sets
     from likewise.store.run import progress
 
@@ -87,8 +63,7 @@ def read(path: str, how: dict[str, Any]) -> SetCollection:
     total = 0 if Path(path).is_file() else len(list_sets(path)[0])
     with progress(total, "reading sets") as advance:
         sets = read_sets(path, on_error="skip", progress=advance, **how)
-    terminal.tell_left_out(sets.skipped)
-    return sets
+    return sets, terminal.tell_left_out(sets.skipped)
 
 
 def metric_at(path: str | None, level: str | None) -> tuple[Any, Any]:
@@ -114,7 +89,7 @@ def metric_at(path: str | None, level: str | None) -> tuple[Any, Any]:
 
 @click.command(cls=Command)
 @click.argument("path", type=click.Path())
-@out_flag("distances.npy", "the matrix; a .json beside it")
+@out_flag("distances", "folder for distances.npy and distances.json")
 @flag("--metric", type=click.Path(), help="under this learned metric (a file of `likewise sets fit`)")
 @flag("--metric-level", help="with --metric: under the metric of this level")
 @flag("--gamma", type=click.FloatRange(0, min_open=True), help="smoothing; by default 0.05 × the median ground cost")
@@ -126,72 +101,36 @@ def metric_at(path: str | None, level: str | None) -> tuple[Any, Any]:
 def distances(path: str, out: str, metric: str | None, metric_level: str | None, as_json: bool, **given: Any) -> None:
     """All distances between the sets at PATH, as a matrix on disk, by blocks; an interrupted run resumes.
 
-    PATH is class/object/images, object/images, a folder of videos, or an .npz of many sets. The .json beside the
-    matrix names its rows. Finished blocks are kept in a folder OUT.parts until the matrix is whole.
+    PATH is class/object/images, object/images, a folder of videos, or an .npz of many sets. Writes distances.npy, and
+    distances.json, which names its rows; finished blocks are kept beside them until the matrix is whole.
 
     \b
-    likewise sets distances albums/ --out distances.npy
+    likewise sets distances albums/ --out distances
     """
+    from likewise.sets import distance_matrix
     from likewise.store.job import check_executor
+    from likewise.store.run import read_json
 
-    file = terminal.target(out, "out", (".npy",))
     check_executor(given["executor"], given["n_jobs"])
     model, level = metric_at(metric, metric_level)
-    how = reading(given, model)
-    sets = read(path, how)
+    folder, how = terminal.check_writable(Path(out)), reading(given, model)
+    sets, left_out = read(path, how)
     own = {} if model is None else {"gamma": model.gamma_, "value": model.value}
     settings = {name: given[name] or own.get(name, default) for name, default in (("gamma", "auto"), ("value", "kl"))}
     settings |= {name: given[name] for name in ("block", "n_jobs", "executor", "resume")}
     settings |= {} if model is None else {"metric": model.metric(level)}
-    info = _solve(sets.signatures if model is None else model.project(sets.signatures), file, settings)
-    labels = None if sets.labels is None else sets.labels.tolist()
-    record = {**info, "path": path, "names": sets.names, "labels": labels, "left_out": _left_out(sets)}
-    record |= {"features": how["features"] if sets.described else None, "metric": metric, "metric_level": metric_level}
-    _link(file.with_suffix(".parts") / "distances.npy", file)
-    terminal.write_json(file.with_suffix(".json"), record)
-    shutil.rmtree(file.with_suffix(".parts"))
-    n, m = info["shape"]
-    terminal.result(f"{n}×{m} distances, {info['key']['value']}, gamma={info['gamma']:.4g}, in {file}", record, as_json)
-
-
-def _left_out(sets: SetCollection) -> list[dict[str, str]]:
-    return [{"name": name, "reason": reason} for name, reason in sets.skipped]
-
-
-def _solve(points: list[Signature], file: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Make the matrix in the folder of its parts, and say what is known of it.
-
-    One that is finished already is only looked up, another is refused.
-    """
-    from likewise.sets import distance_matrix
-    from likewise.store.run import read_json
-
-    parts, about = file.with_suffix(".parts"), file.with_suffix(".json")
-    put_back = settings["resume"] and not parts.exists() and file.is_file() and about.is_file()
-    if put_back:
-        parts.mkdir()
-        _link(file, parts / "distances.npy")
-        shutil.copyfile(about, parts / "distances.json")
     try:
-        distance_matrix(points, out=parts, **settings)
-        return read_json(parts / "distances.json")
+        distance_matrix(sets.signatures if model is None else model.project(sets.signatures), out=folder, **settings)
     except InputError as error:
-        if put_back:
-            shutil.rmtree(parts)
-        words = str(error).replace(str(parts), str(file if put_back else parts))
-        words = words.replace("use another folder or resume=False", "use another --out or --no-resume")
+        words = str(error).replace("use another folder or resume=False", "use another --out or --no-resume")
         raise InputError(words) from None
-
-
-def _link(made: Path, file: Path) -> None:
-    """Give the finished matrix its name; linked where the file system can, so that a kill in between loses nothing."""
-    from likewise.media import atomic
-
-    with atomic(file) as temporary:
-        with contextlib.suppress(OSError):
-            os.link(made, temporary)
-        if not temporary.exists():
-            shutil.copyfile(made, temporary)
+    info, labels = read_json(folder / "distances.json"), None if sets.labels is None else sets.labels.tolist()
+    record = {**info, "path": path, "names": sets.names, "labels": labels, "left_out": left_out}
+    record |= {"features": how["features"] if sets.described else None, "metric": metric, "metric_level": metric_level}
+    terminal.write_json(folder / "distances.json", record)
+    n, m = info["shape"]
+    words = f"{n}×{m} distances, {info['key']['value']}, gamma={info['gamma']:.4g}, in {folder}"
+    terminal.result(words, record, as_json)
 
 
 # ── fit ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -202,7 +141,6 @@ def _link(made: Path, file: Path) -> None:
 @out_flag("model.safetensors", "the file of the metric; its run directory is beside it, .run")
 @count("--pca", least=0, default=100, help="learn on so many principal axes; 0: on all")
 @flag("--overwrite", is_flag=True, show_default=False, help="replace an earlier model and its run directory")
-@resume_flag
 @reading_flags
 @training_flags("likewise.sets.objective:LMNNOptions", LEARNING)
 @json_flag
@@ -219,19 +157,17 @@ def fit(path: str, out: str, pca: int, overwrite: bool, resume: bool, as_json: b
     file = terminal.target(out, "out", (".safetensors",))
     run = _begin(file, overwrite, resume, {"path": path, "pca": pca, **given})
     how = reading(given)
-    sets = read(path, how)
+    sets, left_out = read(path, how)
     if sets.labels is None:
         expected = "expected class/object/images, class/videos, or an .npz with labels"
         raise InputError(f"path: the sets in {path} have no classes; {expected}")
     model, seconds = _learn(sets, pca, given, how, run)
-    record = _record(model, sets, seconds, path)
+    record = _record(model, sets, seconds, path) | {"left_out": left_out}
     _keep(model, record, file, run)
-    own = record["leave_one_out"]
-    words = (
-        f"{record['sets']} sets of {len(record['classes'])} classes, {record['iterations']} iterations; "
-        f"leave-one-out 1-NN on the training sets: learned {own['learned']:.3f}, unlearned {own['unlearned']:.3f}; "
-        f"in {file}"
-    )
+    words = f"{record['sets']} sets of {len(record['classes'])} classes, {record['iterations']} iterations"
+    if record["iterations"]:
+        words += f", J from {record['objective_at_start']:.4g} to {record['objective']:.4g}"
+    words += f"; in {file}"
     terminal.result(words, record, as_json)
     terminal.remark(f"see {file.parent / 'fit.png'}; the run is in {run.path}")
 
@@ -303,7 +239,6 @@ def _record(model: WassersteinLMNN, sets: SetCollection, seconds: float, path: s
     import numpy as np
 
     labels = np.asarray(sets.labels)
-    learned, unlearned, asked = leave_one_out(model, sets.signatures, labels)
     steps = [line["objective"] for line in model.history_]
     return {
         "path": path,
@@ -318,36 +253,9 @@ def _record(model: WassersteinLMNN, sets: SetCollection, seconds: float, path: s
         "objective": steps[-1] if steps else None,
         "objective_at_start": steps[0] if steps else None,
         "iterations": len(steps),
-        "leave_one_out": {
-            "learned": learned,
-            "unlearned": unlearned,
-            "queries": asked,
-            "of": "the training sets, which the metric has seen",
-        },
         "seconds": round(seconds, 3),
         "options": {k: v for k, v in dataclasses.asdict(model).items() if k != "verbose"},
-        "left_out": _left_out(sets),
     }
-
-
-def leave_one_out(model: WassersteinLMNN, sets: list[Signature], labels: NDArray[Any]) -> tuple[float, float, int]:
-    """1-NN accuracy among the training sets, each set's own column left out: learned, unlearned, and of how many."""
-    import numpy as np
-
-    from likewise.sets import distances as pairwise
-
-    rows = np.arange(len(sets))
-    if len(rows) > MOST_QUERIES:
-        rows = np.sort(np.random.default_rng(model.seed).choice(rows, MOST_QUERIES, replace=False))
-    projected = model.project(sets)
-
-    def score(D: NDArray[np.float64]) -> float:
-        D = np.array(D)
-        D[np.arange(len(rows)), rows] = np.inf
-        return float((labels[D.argmin(axis=1)] == labels[rows]).mean())
-
-    plain = pairwise([projected[i] for i in rows], projected, value=model.value, tol=model.tol)
-    return score(model.pairwise([sets[i] for i in rows])), score(plain), len(rows)
 
 
 def _keep(model: WassersteinLMNN, record: dict[str, Any], file: Path, run: Run) -> None:
@@ -367,6 +275,5 @@ def _keep(model: WassersteinLMNN, record: dict[str, Any], file: Path, run: Run) 
         plot.save(figure, file.parent / "fit.png")
     terminal.write_json(file.parent / "fit.json", record)
     figures = {k: record[k] for k in ("objective", "iterations", "seconds") if record[k] is not None}
-    own = record["leave_one_out"]
-    run.finish(**figures, leave_one_out_learned=own["learned"], leave_one_out_unlearned=own["unlearned"])
+    run.finish(**figures)
     shutil.rmtree(run.path / PARTS, ignore_errors=True)

@@ -38,15 +38,28 @@ def count(*names: str, least: int = 1, **attrs: Any) -> Callable[[F], F]:
     return flag(*names, type=click.IntRange(least), **attrs)
 
 
+def numbers(kind: type[float]) -> Callable[..., list[Any]]:
+    """The callback of an option that is numbers with commas between."""
+
+    def read(_: Any, param: click.Parameter, text: str) -> list[Any]:
+        try:
+            return [kind(word) for word in text.split(",")]
+        except ValueError:
+            raise InputError(f"{param.name}: expected numbers with commas between, got {text!r}") from None
+
+    return read
+
+
 json_flag = flag("--json", "as_json", is_flag=True, show_default=False, help="print the result as JSON")
 seed_flag = count("--seed", least=0, default=0, help="seed of every draw")
 device_flag = flag("--device", default="cpu", help="where the model runs: cpu, cuda, cuda:1, mps …")
 resume_flag = flag("--resume/--no-resume", default=True, help="continue what an interrupted run left")
 
 
-def model_flag(words: str) -> Callable[[F], F]:
-    """--model, a file."""
-    return flag("--model", type=click.Path(), help=words)
+def model_flags(words: str) -> Callable[[F], F]:
+    """--model, a file, and --device, where it runs."""
+    model = flag("--model", type=click.Path(), help=words)
+    return lambda function: model(device_flag(function))
 
 
 def out_flag(default: str, words: str) -> Callable[[F], F]:
@@ -62,7 +75,7 @@ def cluster_flags(function: F) -> F:
 
 
 def training_flags(where: str, groups: Mapping[str, Sequence[str]]) -> Callable[[F], F]:
-    """The options of the configuration at "module:class" as flags under headings, read when they are needed."""
+    """--resume, and the options of the configuration at "module:class" under headings, read when they are needed."""
 
     def read() -> list[click.Parameter]:
         module, _, name = where.partition(":")
@@ -77,7 +90,7 @@ def training_flags(where: str, groups: Mapping[str, Sequence[str]]) -> Callable[
 
     def decorate(function: F) -> F:
         vars(function)["read_options"] = read
-        return function
+        return resume_flag(function)
 
     return decorate
 
@@ -126,14 +139,15 @@ def warn(text: str) -> None:
     print(f"likewise: {quote(text)}", file=sys.stderr)
 
 
-def tell_left_out(skipped: Sequence[tuple[str, str]]) -> None:
-    """Say on stderr which images could not be read, each with the reason."""
+def tell_left_out(skipped: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """Say on stderr which images could not be read, each with the reason; the same for a record."""
     if skipped:
         warn(f"{len(skipped)} unreadable image{'s' if len(skipped) > 1 else ''} left out:")
     for name, reason in skipped[:NAMED]:
         print(f"  {quote(reason if reason.startswith(name) else f'{name}: {reason}')}", file=sys.stderr)
     if len(skipped) > NAMED:
         print(f"  and {len(skipped) - NAMED} more", file=sys.stderr)
+    return [{"name": name, "reason": reason} for name, reason in skipped]
 
 
 def labels_of(a: str, b: str) -> tuple[str, str]:
@@ -149,6 +163,11 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
     pad = [str.ljust, *[str.rjust] * len(widths)]
     return ["  ".join(p(c, w) for p, c, w in zip(pad, row, widths, strict=False)).rstrip() for row in rows]
+
+
+def cell(value: Any) -> str:
+    """A value of a table: four digits of a fraction, a dash where there is none."""
+    return "–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @contextmanager
