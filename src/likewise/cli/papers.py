@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import click
