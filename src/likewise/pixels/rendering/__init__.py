@@ -8,8 +8,9 @@ for evaluation. Rays are in NumPy, all pixels at once; those of a camera have de
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import cv2
@@ -43,6 +44,8 @@ SHOULDER = 0.7
 LUMA = np.array([0.2126, 0.7152, 0.0722])
 AROUND = ((0.36, -0.3), (-0.36, 0.3))
 """Where the further rays of a pixel on an edge go."""
+PART = 1 << 14
+"""Rays that are followed at once: what they need fits into the cache of a processor, however large the image."""
 HELD_OUT_SEED = 7_002_000_000
 """Seeds from here on belong to the held-out set, whose version 2 this is; training takes seeds below."""
 
@@ -260,6 +263,12 @@ def trace(
     return np.where(which < 0, math.inf, best), which
 
 
+def _in_parts(function: Callable[[Array], tuple[Array, ...]], rays: Array) -> list[Array]:
+    """What a function of rays gives, PART of them at a time."""
+    made = [function(rays[i : i + PART]) for i in range(0, max(len(rays), 1), PART)]
+    return [np.concatenate(arrays) for arrays in zip(*made, strict=True)]
+
+
 def carry(
     solids: Sequence[Solid], a: Camera, b: Camera, depth: Float[np.ndarray, "h w"]
 ) -> tuple[Float[np.ndarray, "h w 2"], Bool[np.ndarray, "h w"]]:
@@ -271,7 +280,8 @@ def carry(
     start = pixels(depth.shape)
     points = a.centre + depth.reshape(-1, 1) * a.rays(start)
     there, far = b.project(points)
-    _, before = trace(solids, b.centre, points - b.centre, 1.0 - SLACK, casting=True)
+    meet = partial(trace, solids, b.centre, last=1.0 - SLACK, casting=True)
+    _, before = _in_parts(meet, points - b.centre)
     return (there - start).reshape(*depth.shape, 2), ((before >= 0) | (far <= 0)).reshape(depth.shape)
 
 
@@ -283,7 +293,8 @@ def view(
     Two rays more through each pixel whose neighbour shows another face or other shadows.
     """
     at = pixels(size)
-    radiance, depth, marks = shade(solids, textures, light, camera, at)
+    see = partial(shade, solids, textures, light, camera)
+    radiance, depth, marks = _in_parts(see, at)
     marks, edge = marks.reshape(size), np.zeros(size, bool)
     for one, two in ((np.s_[1:], np.s_[:-1]), (np.s_[:, 1:], np.s_[:, :-1])):
         change = marks[one] != marks[two]
@@ -291,7 +302,7 @@ def view(
         edge[two] |= change
     rows = np.flatnonzero(edge)
     for step in AROUND:
-        radiance[rows] += shade(solids, textures, light, camera, at[rows] + step)[0]
+        radiance[rows] += _in_parts(see, at[rows] + step)[0]
     radiance[rows] /= 1 + len(AROUND)
     return radiance.reshape(*size, 3), depth.reshape(size)
 
