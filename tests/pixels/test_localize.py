@@ -125,7 +125,6 @@ def test_too_few_and_nonsense_are_told() -> None:
     points, X, R, t = exact(5)
     few = place(points, X, known())
     assert few.R is None
-    assert few.centre is None
     assert few.reason == "5 features match points of the map, 6 needed"
     assert few.error(R, t) == (float("inf"), float("inf"))
     assert few.to_dict()["centre"] is None
@@ -151,7 +150,6 @@ def test_a_query_is_placed_in_the_room(room: Map, query: np.ndarray) -> None:
     distance, angle = located.error(*camera(HELD_OUT))
     assert distance < 0.03
     assert angle < 0.3
-    assert set(located.photos) <= {"1.png", "3.png", "0.png", "4.png"}
     assert len(located.photos) == 2
 
 
