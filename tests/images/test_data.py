@@ -18,7 +18,6 @@ from likewise import media
 from likewise.errors import ConfigError, FileError, InputError, ShapeError
 from likewise.images.data import LOOKAHEAD, Augment, BalancedBatches, Dataset, Loader, folder, sample
 from likewise.nn.backbone import crop
-from likewise.types import Image as Photo
 
 PIXEL = np.full((2, 2, 3), 90, dtype=np.uint8)
 
@@ -183,18 +182,14 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@given(SIDES, SIDES, st.integers(0, 99), st.sampled_from(["random-resized", "crop"]))
-def test_a_box_is_within_the_picture_and_not_empty(height: int, width: int, seed: int, mode: str) -> None:
-    left, top, right, bottom = Augment(size=12, mode=mode, shortest=16).box(height, width, rng(seed))  # type: ignore[arg-type]
+@given(SIDES, SIDES, st.booleans(), st.integers(0, 99))
+def test_any_picture_gives_a_part_of_it_at_the_size_asked_for_and_the_same_bytes_again(
+    height: int, width: int, random: bool, seed: int
+) -> None:
+    augment = Augment(size=9, random=random, shortest=11)
+    left, top, right, bottom = augment.box(height, width, rng(seed))
     assert 0 <= left < right <= width
     assert 0 <= top < bottom <= height
-
-
-@given(SIDES, SIDES, st.sampled_from(["random-resized", "crop", "none"]), st.integers(0, 99))
-def test_any_picture_gives_the_size_asked_for_and_the_same_bytes_again(
-    height: int, width: int, mode: str, seed: int
-) -> None:
-    augment = Augment(size=9, mode=mode, shortest=11)  # type: ignore[arg-type]
     array = rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     one, two = augment(array, rng(seed)), augment(array, rng(seed))
     assert one.shape == (9, 9, 3)
@@ -217,15 +212,6 @@ def test_a_picture_too_long_for_any_draw_gives_its_middle() -> None:
     assert Augment(smallest=1.0).box(1000, 10, rng()) == (0, 493, 10, 506)
 
 
-def test_crop_takes_squares_of_the_share_asked_for_from_everywhere() -> None:
-    augment, stream = Augment(size=224, mode="crop", shortest=256), rng(1)
-    boxes = np.array([augment.box(256, 512, stream) for _ in range(800)])
-    assert set(boxes[:, 2] - boxes[:, 0]) == set(boxes[:, 3] - boxes[:, 1]) == {224}
-    assert boxes[:, 0].min() <= 3
-    assert boxes[:, 0].max() >= 285
-    assert {boxes[:, 1].min(), boxes[:, 1].max()} == {0, 32}
-
-
 def test_half_are_mirrored_and_none_without_flip() -> None:
     """A picture that is dark on the left: a mirrored crop of nearly all of it is dark on the right."""
     array = np.zeros((40, 40, 3), dtype=np.uint8)
@@ -246,7 +232,7 @@ def test_a_mirrored_crop_is_the_mirror_of_the_crop() -> None:
 
 def test_none_is_the_evaluation_crop_whatever_the_seed() -> None:
     array = colours(70, 50)
-    augment = Augment(size=24, mode="none", shortest=30)
+    augment = Augment(size=24, random=False, shortest=30)
     np.testing.assert_array_equal(augment(array, rng(0)), augment(array, rng(1)))
     np.testing.assert_array_equal(augment(array, rng(0)), crop(array, 24, 30))
 
@@ -267,23 +253,16 @@ def test_sampling_down_is_antialiased() -> None:
     assert np.abs(small[:, 4:-4] - 127.5).max() < 4
 
 
-def test_strided_and_read_only_parts_are_taken() -> None:
-    array = colours(40, 40)
-    array.flags.writeable = False
-    np.testing.assert_array_equal(sample(array[4:30, 5:25], 16), sample(array[4:30, 5:25].copy(), 16))
-
-
 @pytest.mark.parametrize("smallest", [0.16, 0.5, 1.0])
 def test_the_decoder_may_stop_where_the_smallest_crop_still_has_its_pixels(smallest: float) -> None:
     side = Augment(size=100, smallest=smallest).decoded_side
     assert math.sqrt(smallest) * side == pytest.approx(100, abs=1)
-    assert Augment(size=224, mode="crop").decoded_side == 512
+    assert Augment(size=224, random=False).decoded_side == 512
 
 
 def test_wrong_options_and_arrays_are_named() -> None:
-    for wrong, said in (({"mode": "zoom"}, "mode: expected random-resized"), ({"smallest": 0.0}, "smallest: ")):
-        with pytest.raises(ConfigError, match=said):
-            Augment(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="smallest: "):
+        Augment(smallest=0.0)
     for array in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)):
         with pytest.raises(ShapeError, match=r"array: expected uint8 \(h, w, 3\), got"):
             Augment(size=4)(array, rng())
@@ -330,6 +309,7 @@ def test_batches_are_balanced_distinct_and_class_by_class(
     batches = BalancedBatches(labels, classes, per_class, seed=seed)
     epoch = batches.epoch(e)
     assert len(epoch) == len(batches)
+    np.testing.assert_array_equal(batches.batch(e * len(epoch)), epoch[0])
     for batch in epoch:
         assert batch.dtype == np.int64
         assert len(np.unique(batch)) == len(batch) == classes * per_class
@@ -414,15 +394,6 @@ def test_a_class_that_outnumbers_the_others_goes_on_in_the_next_epoch() -> None:
     assert len(np.unique(np.concatenate(large))) == 100
 
 
-@pytest.mark.parametrize("classes", [2, 5])
-def test_classes_appear_by_their_size(classes: int) -> None:
-    labels = np.repeat(np.arange(10), [40] * 5 + [8] * 5)
-    drawn = np.concatenate([b for e in range(6) for b in BalancedBatches(labels, classes, 4).epoch(e)])
-    per_picture = np.bincount(drawn, minlength=len(labels)) / 6
-    assert per_picture[:200].mean() == pytest.approx(1, abs=0.05)
-    assert per_picture[200:].mean() == pytest.approx(1, abs=0.05)
-
-
 def test_small_classes_are_left_out_and_named() -> None:
     batches = BalancedBatches([0, 0, 0, 1, 2, 2, 3, 3], 3, 2)
     assert batches.left_out == (1,)
@@ -449,17 +420,11 @@ def test_too_few_classes_are_refused_with_the_fix() -> None:
         BalancedBatches([0, 0, 1, 1, 2], 3, 2)
 
 
-def test_a_step_is_its_place_in_its_epoch() -> None:
-    batches = BalancedBatches(labels_of([8] * 6), 3, 4)
-    for step in (0, 3, 4, 9, 1):
-        np.testing.assert_array_equal(batches.batch(step), batches.epoch(step // 4)[step % 4])
-
-
 # ------------------------------------------------------------------------------------------------------------ loading
 
 
 SMALL = Augment(size=16, shortest=20)
-STILL = Augment(size=16, mode="none", shortest=20)
+STILL = Augment(size=16, random=False, shortest=20)
 
 
 def scene(seed: int, height: int = 40, width: int = 50) -> np.ndarray:
@@ -487,7 +452,7 @@ def spoil(path: Path) -> None:
 
 @given(
     st.lists(st.integers(0, 11), min_size=1, max_size=6),
-    st.integers(0, 3),
+    st.integers(1, 3),
     st.integers(0, 5),
     st.integers(0, 10**6),
     st.sampled_from([None, 8, 24, 100]),
@@ -496,56 +461,36 @@ def test_bytes_are_a_function_of_seed_step_index_and_view(
     indices: list[int], workers: int, seed: int, step: int, keep_side: int | None
 ) -> None:
     loader = Loader(ARRAYS, LABELS, SMALL, views=2, seed=seed, workers=workers, keep_side=keep_side)
-    batch = loader.load(indices, step)
+    ((_, _, batch),) = loader.ahead([indices], step)
     assert batch.shape == (2, len(indices), 16, 16, 3)
-    alone = Loader(ARRAYS, LABELS, SMALL, views=2, seed=seed, workers=0, keep_side=keep_side)
+    alone = Loader(ARRAYS, LABELS, SMALL, views=2, seed=seed, keep_side=keep_side)
     for k, i in enumerate(indices):
-        np.testing.assert_array_equal(batch[:, k], alone.load([i], step)[:, 0])
+        np.testing.assert_array_equal(batch[:, k], alone.load([i], step)[1][:, 0])
 
 
 def test_views_steps_seeds_and_pictures_differ() -> None:
     loader = Loader(ARRAYS, LABELS, SMALL, views=3)
-    one = loader.load([0, 1], 0)
-    crops = [*one[:, 0], one[0, 1], loader.load([0], 1)[0, 0], Loader(ARRAYS, LABELS, SMALL, seed=1).load([0], 0)[0, 0]]
+    one = loader.load([0, 1], 0)[1]
+    crops = [
+        *one[:, 0],
+        one[0, 1],
+        loader.load([0], 1)[1][0, 0],
+        Loader(ARRAYS, LABELS, SMALL, seed=1).load([0], 0)[1][0, 0],
+    ]
     assert len({c.tobytes() for c in crops}) == len(crops)
 
 
 def test_an_untouched_crop_is_the_evaluation_crop(album: list[Path]) -> None:
-    batch = Loader(album, LABELS, STILL, views=2).load([3, 5], 9)
+    batch = Loader(album, LABELS, STILL, views=2).load([3, 5], 9)[1]
     for k, i in enumerate((3, 5)):
         for view in batch[:, k]:
             np.testing.assert_array_equal(view, crop(media.read_array(album[i]), 16, 20))
 
 
-def test_every_kind_of_item_is_read() -> None:
-    grey = np.ascontiguousarray(ARRAYS[0][:, :, 0])
-    items = [grey, Image.fromarray(ARRAYS[1]), ARRAYS[2]]
-    batch = Loader(items, [0, 0, 0], STILL).load([0, 1, 2], 0)[0]  # type: ignore[arg-type]
-    for got, item in zip(batch, items, strict=True):
-        np.testing.assert_array_equal(got, crop(Photo(item).pixels, 16, 20))  # type: ignore[arg-type]
-
-
-def test_grey_alpha_cmyk_and_turned_pictures_come_as_they_look(tmp_path: Path) -> None:
-    base = Image.fromarray(ARRAYS[4])
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    base.convert("L").save(tmp_path / "grey.png")
-    base.convert("CMYK").save(tmp_path / "cmyk.tif")
-    base.convert("RGBA").save(tmp_path / "alpha.png")
-    base.save(tmp_path / "turned.png", exif=exif.tobytes())
-    files = [tmp_path / n for n in ("grey.png", "cmyk.tif", "alpha.png", "turned.png")]
-    grey, cmyk, alpha, turned = Loader(files, [0] * 4, STILL).load([0, 1, 2, 3], 0)[0].astype(int)
-    upright = crop(ARRAYS[4], 16, 20).astype(int)
-    assert np.ptp(grey, axis=2).max() == 0
-    assert np.abs(cmyk - upright).mean() < 3
-    np.testing.assert_array_equal(alpha, upright)
-    np.testing.assert_array_equal(turned, crop(np.ascontiguousarray(np.rot90(ARRAYS[4], -1)), 16, 20))
-
-
 # ------------------------------------------------------------------------------------------------------------- ahead
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_ahead_gives_what_load_gives_in_order(workers: int) -> None:
     batches = [[0, 4, 8], [1, 5], [11, 0, 3], [7], [2, 2]]
     loader = Loader(ARRAYS, LABELS, SMALL, views=2, workers=workers)
@@ -554,7 +499,7 @@ def test_ahead_gives_what_load_gives_in_order(workers: int) -> None:
     for (step, indices, arrays), batch in zip(seen, batches, strict=True):
         assert indices.tolist() == batch
         assert indices.dtype == np.int64
-        np.testing.assert_array_equal(arrays, loader.load(batch, step))
+        np.testing.assert_array_equal(arrays, loader.load(batch, step)[1])
     assert list(loader.ahead([])) == []
 
 
@@ -563,7 +508,7 @@ def test_a_pass_over_everything_at_one_step() -> None:
     parts = [range(5), range(5, 12)]
     seen = list(loader.ahead([list(p) for p in parts], start=4, stride=0))
     assert [step for step, _, _ in seen] == [4, 4]
-    np.testing.assert_array_equal(np.concatenate([x for _, _, x in seen], axis=1), loader.load(np.arange(12), 4))
+    np.testing.assert_array_equal(np.concatenate([x for _, _, x in seen], axis=1), loader.load(np.arange(12), 4)[1])
 
 
 def test_resuming_in_the_middle_gives_the_same_bytes() -> None:
@@ -611,33 +556,25 @@ def test_batches_to_come_are_prepared_while_the_caller_is_busy(monkeypatch: pyte
     batches.close()
 
 
-def test_an_abandoned_generator_leaves_no_thread() -> None:
-    loader = Loader(ARRAYS, LABELS, SMALL)
-    for _ in loader.ahead([[0], [1], [2], [3]]):
-        break
-    loader.load([0], 0)
-    assert not [t for t in threading.enumerate() if t.name.startswith("likewise-load")]
-
-
 # --------------------------------------------------------------------------------------------------- what is kept
 
 
 def test_kept_pictures_are_decoded_once_and_are_the_same(album: list[Path]) -> None:
-    fresh = Loader(album, LABELS, SMALL, keep_side=24, workers=0).load(np.arange(12), 5)
+    fresh = Loader(album, LABELS, SMALL, keep_side=24).load(np.arange(12), 5)[1]
     loader = Loader(album, LABELS, SMALL, keep_side=24)
-    loader.load(np.arange(12), 0)
+    loader.load(np.arange(12), 0)[1]
     for path in album:
         path.unlink()
-    np.testing.assert_array_equal(loader.load(np.arange(12), 5), fresh)
+    np.testing.assert_array_equal(loader.load(np.arange(12), 5)[1], fresh)
     assert loader.skipped == ()
 
 
 def test_kept_pictures_have_the_side_asked_for_and_are_never_blown_up() -> None:
     """40 × 50 kept at 20: its centre crop is that of the picture at 25 × 20; kept at 100 it is the picture's own."""
     small = np.asarray(Image.fromarray(ARRAYS[0]).resize((25, 20), Image.Resampling.BICUBIC))
-    kept = Loader(ARRAYS, LABELS, STILL, keep_side=20).load([0], 0)[0, 0]
+    kept = Loader(ARRAYS, LABELS, STILL, keep_side=20).load([0], 0)[1][0, 0]
     np.testing.assert_array_equal(kept, crop(small, 16, 20))
-    whole = Loader(ARRAYS, LABELS, STILL, keep_side=100).load([0], 0)[0, 0]
+    whole = Loader(ARRAYS, LABELS, STILL, keep_side=100).load([0], 0)[1][0, 0]
     np.testing.assert_array_equal(whole, crop(ARRAYS[0], 16, 20))
 
 
@@ -650,7 +587,7 @@ def test_a_large_jpeg_is_decoded_no_larger_than_needed(tmp_path: Path, monkeypat
         return array
 
     monkeypatch.setattr(media, "read_array", watched)
-    near = Loader([path], [0], STILL, keep_side=50).load([0], 0)[0, 0]
+    near = Loader([path], [0], STILL, keep_side=50).load([0], 0)[1][0, 0]
     assert sizes == [(100, 125, 3)]
     want = crop(read_array(path), 16, 20).astype(int)
     assert np.abs(near - want).mean() < 2
@@ -659,14 +596,14 @@ def test_a_large_jpeg_is_decoded_no_larger_than_needed(tmp_path: Path, monkeypat
 # ---------------------------------------------------------------------------------------------------------- bad files
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_bad_file_is_named_counted_and_replaced_from_its_class(album: list[Path], workers: int) -> None:
     spoil(album[1])
     album[6].unlink()
     loader = Loader(album, LABELS, SMALL, views=2, workers=workers)
     ((_, indices, arrays),) = loader.ahead([[0, 1, 4, 6]], start=3)
     assert indices.tolist() == [0, 2, 4, 7]
-    np.testing.assert_array_equal(arrays, loader.load([0, 2, 4, 7], 3))
+    np.testing.assert_array_equal(arrays, loader.load([0, 2, 4, 7], 3)[1])
     assert [s.index for s in loader.skipped] == [1, 6]
     assert [Path(s.name).name for s in loader.skipped] == ["1.jpg", "6.jpg"]
     assert "truncated" in loader.skipped[0].reason
@@ -679,7 +616,7 @@ def test_a_bad_file_is_opened_once(album: list[Path], monkeypatch: pytest.Monkey
     monkeypatch.setattr(media, "read_array", lambda p, **k: (opened.append(Path(p)), read_array(p, **k))[1])
     loader = Loader(album, LABELS, SMALL)
     for step in range(3):
-        loader.load([0, 4], step)
+        loader.load([0, 4], step)[1]
     assert opened.count(album[0]) == 1
     assert len(loader.skipped) == 1
 
@@ -707,13 +644,14 @@ def test_a_class_without_any_readable_file_is_replaced_by_others_with_their_own_
     assert len(loader.skipped) == 4
 
 
-@given(st.sets(st.integers(0, 11), max_size=9), st.permutations(range(12)), st.integers(0, 3))
+@given(st.sets(st.integers(0, 11), max_size=9), st.permutations(range(12)), st.integers(1, 3))
 def test_whatever_is_bad_threads_do_not_matter(bad: set[int], order: list[int], workers: int) -> None:
     items = [np.zeros(3) if i in bad else a for i, a in enumerate(ARRAYS)]  # a vector is no picture
     batches = [order[:5], order[5:9], order[:3]]
     seen = list(Loader(items, LABELS, STILL, workers=workers).ahead(batches))
-    want = list(Loader(items, LABELS, STILL, workers=0).ahead(batches))
-    for (_, i, x), (_, j, y) in zip(seen, want, strict=True):
+    alone = Loader(items, LABELS, STILL)
+    want = [alone.load(batch, step) for step, batch in enumerate(batches)]
+    for (_, i, x), (j, y) in zip(seen, want, strict=True):
         np.testing.assert_array_equal(i, j)
         np.testing.assert_array_equal(x, y)
         assert not set(i.tolist()) & bad
@@ -723,7 +661,7 @@ def test_when_nothing_can_be_read_it_says_so(album: list[Path]) -> None:
     for path in album:
         spoil(path)
     with pytest.raises(FileError, match=r"none of the 12 images can be read; the first: .*0\.jpg: damaged"):
-        Loader(album, LABELS, SMALL).load([0, 5], 0)
+        Loader(album, LABELS, SMALL).load([0, 5], 0)[1]
 
 
 def test_errors_that_are_not_the_pictures_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -732,12 +670,12 @@ def test_errors_that_are_not_the_pictures_are_raised(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Augment, "__call__", broken)
     with pytest.raises(MemoryError, match="full"):
-        Loader(ARRAYS, LABELS, SMALL).load([0], 0)
+        Loader(ARRAYS, LABELS, SMALL).load([0], 0)[1]
 
 
 def test_indices_out_of_range_are_named() -> None:
     loader = Loader(ARRAYS, LABELS, SMALL)
     with pytest.raises(InputError, match="indices: expected numbers in 0 … 11, got 0 to 12"):
-        loader.load([0, 12], 0)
+        loader.load([0, 12], 0)[1]
     with pytest.raises(ShapeError, match="indices: "):
-        loader.load([], 0)
+        loader.load([], 0)[1]

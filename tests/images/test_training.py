@@ -21,9 +21,8 @@ from likewise.errors import ConfigError, InputError
 from likewise.images.config import Config
 from likewise.images.data import Augment, BalancedBatches, Loader
 from likewise.images.embedder import principal_axes
-from likewise.images.feature_cache import CachedCrops, FeatureCache, ValidationSet
 from likewise.images.metrics import recall_at_k
-from likewise.images.training import MODEL, Training, train
+from likewise.images.training import MODEL, CachedCrops, FeatureCache, Training, ValidationSet, train
 from likewise.nn import as_backbone
 from likewise.nn.backbone import seeded
 from likewise.papers.diva import rivals as rivals  # registers the tasks that the paper compares with
@@ -275,7 +274,7 @@ def test_two_processes_equal_one_with_the_double_batch(tmp_path: Path) -> None:
     """Frozen normalisations and shared draws: mining, queue and gradients see both processes' rows."""
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    chosen = SMALL | {"norm": "frozen", "steps": 5, "rho": 0.01, "tasks": "disc,shared,intra,dance", "workers": 0}
+    chosen = SMALL | {"norm": "frozen", "steps": 5, "rho": 0.01, "tasks": "disc,shared,intra,dance", "workers": 1}
     here = Path(__file__).parents[1]
     env = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(here), str(here.parent / "src")]),
@@ -359,10 +358,10 @@ def test_what_could_not_be_read_is_known_after_a_resume(tmp_path: Path) -> None:
 
 def test_kept_maps_are_those_of_the_pictures_that_are_shown(tmp_path: Path) -> None:
     data = torn(tmp_path / "files", stripes(3, 4), 1, 8, 9, 10, 11)  # one of class 0, all of class 2
-    augment = Augment(size=32, mode="none", shortest=36)
+    augment = Augment(size=32, random=False, shortest=36)
     kept = []
     for _ in range(2):
-        loader = Loader(data.items, data.labels, augment, workers=0)
+        loader = Loader(data.items, data.labels, augment)
         kept.append(FeatureCache(nn.Sequential(nn.AvgPool2d(8)), loader, 1, folder=tmp_path / "cache"))
         assert [s.index for s in loader.skipped] == [1, 8, 9, 10, 11]
     maps, shown = kept[0].maps, kept[0].shown
@@ -377,10 +376,10 @@ def test_kept_maps_are_those_of_the_pictures_that_are_shown(tmp_path: Path) -> N
 
 def test_a_picture_that_has_changed_is_looked_at_again(tmp_path: Path) -> None:
     data = torn(tmp_path / "files", stripes(2, 2))
-    augment, stem = Augment(size=32, mode="none", shortest=36), nn.Sequential(nn.AvgPool2d(8))
+    augment, stem = Augment(size=32, random=False, shortest=36), nn.Sequential(nn.AvgPool2d(8))
 
     def maps() -> np.ndarray:
-        loader = Loader(data.items, data.labels, augment, workers=0)
+        loader = Loader(data.items, data.labels, augment)
         return FeatureCache(stem, loader, 1, folder=tmp_path / "cache").maps
 
     before = np.array(maps())

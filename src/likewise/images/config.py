@@ -72,7 +72,6 @@ class Config(LoopOptions):
     chunk: int = option(20, "images in one pass of the network; no effect on the result", low=1)
     classes: int = option(20, "classes in a batch", low=2)
     per_class: int = option(4, "images of each class in a batch", low=2)
-    crops: Literal["random-resized", "crop"] = option("random-resized", "how training images are cut")
     smallest: float = option(0.25, "smallest share of an image's area that a random crop takes", above=0, high=1)
     flip: bool = option(True, "mirror half of the training images")
     epochs: float = option(20.0, "passes through the images, where steps is 0", above=0)
@@ -83,7 +82,7 @@ class Config(LoopOptions):
     validation: float = option(0.2, "share of the classes kept for validation; 0: none", low=0, high=0.9)
     keep: Literal["best", "last"] = option("best", "weights that are given back: best on validation, or the last")
     mirror: bool = option(True, "embed an image and its mirror image, if flip: twice the time, more is found")
-    workers: int = option(2, "threads that decode images", low=0)
+    workers: int = option(2, "threads that decode images", low=1)
     seed: int = option(0, "seed of every draw", low=0)
 
     def __post_init__(self) -> None:

@@ -8,9 +8,7 @@ import hashlib
 import itertools
 import math
 import os
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -22,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from likewise import inputs, media
 from likewise.errors import ConfigError, FileError, InputError, LikewiseError, ShapeError
-from likewise.images.embedder import Skipped, name_of
+from likewise.images.embedder import Skipped, name_of, read_ahead
 from likewise.nn.backbone import CROP, SHORTEST, crop, resize
 
 Index: TypeAlias = NDArray[np.int64]
@@ -32,7 +30,7 @@ Box: TypeAlias = tuple[int, int, int, int]
 """Left, top, right, bottom: a part of an image in whole pixels, never empty."""
 
 LOOKAHEAD = 2
-"""Batches that are prepared while the network is busy with another."""
+"""Batches, at least, that are prepared while the network is busy with another."""
 ATTEMPTS = 10
 """How often an area and a shape are drawn before the largest part that fits is taken instead."""
 RATIO = (3 / 4, 4 / 3)
@@ -238,20 +236,18 @@ def _validation_classes(validation: float, n: int) -> int:
 class Augment:
     """A random part of an image as uint8 (size, size, 3), mirrored half of the time where `flip`.
 
-    "random-resized": a part whose area is a share of the image's, at least `smallest`, and whose width to height is
-    between 3/4 and 4/3, both drawn (the ratio in logarithm); "crop": a square of `size` px from the image with its
-    shortest side at `shortest`; "none": the crop for evaluation, the centre, never mirrored.
+    The part's area is a share of the image's, at least `smallest`, and its width to height is between 3/4 and 4/3, both
+    drawn (the ratio in logarithm). random=False is the crop for evaluation: the centre of the image with its shortest
+    side at `shortest`, never mirrored.
     """
 
     size: int = CROP
-    mode: Literal["random-resized", "crop", "none"] = "random-resized"
+    random: bool = True
     shortest: int = SHORTEST
     smallest: float = 0.16
     flip: bool = True
 
     def __post_init__(self) -> None:
-        if self.mode not in ("random-resized", "crop", "none"):
-            raise ConfigError(f"mode: expected random-resized, crop or none, got {self.mode!r}")
         if not 0 < self.smallest <= 1:
             raise ConfigError(f"smallest: expected a share of the area, 0 < smallest ≤ 1, got {self.smallest}")
 
@@ -259,23 +255,21 @@ class Augment:
         """One draw from `array`; the same state of `rng` gives the same bytes."""
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or array.size == 0:
             raise ShapeError(f"array: expected uint8 (h, w, 3), got {array.dtype} of shape {array.shape}")
-        if self.mode == "none":
+        if not self.random:
             return crop(array, self.size, self.shortest)
         left, top, right, bottom = self.box(array.shape[0], array.shape[1], rng)
         part = array[top:bottom, left:right]
         return sample(part[:, ::-1] if self.flip and rng.random() < 0.5 else part, self.size)
 
     def box(self, height: int, width: int, rng: np.random.Generator) -> Box:
-        """The part that a random mode takes of an image of this size, always within it."""
-        if self.mode == "crop":
-            side = max(1, round(min(height, width) * self.size / self.shortest))
-            return _place(height, width, side, side, rng)
+        """A random part of an image of this size, always within it."""
         for _ in range(ATTEMPTS):
             area = height * width * rng.uniform(self.smallest, 1.0)
             ratio = math.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
             h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
             if 1 <= h <= height and 1 <= w <= width:
-                return _place(height, width, h, w, rng)
+                left, top = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
+                return left, top, left + w, top + h
         # an image so long that no draw fits: the largest part in the middle whose shape is allowed
         h = max(1, min(height, round(width / RATIO[0])))
         w = max(1, min(width, round(height * RATIO[1])))
@@ -285,9 +279,7 @@ class Augment:
     @property
     def decoded_side(self) -> int:
         """The shortest side at which a decoder may stop: of a square image the smallest crop still has `size` px."""
-        if self.mode == "random-resized":
-            return math.ceil(self.size / math.sqrt(self.smallest))
-        return 2 * self.shortest
+        return math.ceil(self.size / math.sqrt(self.smallest)) if self.random else 2 * self.shortest
 
 
 def sample(part: UInt8[np.ndarray, "h w 3"], size: int) -> UInt8[np.ndarray, "s s 3"]:
@@ -295,11 +287,6 @@ def sample(part: UInt8[np.ndarray, "h w 3"], size: int) -> UInt8[np.ndarray, "s 
     x = torch.from_numpy(part[None].copy()).permute(0, 3, 1, 2)  # channels last, which has a kernel of its own
     y = torch.nn.functional.interpolate(x, (size, size), mode="bicubic", antialias=True)
     return np.ascontiguousarray(y.permute(0, 2, 3, 1)[0].numpy())
-
-
-def _place(height: int, width: int, h: int, w: int, rng: np.random.Generator) -> Box:
-    left, top = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
-    return left, top, left + w, top + h
 
 
 # ------------------------------------------------------------------------------------------------------------- batches
@@ -403,16 +390,6 @@ class BalancedBatches:
 # ------------------------------------------------------------------------------------------------------------- loading
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """A batch in progress: calling each of `done` waits for its image and says whether it could be read."""
-
-    step: int
-    indices: Index
-    arrays: Pixels
-    done: list[Callable[[], bool]]
-
-
 class Loader:
     """Augmented images by index: the bytes depend on (seed, step, index, view), never on the threads.
 
@@ -447,47 +424,27 @@ class Loader:
         """Take these for unreadable, as an earlier pass did."""
         self._bad.update({s.index: s for s in unreadable})
 
-    def load(self, indices: ArrayLike, step: int) -> Pixels:
-        """These images as they are seen at this step: uint8 (views, n, size, size, 3)."""
-        with contextlib.closing(self.ahead([indices], start=step)) as batches:
-            return next(batches)[2]
-
     def ahead(
         self, batches: Iterable[ArrayLike], start: int = 0, *, stride: int = 1
     ) -> Generator[tuple[int, Index, Pixels]]:
-        """(step, indices, arrays) of each batch, steps start, start + stride, …; the next are prepared meanwhile.
+        """(step, indices, arrays) of each batch, steps start, start + stride, …; the next are prepared meanwhile."""
+        numbered = zip(itertools.count(start, stride), batches)
+        lookahead = max(LOOKAHEAD, self.workers) + 1
+        made = read_ahead(numbered, lookahead, lambda one: self.load(one[1], one[0]), self.workers, "likewise-load")
+        with contextlib.closing(made) as coming:
+            for (step, _), future in coming:
+                yield step, *future.result()
+
+    def load(self, indices: ArrayLike, step: int) -> tuple[Index, Pixels]:
+        """These images as they are seen at this step: uint8 (views, n, size, size, 3).
 
         The indices are those of the images that are really there, after the unreadable ones have been replaced.
         """
-        numbered = zip(itertools.count(start, stride), batches)
-        if self.workers == 0:
-            yield from (self._finish(self._begin(b, step, functools.partial)) for step, b in numbered)
-            return
-        pool = ThreadPoolExecutor(self.workers, "likewise-load")
-        try:
-            begun = (self._begin(b, step, lambda *a: pool.submit(*a).result) for step, b in numbered)
-            waiting = deque(itertools.islice(begun, LOOKAHEAD))
-            for batch in begun:
-                waiting.append(batch)
-                yield self._finish(waiting.popleft())
-            yield from (self._finish(batch) for batch in waiting)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def _begin(self, indices: ArrayLike, step: int, start: Callable[..., Callable[[], bool]]) -> _Batch:
-        """One task an image; each writes its views to its own place in the batch."""
-        chosen = _within("indices", indices, len(self.items))
-        size = self.augment.size
+        chosen, size = _within("indices", indices, len(self.items)), self.augment.size
         arrays = np.empty((self.views, len(chosen), size, size, 3), dtype=np.uint8)
-        return _Batch(
-            step, chosen, arrays, [start(self._show, int(i), step, arrays[:, k]) for k, i in enumerate(chosen)]
-        )
-
-    def _finish(self, batch: _Batch) -> tuple[int, Index, Pixels]:
-        failed = [k for k, done in enumerate(batch.done) if not done()]
-        for k in failed:
-            batch.indices[k] = self._replace(batch, k)
-        return batch.step, batch.indices, batch.arrays
+        for k in [k for k, i in enumerate(chosen) if not self._show(int(i), step, arrays[:, k])]:
+            chosen[k] = self._replace(chosen, k, step, arrays[:, k])
+        return chosen, arrays
 
     def _show(self, i: int, step: int, out: Pixels) -> bool:
         """Write the views of image i to `out`; False where it cannot be read, which is noted once."""
@@ -504,23 +461,21 @@ class Loader:
 
     def _source(self, i: int) -> Pixels:
         """Image i, as it is kept or freshly decoded."""
-        if self.keep_side is None:
-            return self._decode(i, self.augment.decoded_side)
-        if i not in self._kept:
-            self._kept[i] = _shrink(self._decode(i, 2 * self.keep_side), self.keep_side)
-        return self._kept[i]
+        if i in self._kept:
+            return self._kept[i]
+        side = self.augment.decoded_side if self.keep_side is None else 2 * self.keep_side
+        array = inputs.image(self.items[i], where=f"image {i}").reduced(side, keep=False)
+        if self.keep_side is not None:
+            array = self._kept[i] = _shrink(array, self.keep_side)
+        return array
 
-    def _decode(self, i: int, side: int) -> Pixels:
-        """Image i; of a large JPEG no more pixels than are needed for a shortest side of `side`."""
-        return inputs.image(self.items[i], where=f"image {i}").reduced(side, keep=False)
-
-    def _replace(self, batch: _Batch, k: int) -> int:
+    def _replace(self, taken: Index, k: int, step: int, out: Pixels) -> int:
         """The next after an unreadable image, around the end: of its class first, and not in the batch."""
-        i, taken = int(batch.indices[k]), batch.indices.copy()
+        i = int(taken[k])
         order = np.roll(np.arange(len(self.items)), -(i + 1))
         rank = 2 * (self.labels[order] != self.labels[i]) + np.isin(order, taken)
         for j in order[np.argsort(rank, kind="stable")]:
-            if self._show(int(j), batch.step, batch.arrays[:, k]):
+            if self._show(int(j), step, out):
                 return int(j)
         raise FileError(f"none of the {len(self.items)} images can be read; the first: {self.skipped[0].reason}")
 

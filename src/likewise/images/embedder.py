@@ -402,7 +402,8 @@ class Embedder:
                 return None
             return crop(image.reduced(DECODED_SIDE, keep=keep), self.size, self.shortest)
 
-        with closing(_ahead(_each(images), lookahead, prepare)) as coming:
+        threads = min(8, os.cpu_count() or 1)
+        with closing(read_ahead(_each(images), lookahead, prepare, threads, "likewise-decode")) as coming:
             for index, (image, future) in enumerate(coming):
                 try:
                     prepared = future.result()
@@ -479,10 +480,12 @@ def in_threads(function: Callable[[T], R], chunks: Sequence[T]) -> list[R]:
         torch.set_num_threads(threads)  # a thread's own setting is also the one that new threads start with
 
 
-def _ahead(items: Iterable[T], lookahead: int, prepare: Callable[[T], R]) -> Generator[tuple[T, Future[R]]]:
+def read_ahead(
+    items: Iterable[T], lookahead: int, prepare: Callable[[T], R], threads: int, name: str
+) -> Generator[tuple[T, Future[R]]]:
     """Each item with its preparation in progress, in order, at most `lookahead` of them in memory."""
     waiting: deque[tuple[T, Future[R]]] = deque()
-    pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="likewise-decode")
+    pool = ThreadPoolExecutor(threads, name)
     try:
         for item in items:
             waiting.append((item, pool.submit(prepare, item)))
