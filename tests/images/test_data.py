@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from likewise import media
-from likewise.errors import ConfigError, FileError, InputError, ShapeError
+from likewise.errors import FileError, InputError, ShapeError
 from likewise.images.data import LOOKAHEAD, Augment, BalancedBatches, Dataset, Loader, folder, sample
 from likewise.nn.backbone import crop
 
@@ -258,14 +258,6 @@ def test_the_decoder_may_stop_where_the_smallest_crop_still_has_its_pixels(small
     side = Augment(size=100, smallest=smallest).decoded_side
     assert math.sqrt(smallest) * side == pytest.approx(100, abs=1)
     assert Augment(size=224, random=False).decoded_side == 512
-
-
-def test_wrong_options_and_arrays_are_named() -> None:
-    with pytest.raises(ConfigError, match="smallest: "):
-        Augment(smallest=0.0)
-    for array in (np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)):
-        with pytest.raises(ShapeError, match=r"array: expected uint8 \(h, w, 3\), got"):
-            Augment(size=4)(array, rng())
 
 
 def test_areas_are_uniform_and_ratios_are_even_in_logarithm() -> None:

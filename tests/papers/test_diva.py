@@ -210,18 +210,6 @@ def test_instance_discrimination_contrasts_with_all_other_pictures() -> None:
     assert task(later).item() == pytest.approx(want.item(), rel=1e-6)
 
 
-def test_rotation_is_told_from_rows() -> None:
-    task = rivals.Rotation(0, 6).double()
-    b = batch()
-    turned = losses.Batch(b.z, b.y, b.ids, turned=unit(8, 4, 6, seed=2))
-    want = nn.functional.cross_entropy(
-        task.classifier(turned.turned[:, 0]) * rivals.SHARPNESS, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
-    )
-    assert task(turned).item() == pytest.approx(want.item())
-    with pytest.raises(InputError, match="turned"):
-        task(b)
-
-
 def test_clusters_are_found_and_told() -> None:
     rows = torch.tensor([[1.0, 0.0]] * 4 + [[0.0, 1.0]] * 4, dtype=torch.float64)[:, None, :]
     b = losses.Batch(rows, torch.arange(8), torch.arange(8), step=4)
@@ -287,12 +275,6 @@ def test_separate_models_share_the_dimension_and_have_full_weight() -> None:
     assert [c.tasks for c in configs] == ["disc", "shared", "intra", "dance"]
     assert all(c.dim == 128 and c.seed == 7 for c in configs)
     assert [c.alpha(c.tasks) for c in configs] == [1.0] * 4
-
-
-def test_rotation_is_left_out_where_its_images_are_frozen() -> None:
-    names = {v.name for v in tables._rivals(SMALL)}
-    assert "RotNet" in names
-    assert {v.name for v in tables._rivals(Config(frozen=12))} == names - {"RotNet"}
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from jaxtyping import UInt8
 from numpy.typing import ArrayLike, NDArray
 
 from likewise import inputs, media
-from likewise.errors import ConfigError, FileError, InputError, LikewiseError, ShapeError
+from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images.embedder import Skipped, name_of, read_ahead
 from likewise.nn.backbone import CROP, SHORTEST, crop, resize
 
@@ -221,7 +221,9 @@ def _number(labels: NDArray[Any], classes: tuple[str, ...]) -> tuple[Index, tupl
 def _validation_classes(validation: float, n: int) -> int:
     """How many of n classes are for validation; with one class in a part, nothing could be ranked there."""
     if n < 4:
-        raise InputError(f"validation: {n} classes cannot be divided, as both parts need two; give four or more")
+        raise InputError(
+            f"validation: {n} classes cannot be divided in two and two; give more, or train with validation=0"
+        )
     if isinstance(validation, int) and not isinstance(validation, bool) and 2 <= validation <= n - 2:
         return validation
     if isinstance(validation, float) and 0 < validation < 1:
@@ -247,14 +249,8 @@ class Augment:
     smallest: float = 0.16
     flip: bool = True
 
-    def __post_init__(self) -> None:
-        if not 0 < self.smallest <= 1:
-            raise ConfigError(f"smallest: expected a share of the area, 0 < smallest ≤ 1, got {self.smallest}")
-
     def __call__(self, array: UInt8[np.ndarray, "h w 3"], rng: np.random.Generator) -> UInt8[np.ndarray, "s s 3"]:
         """One draw from `array`; the same state of `rng` gives the same bytes."""
-        if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or array.size == 0:
-            raise ShapeError(f"array: expected uint8 (h, w, 3), got {array.dtype} of shape {array.shape}")
         if not self.random:
             return crop(array, self.size, self.shortest)
         left, top, right, bottom = self.box(array.shape[0], array.shape[1], rng)

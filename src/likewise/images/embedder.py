@@ -97,11 +97,6 @@ class Network(nn.Module):
         self.tail = tail
         self.register_buffer("weights", torch.full((tail.heads,), tail.heads**-0.5))
 
-    @property
-    def dim(self) -> int:
-        """Dimensions of an embedding."""
-        return self.tail.projection.out_features
-
     def train(self, mode: bool = True) -> Network:
         """Training mode, with the frozen stem left in evaluation mode."""
         super().train(mode)
@@ -329,14 +324,11 @@ class Embedder:
         with closing(crops):
             console = Console(stderr=True)
             shown = track(crops, "embedding", total=inputs.count(images), console=console) if progress else crops
-            sides = [side for batch in _batches(shown, batch_size) for side in self._rows(batch, parts, keep)]
+            sides = [side for batch in batched(shown, batch_size) for side in self._rows(batch, parts, keep)]
         self.skipped = tuple(skipped)
         rows = np.stack([side[0] for side in sides]) if sides else np.empty((0, self.dim), dtype=np.float32)
-        if not parts:
-            return rows, None
-        if not sides:
-            return rows, np.empty((0, *(self.part_shape or (0, 0))), dtype=np.int8)
-        return rows, np.stack([side[1] for side in sides])
+        shape = (self.part_shape or ()) if parts else ()
+        return rows, np.array([side[1] for side in sides], np.int8).reshape(len(sides), *shape) if parts else None
 
     def _rows(self, batch: list[tuple[Image, Any]], parts: bool, keep: bool) -> list[tuple[Any, ...]]:
         """(row,) or (row, parts) of each image of a batch: as remembered, or by the network."""
@@ -512,7 +504,8 @@ def _each(images: Any) -> Iterator[Image | LikewiseError]:
             yield error
 
 
-def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The items in lists of `size`, the last one shorter."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch

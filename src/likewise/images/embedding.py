@@ -20,13 +20,12 @@ import numpy as np
 
 from likewise import inputs, media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
-from likewise.images.embedder import Embedder, Skipped, default, name_of
+from likewise.images.embedder import Embedder, Skipped, batched, default, name_of
 from likewise.nn.backbone import DECODED_SIDE
 from likewise.store import checkpoint
 from likewise.store import job as jobs
 from likewise.store import run as runs
 from likewise.store.job import Job
-from likewise.types import Image
 
 if TYPE_CHECKING:
     from jaxtyping import Float32
@@ -77,7 +76,7 @@ def embed_folder(
         raise FileError(f"{folder}: no image in this folder" + (f"; {len(odd)} only have the name" if odd else ""))
     items = [[str(p.relative_to(folder)) for p in paths[i : i + chunk]] for i in range(0, len(paths), chunk)]
     name, digest = model_name(embedder), digest_of(embedder)
-    identity = {"what": WHAT, "model": name, "digest": digest, "files": _stamp(paths), "chunk": chunk}
+    identity = {"what": WHAT, "model": name, "digest": digest, "files": stamp(paths), "chunk": chunk}
     parts = target.with_name(target.name + ".parts")
     alone = executor is None and n_jobs == 1
     with (
@@ -139,19 +138,19 @@ def embed_images(
 
 def _embed_arrays(model: Embeds, items: Iterable[Any], on_error: str) -> tuple[Any, list[Skipped]]:
     """Rows by a model that takes arrays only, and what could not be read."""
-    parts, skipped, arrays = list[Any](), list[Skipped](), list[Any]()
-    for i, item in enumerate(items):
-        try:
-            arrays.append(inputs.image(item, where=f"image {i}").reduced(DECODED_SIDE, keep=isinstance(item, Image)))
-        except LikewiseError as error:
-            if on_error == "raise":
-                raise
-            skipped.append(Skipped(i, name_of(item, i), str(error)))
-        if len(arrays) == CHUNK:
-            parts.append(unit_rows(model.embed(arrays), CHUNK))
-            arrays = []
-    if arrays:
-        parts.append(unit_rows(model.embed(arrays), len(arrays)))
+    parts, skipped = list[Any](), list[Skipped]()
+    for some in batched(enumerate(items), CHUNK):
+        arrays = []
+        for i, item in some:
+            try:
+                image = inputs.image(item, where=f"image {i}")
+                arrays.append(image.reduced(DECODED_SIDE, keep=image is item))
+            except LikewiseError as error:
+                if on_error == "raise":
+                    raise
+                skipped.append(Skipped(i, name_of(item, i), str(error)))
+        if arrays:
+            parts.append(unit_rows(model.embed(arrays), len(arrays)))
     return np.concatenate(parts) if parts else np.empty((0, getattr(model, "dim", 0))), skipped
 
 
@@ -224,10 +223,16 @@ def model_name(model: Embeds) -> str:
 # ── parts and wholes ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _stamp(paths: Sequence[Path]) -> str:
-    """A digest of which files there are, how long and how old."""
-    lines = [f"{os.fsencode(path)!r} {' '.join(map(str, media.size_and_time(path)))}\n" for path in paths]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
+def stamp(items: Iterable[Any]) -> str:
+    """A digest of which images there are: files by name, length and time, others by their pixels."""
+    sha = hashlib.sha256()
+    for item in items:
+        if isinstance(item, str | os.PathLike):
+            sha.update(f"{os.fsencode(item)!r} {' '.join(map(str, media.size_and_time(item)))}\n".encode())
+        else:
+            array = np.asarray(item)
+            sha.update(f"{array.shape} {array.dtype}\n".encode() + array.tobytes())
+    return sha.hexdigest()
 
 
 def _join(job: Job, items: Sequence[Sequence[str]], odd: Sequence[Skipped], model: str) -> Embedded:

@@ -83,18 +83,19 @@ def examine(
     *,
     ks: Iterable[int] = metrics.KS,
     nmi: bool = True,
-    batch_size: int = 32,
-    progress: bool = False,
     seed: int = 0,
+    **options: Any,
 ) -> Evaluation:
     """The same as `evaluate`, with what stands behind the figures: rows, neighbours, classes, confusions, plots."""
     wanted, whole = metrics.check_ks(ks), as_dataset(dataset)
-    options: dict[str, Any] = {"batch_size": batch_size, "progress": progress} if isinstance(model, Embedder) else {}
-    found, _, read, skipped = embed_images(model, whole.items, **options)
+    found, _, read, skipped = embed_images(model, whole.items, **(options if isinstance(model, Embedder) else {}))
     if len(read) < 2:
         raise InputError(f"dataset: {len(read)} of {len(whole)} images could be read; expected at least two")
     rows, kept = metrics.unit_rows(found, "model"), whole.subset(read) if skipped else whole
-    hits = metrics.hits_at_k(rows, kept.labels, {1, *wanted})
+    hits, clustered = metrics.hits_at_k(rows, kept.labels, {1, *wanted}), {}
+    if nmi:
+        found = metrics.clusters(rows, len(np.unique(kept.labels)), seed=seed)
+        clustered = {f.__name__: f(rows, kept.labels, clustering=found) for f in (metrics.nmi, metrics.f1)}
     figures = {
         "model": model_name(model),
         "dataset": kept.name,
@@ -103,20 +104,12 @@ def examine(
         "dim": int(rows.shape[1]),
         **{f"R@{k}": metrics.mean_score(hits[k]) for k in wanted},
         "map_at_r": metrics.map_at_r(rows, kept.labels),
-        **(_clustering(rows, kept.labels, seed) if nmi else {}),
+        **clustered,
         "spectral_decay": metrics.spectral_decay(rows),
         "lone": int(np.isnan(hits[1]).sum()),
         "skipped": [{"name": s.name, "reason": s.reason} for s in skipped],
     }
     return Evaluation(figures, kept, rows, hits[1], seed)
-
-
-def _clustering(rows: Rows, labels: Index, seed: int) -> dict[str, float]:
-    clustering = metrics.clusters(rows, len(np.unique(labels)), seed=seed)
-    return {
-        "nmi": metrics.nmi(rows, labels, clustering=clustering),
-        "f1": metrics.f1(rows, labels, clustering=clustering),
-    }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -171,11 +164,10 @@ class Evaluation:
         """Images drawn at random by the seed, each of another class as far as there are so many."""
         order = np.random.default_rng(self.seed).permutation(len(self.rows))
         order = order[~np.isnan(self.hits[order])]
-        seen: dict[int, int] = {}
-        turns = []
-        for label in self.dataset.labels[order].tolist():  # the how-many-th of its class
-            turns.append(seen.get(label, 0))
-            seen[label] = turns[-1] + 1
+        labels = self.dataset.labels[order]
+        by_class = np.argsort(labels, kind="stable")
+        turns = np.empty_like(by_class)  # the how-many-th of its class
+        turns[by_class] = np.arange(len(labels)) - np.searchsorted(labels[by_class], labels[by_class])
         return np.asarray(order[np.argsort(turns, kind="stable")][: most or SHOWN], dtype=np.int64)
 
     def plot_rankings(self) -> Figure:

@@ -99,7 +99,6 @@ class _Rows(torch.nn.Module):
         self.mirror = model.mirror
         if isinstance(self.network, Network):
             self.network.tail.chunk = None  # a graph cannot cut a batch whose length it does not know
-        self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return unit_rows(self.network, x, self.mirror)

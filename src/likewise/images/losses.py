@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -133,15 +134,13 @@ class Batch:
     """What tasks see of one step, of all processes together: b images, h heads of D dimensions.
 
     z (b, h, D) are the rows of the first view, `moved` those of the second view under the momentum network (or None);
-    y (b,) classes, ids (b,) the images' numbers in the data; `turned` (4 t, h, D) are rows of the first t images
-    turned by 0, 90, 180 and 270 degrees, where a task asks for them; step and seed decide every draw.
+    y (b,) classes, ids (b,) the images' numbers in the data; step and seed decide every draw.
     """
 
     z: Float[Tensor, "b h D"]
     y: Int[Tensor, " b"]
     ids: Int[Tensor, " b"]
     moved: Float[Tensor, "b h D"] | None = None
-    turned: Float[Tensor, "t h D"] | None = None
     step: int = 0
     seed: int = 0
 
@@ -157,8 +156,6 @@ class Task(nn.Module):
 
     momentum = False
     """Whether it needs the second view under the momentum network."""
-    turned = False
-    """Whether it needs turned images."""
 
     def __init__(self, head: int) -> None:
         super().__init__()
@@ -350,11 +347,6 @@ class Objective(nn.Module):
         """Whether any task needs the momentum network."""
         return any(task.momentum for task in self.active())
 
-    @property
-    def turned(self) -> bool:
-        """Whether any task needs turned images."""
-        return any(task.turned for task in self.active())
-
     def active(self) -> list[Task]:
         """The tasks of weight > 0."""
         return [task for task, weight in zip(self.tasks, self.weights, strict=True) if weight]  # type: ignore[misc]
@@ -391,18 +383,12 @@ class Setting(NamedTuple):
     steps_per_epoch: int
 
 
-def _triplets(kind: str) -> Callable[[Setting], Task]:
-    def make(s: Setting) -> Task:
-        c = s.config
-        return TripletMargin(s.head, kind, s.classes, beta=c.beta, gamma=c.gamma, shared=c.shared)
-
-    return make
+def _triplets(kind: str, s: Setting) -> Task:
+    return TripletMargin(s.head, kind, s.classes, beta=s.config.beta, gamma=s.config.gamma, shared=s.config.shared)
 
 
 _MAKERS: dict[str, Callable[[Setting], Task]] = {
-    "disc": _triplets("disc"),
-    "shared": _triplets("shared"),
-    "intra": _triplets("intra"),
+    **{kind: partial(_triplets, kind) for kind in ("disc", "shared", "intra")},
     "dance": lambda s: Contrast(s.head, s.dim, s.config.queue, tau=s.config.tau, scale=s.config.scale),
     "none": lambda s: Task(s.head),
 }

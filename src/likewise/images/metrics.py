@@ -161,15 +161,10 @@ def map_at_r(
 
 def check_ks(ks: Iterable[int]) -> tuple[int, ...]:
     """The k of R@k, each once, ascending."""
-    try:
-        wanted = tuple(dict.fromkeys(ks))
-    except TypeError:
-        raise InputError(f"ks: expected whole numbers ≥ 1, such as (1, 2, 4, 8), got {ks!r}") from None
-    wrong = [k for k in wanted if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1]
-    if wrong or not wanted:
-        got = repr(wrong[0]) if wrong else "none"
-        raise InputError(f"ks: expected whole numbers ≥ 1, got {got}")
-    return tuple(sorted(int(k) for k in wanted))
+    wanted = list(ks) if isinstance(ks, Iterable) else []
+    if not wanted or any(isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1 for k in wanted):
+        raise InputError(f"ks: expected whole numbers ≥ 1, such as (1, 2, 4, 8), got {wanted or ks!r}")
+    return tuple(sorted({int(k) for k in wanted}))
 
 
 def mean_score(scores: Floats) -> float:
@@ -245,8 +240,8 @@ def unit_rows(embeddings: ArrayLike, where: str = "embeddings") -> Rows:
     if len(bad):
         what = "is all zeros: it has no direction" if lengths[bad[0]] == 0 else "contains NaN or infinity"
         raise InputError(f"{where}: row {bad[0]} {what}")
-    for s in range(0, len(X), BLOCK):  # in float64: the same row gives the same bits, whatever stands around it
-        X[s : s + BLOCK] = X[s : s + BLOCK] / lengths[s : s + BLOCK, None]
+    # in float64: the same row gives the same bits, whatever stands around it
+    np.divide(X, lengths[:, None], out=X, casting="unsafe")
     return X
 
 
@@ -453,13 +448,7 @@ def _clustered(
 
 def spectrum(embeddings: ArrayLike) -> Floats:
     """The min(n, d) singular values of the unit rows, not centred, over their sum, descending [DiVA Fig. 5]."""
-    X = unit_rows(embeddings)
-    triangle = np.empty((0, X.shape[1]))
-    with threadpool_limits(limits=1, user_api="blas"):
-        for s in range(0, len(X), BLOCK):
-            stacked = np.vstack([triangle, X[s : s + BLOCK].astype(np.float64)])
-            triangle = np.asarray(np.linalg.qr(stacked, mode="r"))
-        values = np.linalg.svd(triangle, compute_uv=False)
+    values = np.linalg.svd(unit_rows(embeddings).astype(np.float64), compute_uv=False)
     return np.asarray(values / values.sum())
 
 

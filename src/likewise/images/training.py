@@ -27,6 +27,7 @@ from likewise.images import losses
 from likewise.images.config import Config
 from likewise.images.data import Augment, BalancedBatches, Dataset, Loader, as_dataset
 from likewise.images.embedder import Embedder, Network, Skipped, assemble
+from likewise.images.embedding import stamp
 from likewise.images.metrics import recall_at_k
 from likewise.nn.backbone import as_backbone, as_tensor, seeded
 from likewise.nn.features import fingerprint
@@ -34,7 +35,7 @@ from likewise.nn.pretrained import named
 from likewise.store import checkpoint
 from likewise.store.run import Run, progress, read_json
 from likewise.train.distributed import ProcessGroup
-from likewise.train.loop import Fitted, Loop, average_into
+from likewise.train.loop import Fitted, Loop, average_into, averaged
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,6 @@ MODEL, WEIGHTS = "model.safetensors", "weights.safetensors"
 """The file of a run directory that holds the embedder, and what stands in its place for a backbone of one's own."""
 NAMED = 5
 """Unreadable images that are named one by one."""
-TURNED = 16
-"""Images of a batch that are turned where a task asks for that."""
 PCA_ROWS = 10_000
 """Images from which the principal axes are computed, at most."""
 CHUNK = 16
@@ -111,10 +110,18 @@ def train(
     >>> lw.images.train(lw.images.Dataset(images, colours, name="colours"), recipe)
     Embedder(convnet trained on colours, 16 dimensions)
     """
-    chosen = config or Config()
-    training, held = _divide(as_dataset(dataset, "train"), validation, chosen)
-    processes = ProcessGroup.current()
-    run = _create_run(out, training, held, chosen, resume, processes)
+    chosen, processes = config or Config(), ProcessGroup.current()
+    training, held = as_dataset(dataset, "train"), validation
+    if held is None and chosen.validation:
+        training, held = training.split(chosen.validation, seed=chosen.seed)
+    about = dataclasses.asdict(chosen) | {
+        "data": training.name,
+        "images": len(training),
+        "classes_of_data": len(training.classes),
+        "validation_images": 0 if held is None else len(held),
+        "processes": processes.size,
+    }
+    run = None if out is None else _create_run(Path(out), about, chosen.seed, resume, processes)
     folder = Path(cache) if cache else Path(out) if out else None
     problem = Training(
         training, held, watch or {}, chosen, processes=processes, backbone=backbone, cache=folder, device=device
@@ -122,39 +129,12 @@ def train(
     return problem.fit(run, resume=resume)
 
 
-def _divide(dataset: Dataset, validation: Dataset | None, config: Config) -> tuple[Dataset, Dataset | None]:
-    """What is learned from, and the classes that are set aside."""
-    if validation is not None or not config.validation:
-        return dataset, validation
-    if len(dataset.classes) < 4:
-        raise InputError(
-            f"dataset: {len(dataset.classes)} classes are too few to set some aside for validation; validation=0 "
-            f"trains on all"
-        )
-    return dataset.split(config.validation, seed=config.seed)
-
-
-def _create_run(
-    out: str | os.PathLike[str] | None,
-    training: Dataset,
-    held: Dataset | None,
-    config: Config,
-    resume: bool,
-    processes: ProcessGroup,
-) -> Run | None:
-    if out is None:
-        return None
-    about = dataclasses.asdict(config) | {
-        "data": training.name,
-        "images": len(training),
-        "classes_of_data": len(training.classes),
-        "validation_images": 0 if held is None else len(held),
-        "processes": processes.size,
-    }
+def _create_run(out: Path, about: dict[str, Any], seed: int, resume: bool, processes: ProcessGroup) -> Run:
+    """The run directory, which the first process makes and the others open."""
     if processes.first:
-        Run.create(Path(out), about, seed=config.seed, resume=resume)
+        Run.create(out, about, seed=seed, resume=resume)
     processes.barrier()
-    return Run.create(Path(out), about, seed=config.seed, resume=True)
+    return Run.create(out, about, seed=seed, resume=True)
 
 
 class Training:
@@ -178,21 +158,15 @@ class Training:
         sizes = {"images": len(dataset), "classes": len(dataset.classes), "steps_per_epoch": len(self.batches)}
         with seeded(config.seed):
             base = named(config.backbone, config.weights or None) if backbone is None else as_backbone(backbone)
+            heads = len(config.heads)
             self.whole = assemble(
-                base,
-                frozen=config.frozen,
-                total=config.dim,
-                heads=len(config.heads),
-                norm=config.norm,
-                chunk=config.chunk,
+                base, frozen=config.frozen, total=config.dim, heads=heads, norm=config.norm, chunk=config.chunk
             ).to(device)
             self.objective = losses.make_objective(config, **sizes).to(device)
         self.network = self.whole.tail
-        self.settings = dataclasses.replace(
-            config,
-            steps=config.steps or max(1, round(config.epochs * len(self.batches))),
-            evaluate_every=config.evaluate_every or len(self.batches),
-        )
+        steps = config.steps or max(1, round(config.epochs * len(self.batches)))
+        every = config.evaluate_every or len(self.batches)
+        self.settings = dataclasses.replace(config, steps=steps, evaluate_every=every)
         self.views = 2 if self.objective.momentum else 1
         self.watched: dict[str, ValidationSet] = {}
         for name, data in {"validation": validation, **watch}.items():
@@ -200,7 +174,7 @@ class Training:
                 continue
             if data.counts.max() < 2:
                 raise InputError(f"{name}: no class has two images, so none could be found; add some, or leave it out")
-            self.watched[name] = ValidationSet(data, config, self.whole.stem, device, cache=cache)
+            self.watched[name] = ValidationSet(data, config, self.whole.stem, device, cache)
         self.source = self._source()
         if config.start == "pca":
             self.network.begin(self._features(), seed=config.seed)
@@ -212,7 +186,7 @@ class Training:
         best: dict[str, Tensor] = {}
 
         def keep_best() -> None:
-            best.update({k: v.detach().clone() for k, v in self.network.state_dict().items()})
+            best.update(averaged(self.network))
             if run is not None:
                 self._save(run)
 
@@ -288,21 +262,11 @@ class Training:
             torch.from_numpy(self.data.labels[indices]).to(self.device),
             torch.from_numpy(indices).to(self.device),
             moved,
-            self._turn(x[0]) if self.objective.turned else None,
             step=step,
             seed=self.config.seed,
         )
         total, parts = self.objective(self._batch)
         return total, parts
-
-    def _turn(self, x: Tensor) -> Tensor:
-        """Rows of some of the images, turned by 0 to 3 quarters."""
-        if self.config.frozen:
-            raise InputError("frozen: a task that turns images needs them whole; use frozen=0")
-        few = x[: max(1, TURNED // self.processes.size)]
-        rows = self.processes.gather(self.network(torch.cat([few.rot90(k, (-2, -1)) for k in range(4)])))
-        by_process = rows.reshape(self.processes.size, 4, len(few), *rows.shape[1:])
-        return by_process.transpose(0, 1).flatten(0, 2)  # all that are turned alike side by side
 
     def after(self, step: int) -> None:
         """Queue rows, and let the momentum network follow.
@@ -348,9 +312,7 @@ class Training:
             if c.views < self.views:
                 raise InputError(f"views: these tasks need {self.views} crops of an image, got {c.views}")
             self.loader = self._loader(views=1)
-            kept = FeatureCache(
-                stem, self.loader, c.views, device=self.device, folder=self.cache, show=self.processes.first
-            )
+            kept = FeatureCache(stem, self.loader, c.views, device=self.device, folder=self.cache)
             return CachedCrops(kept, self.batches, views=self.views, seed=c.seed, processes=self.processes)
         self.loader = self._loader(views=self.views)
         return Images(self.loader, self.batches, stem, processes=self.processes, device=self.device)
@@ -366,7 +328,11 @@ class Training:
     @torch.no_grad()
     def _features(self) -> NDArray[np.float32]:
         """The backbone's features of the training images, before any training."""
-        rows = ValidationSet(self.data, self.config, self.whole.stem, self.device, cache=self.cache, most=PCA_ROWS)
+        data = self.data
+        if len(data) > PCA_ROWS:
+            drawn = np.random.default_rng(self.config.seed).choice(len(data), PCA_ROWS, replace=False)
+            data = data.subset(np.sort(drawn))
+        rows = ValidationSet(data, self.config, self.whole.stem, self.device, self.cache)
         return np.concatenate([run_frozen(self.network.trunk, x).cpu().numpy() for x in rows.inputs()])
 
 
@@ -422,16 +388,9 @@ class FeatureCache:
     """
 
     def __init__(
-        self,
-        stem: nn.Module,
-        loader: Loader,
-        crops: int,
-        *,
-        device: str | torch.device = "cpu",
-        folder: Path | None = None,
-        show: bool = True,
+        self, stem: nn.Module, loader: Loader, crops: int, *, device: str = "cpu", folder: Path | None = None
     ) -> None:
-        self.stem, self.loader, self.crops, self.device, self.show = stem, loader, crops, device, show
+        self.stem, self.loader, self.crops, self.device = stem, loader, crops, device
         self.maps, self.shown = self._make() if folder is None else self._open(folder)
 
     def _open(self, folder: Path) -> tuple[NDArray[np.float16], Index]:
@@ -439,7 +398,6 @@ class FeatureCache:
         beside = file.with_suffix(".json")
         if not file.exists():
             maps, shown = self._make()
-            file.parent.mkdir(parents=True, exist_ok=True)
             skipped = [[s.index, s.name, s.reason] for s in self.loader.skipped]
             media.write_text(beside, json.dumps({"skipped": skipped, "shown": shown.tolist()}) + "\n")
             with media.atomic(file) as sibling, open(sibling, "wb") as stream:
@@ -452,7 +410,7 @@ class FeatureCache:
         n = len(self.loader.items)
         maps, shown = np.empty((0, self.crops), dtype=np.float16), np.arange(n, dtype=np.int64)
         parts = np.array_split(np.arange(n, dtype=np.int64), max(1, n // 64))
-        with progress(self.crops * len(parts), "frozen part", show=self.show) as advance:
+        with progress(self.crops * len(parts), "frozen part", show=ProcessGroup.current().first) as advance:
             for k in range(self.crops):
                 ahead = self.loader.ahead(parts, start=k, stride=0)
                 for part, (_, real, views) in zip(parts, ahead, strict=True):
@@ -466,13 +424,7 @@ class FeatureCache:
     def _key(self) -> str:
         """sha256 of the stem's weights, the images (files by name, size and time), and how crops are drawn."""
         sha = hashlib.sha256(f"{self.loader.augment} {self.loader.seed} {self.crops}".encode())
-        sha.update(fingerprint(self.stem))
-        for item in self.loader.items:
-            if isinstance(item, str | os.PathLike):
-                sha.update(os.fsencode(item) + f" {media.size_and_time(item)}\n".encode())
-            else:
-                array = np.asarray(item)
-                sha.update(f"{array.shape} {array.dtype}\n".encode() + array.tobytes())
+        sha.update(fingerprint(self.stem) + stamp(self.loader.items).encode())
         return sha.hexdigest()
 
 
@@ -502,23 +454,10 @@ class _Mirror(nn.Module):
 class ValidationSet:
     """Data whose recall is watched: its inputs to the tail are made once and kept, where memory allows."""
 
-    def __init__(
-        self,
-        data: Dataset,
-        config: Config,
-        stem: nn.Module,
-        device: str,
-        *,
-        cache: Path | None = None,
-        most: int | None = None,
-    ) -> None:
-        chosen = np.arange(len(data))
-        if most is not None and len(data) > most:
-            chosen = np.sort(np.random.default_rng(config.seed).choice(len(data), most, replace=False))
-        self.labels, self.stem, self.device = data.labels[chosen], stem, device
-        self.config, self.cache = config, cache
+    def __init__(self, data: Dataset, config: Config, stem: nn.Module, device: str, cache: Path | None = None) -> None:
+        self.labels, self.stem, self.device, self.config, self.cache = data.labels, stem, device, config, cache
         augment = Augment(size=config.size, random=False, shortest=config.shortest)
-        self.loader = Loader([data.items[i] for i in chosen], self.labels, augment, workers=config.workers)
+        self.loader = Loader(data.items, data.labels, augment, workers=config.workers)
         self._maps: dict[bool, NDArray[np.float16]] = {}
         self._images: list[NDArray[np.uint8]] = []
 
@@ -561,6 +500,6 @@ class ValidationSet:
 
     def recall(self, network: Network) -> float:
         """R@1 of the images that can be read."""
-        rows, read = self.embed(network), np.ones(len(self.labels), dtype=np.bool_)
-        read[[bad.index for bad in self.loader.skipped]] = False
+        rows = self.embed(network)
+        read = np.delete(np.arange(len(rows)), [bad.index for bad in self.loader.skipped])
         return float(recall_at_k(rows[read], self.labels[read], ks=(1,))[1])
