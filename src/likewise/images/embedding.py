@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from likewise.images.embedder import Embeds
 
-WHAT = "embedding of a folder"
 MODEL = "model.safetensors"
 CHUNK = 512
 """Images between two moments at which work is safe on disk."""
@@ -76,7 +75,7 @@ def embed_folder(
         raise FileError(f"{folder}: no image in this folder" + (f"; {len(odd)} only have the name" if odd else ""))
     items = [[str(p.relative_to(folder)) for p in paths[i : i + chunk]] for i in range(0, len(paths), chunk)]
     name, digest = model_name(embedder), digest_of(embedder)
-    identity = {"what": WHAT, "model": name, "digest": digest, "files": stamp(paths), "chunk": chunk}
+    identity = {"what": "embedding of a folder", "model": name, "digest": digest, "files": stamp(paths), "chunk": chunk}
     parts = target.with_name(target.name + ".parts")
     alone = executor is None and n_jobs == 1
     with (

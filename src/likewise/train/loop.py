@@ -74,12 +74,11 @@ class Fitted:
         self.history.append({"step": step, **figures})
         if "score" not in figures:  # then nothing can be better, and patience has nothing to go by
             return False
-        better = float(figures["score"]) > self.best
-        if better:
-            self.best, self.best_step, self.since = float(figures["score"]), step, 0
-        else:
+        if not float(figures["score"]) > self.best:  # nor is what is no number
             self.since += 1
-        return better
+            return False
+        self.best, self.best_step, self.since = float(figures["score"]), step, 0
+        return True
 
 
 class Loop:
@@ -109,9 +108,8 @@ class Loop:
     def run(self) -> Fitted:
         """Step until the end, or until the score has not risen for `patience` evaluations."""
         s, fitted = self.settings, self.fitted
-        show = self.processes.first
-        with progress(s.steps, "training", show=show, done=fitted.step) as advance:
-            while fitted.step < s.steps and not self.stopped:
+        with progress(s.steps, "training", show=self.processes.first, done=fitted.step) as advance:
+            while fitted.step < s.steps and not (s.patience and fitted.since >= s.patience):
                 self._step(fitted.step)
                 fitted.step += 1
                 advance()
@@ -121,11 +119,6 @@ class Loop:
                     self.save()
         self.save()
         return fitted
-
-    @property
-    def stopped(self) -> bool:
-        """Whether patience is at its end."""
-        return bool(self.settings.patience) and self.fitted.since >= self.settings.patience
 
     def _step(self, step: int) -> None:
         problem, s = self.problem, self.settings
@@ -147,7 +140,8 @@ class Loop:
         problem.after(step)
         if self.average is not None:
             average_into(self.average, problem.network, min(s.ema, (step + 1) / (step + 10)))
-        self._log(step, loss=loss.item(), seconds=time.perf_counter() - began, **_plain(figures))
+        plain = {k: v.item() if isinstance(v, Tensor) else v for k, v in figures.items()}
+        self._log(step, loss=loss.item(), seconds=time.perf_counter() - began, **plain)
 
     def _log(self, step: int, **figures: Any) -> None:
         if self.out is not None and self.processes.first:
@@ -241,7 +235,3 @@ def average_into(average: dict[str, Tensor], network: nn.Module, decay: float) -
 
 def _under(arrays: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-
-
-def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v.item() if isinstance(v, Tensor) else v for k, v in figures.items()}

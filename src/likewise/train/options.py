@@ -23,6 +23,7 @@ No torch, NumPy or scikit-learn is imported here: `likewise --help` reads option
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -30,7 +31,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -55,7 +56,6 @@ class Option:
     above: float | None = None
     high: float | None = None
     choices: tuple[Any, ...] | None = None
-    group: str | None = None
 
     @property
     def flag(self) -> str:
@@ -65,50 +65,35 @@ class Option:
     @property
     def domain(self) -> str:
         """What it accepts, in words: `number > 0 or 'auto'`. Errors, --help and the docs all say it like this."""
-        parts = [_KIND_NAMES[k] + self._bounds() for k in self.kinds if k in (int, float)]
-        if self.choices:
-            parts.append(" or ".join(repr(c) for c in self.choices))
-        parts += [_KIND_NAMES[k] for k in self.kinds if k in (bool, type(None)) or (k is str and not self.choices)]
-        parts += [getattr(k, "__name__", str(k)) for k in self.kinds if k not in _KIND_NAMES and k is not Any]
-        return " or ".join(parts) or "anything"
-
-    def _bounds(self) -> str:
         signs = ((">", self.above), ("≥", self.low), ("≤", self.high))
-        text = " and ".join(f"{sign} {bound:g}" for sign, bound in signs if bound is not None)
-        return f" {text}" if text else ""
+        bounds = " and ".join(f"{sign} {bound:g}" for sign, bound in signs if bound is not None)
+        parts = [f"{_KIND_NAMES[k]} {bounds}".strip() for k in self.kinds if k in (int, float)]
+        parts += [repr(c) for c in self.choices or ()]
+        parts += [_KIND_NAMES[k] for k in self.kinds if k in (bool, type(None)) or (k is str and not self.choices)]
+        return " or ".join(parts)
 
     def accepts(self, value: Any) -> bool:
         """Whether the value is of a right type, within the bounds or among the choices."""
-        if self.choices is not None and any(_same(value, c) for c in self.choices):
-            return True
-        return any(self._fits(value, kind) for kind in self.kinds)
+        chosen = isinstance(value, str) and value in (self.choices or ())
+        return chosen or any(self._fits(value, kind) for kind in self.kinds)
 
     def _fits(self, value: Any, kind: Any) -> bool:
-        if kind is Any:
-            return True
-        if kind is bool:
-            return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
+        if type(value).__name__ in ("bool", "bool_"):  # Python's and NumPy's: True is no number
+            return kind is bool
         if kind is int or kind is float:
             tower = numbers.Integral if kind is int else numbers.Real
-            return not isinstance(value, bool) and isinstance(value, tower) and self._within(float(value))
-        if kind is str:
-            return isinstance(value, str) and self.choices is None
-        return isinstance(value, kind)
+            return isinstance(value, tower) and self._within(float(value))
+        return isinstance(value, kind) and not (kind is str and self.choices)
 
     def _within(self, x: float) -> bool:
-        return (
-            math.isfinite(x)
-            and (self.low is None or x >= self.low)
-            and (self.above is None or x > self.above)
-            and (self.high is None or x <= self.high)
-        )
+        above = (self.low is None or x >= self.low) and (self.above is None or x > self.above)
+        return above and math.isfinite(x) and (self.high is None or x <= self.high)
 
     def check(self, value: Any) -> None:
         """Raise a ConfigError that names the option, what it accepts and what came."""
         if self.accepts(value):
             return
-        near = difflib.get_close_matches(str(value), [str(c) for c in self.choices or ()], n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = _guess(str(value), [str(c) for c in self.choices or ()])
         raise ConfigError(f"{self.name}: expected {self.domain}, got {value!r}{hint}")
 
     def parse(self, text: str) -> Any:
@@ -121,22 +106,17 @@ class Option:
         yield from (c for c in self.choices or () if str(c) == text)
         if type(None) in self.kinds and text.lower() == "none":
             yield None
-        for kind in (int, float):
-            if kind in self.kinds:
-                try:
-                    yield kind(text)
-                except ValueError:
-                    continue
-        if str not in self.kinds:
-            yield from (kind(text) for kind in self.kinds if isinstance(kind, type) and kind not in _KIND_NAMES)
+        for kind in (k for k in (int, float) if k in self.kinds):
+            with contextlib.suppress(ValueError):
+                yield kind(text)
 
 
 _KIND_NAMES: dict[Any, str] = {int: "integer", float: "number", str: "text", bool: "True or False", type(None): "None"}
 
 
-def _same(value: Any, choice: Any) -> bool:
-    """Equal and of one type; True is not 1, and NumPy's str_ is a str."""
-    return isinstance(value, type(choice)) and isinstance(value, bool) == isinstance(choice, bool) and value == choice
+def _guess(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def option(
@@ -147,7 +127,6 @@ def option(
     above: float | None = None,
     high: float | None = None,
     choices: tuple[Any, ...] | None = None,
-    group: str | None = None,
 ) -> Any:
     """Declare an option as a field of a dataclass; the field's annotation gives its type.
 
@@ -162,10 +141,8 @@ def option(
     choices : tuple, optional
         A string must be one of these (a `float | str` option has bounds and choices). A `Literal` annotation gives
         the choices by itself.
-    group : str, optional
-        The heading under which `--help` lists it.
     """
-    said = {"help": help, "low": low, "above": above, "high": high, "choices": choices, "group": group}
+    said = {"help": help, "low": low, "above": above, "high": high, "choices": choices}
     return dataclasses.field(default=default, metadata={"option": said})
 
 
@@ -179,18 +156,14 @@ def list_options(cls: type) -> tuple[Option, ...]:
 def _list_options(cls: type) -> tuple[Option, ...]:
     """Annotations are read once a class: that takes as long as comparing two small sets."""
     hints = typing.get_type_hints(cls)
-    return tuple(
-        _read(field.name, field.default, hints[field.name], field.metadata["option"])
-        for field in dataclasses.fields(cls)
-        if "option" in field.metadata
-    )
+    return tuple(_read(field, hints[field.name]) for field in dataclasses.fields(cls) if "option" in field.metadata)
 
 
-def _read(name: str, default: Any, hint: Any, said: Mapping[str, Any]) -> Option:
+def _read(field: dataclasses.Field[Any], hint: Any) -> Option:
     """The option that a field declares; a default that breaks its own bounds is refused here."""
-    kinds, literals = _kinds(hint)
-    made = Option(name, default, kinds=kinds, **{**said, "choices": said["choices"] or literals or None})
-    made.check(default)
+    (kinds, literals), said = _kinds(hint), field.metadata["option"]
+    made = Option(field.name, field.default, kinds=kinds, **{**said, "choices": said["choices"] or literals or None})
+    made.check(field.default)
     return made
 
 
@@ -216,9 +189,8 @@ def build(cls: type[T], values: Mapping[str, Any]) -> T:
     known = [k.name for k in list_options(cls)]
     for name in values:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"{name}: {cls.__name__} has no such option; {hint}")
+            hint = _guess(name, known) or f"; known: {', '.join(known)}"
+            raise ConfigError(f"{name}: {cls.__name__} has no such option{hint}")
     made = cls(**values)
     check(made)
     return made
@@ -239,7 +211,10 @@ class _OptionType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         self.declared, self.name = declared, declared.name
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        return _metavar(self.declared)
+        kinds, choices = self.declared.kinds, self.declared.choices or ()
+        words = [{int: "INT", float: "NUMBER", str: "TEXT"}.get(kind, "") for kind in kinds]
+        words = [w for w in words if w and not (w == "TEXT" and choices)] + [str(c) for c in choices]
+        return "|".join(words) or "VALUE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -254,12 +229,13 @@ class _OptionType(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 def add_options(cls: type, *names: str, group: str | None = None) -> Callable[[F], F]:
     """A click decorator: one --flag an option of cls (or of those named), with the same default, words and check.
 
-    `group` is the heading of those that name none themselves.
+    `group` is the heading under which `--help` lists them.
     """
 
     def decorate(function: F) -> F:
-        for o in reversed(_named(cls, names)):
-            said: dict[str, Any] = {"cls": GroupedOption, "group": o.group or group, "default": o.default}
+        every = {o.name: o for o in list_options(cls)}
+        for o in reversed([every[name] for name in names or every]):
+            said: dict[str, Any] = {"cls": GroupedOption, "group": group, "default": o.default}
             if o.kinds == (bool,):
                 flags = click.option(f"{o.flag}/--no-{o.flag[2:]}", o.name, help=o.help, show_default=True, **said)
             else:
@@ -276,24 +252,10 @@ def _help(k: Option) -> str:
     return f"{k.help}{accepts}" + (f"  [default: {k.default}]" if k.default is not None else "")
 
 
-def _metavar(k: Option) -> str:
-    words = [{int: "INT", float: "NUMBER", str: "TEXT"}.get(kind, "") for kind in k.kinds]
-    words = [w for w in words if w and not (w == "TEXT" and k.choices)] + [str(c) for c in k.choices or ()]
-    return "|".join(words) or "VALUE"
-
-
-def _named(cls: type, names: tuple[str, ...]) -> list[Option]:
-    every = {k.name: k for k in list_options(cls)}
-    for name in names:
-        if name not in every:
-            raise ConfigError(f"{name}: {cls.__name__} has no such option; known: {', '.join(every)}")
-    return [every[name] for name in names or every]
-
-
-def table(cls: type, *names: str) -> str:
+def table(cls: type) -> str:
     """The options as a Markdown table: name, default, what it accepts, meaning."""
     rows = ["| option | default | accepts | meaning |", "|---|---|---|---|"]
-    for k in _named(cls, names):
+    for k in list_options(cls):
         cells = (f"`{k.name}`", f"`{k.default!r}`", k.domain, k.help)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
