@@ -77,7 +77,7 @@ def bank(folder: Path) -> None:
 
 def run(folder: Path) -> None:
     found = Run.open(folder / "run")
-    repr(found), found.seed, found.metrics(), found.result
+    repr(found), found.metrics(), found.result
 
 
 def generator(path: Path) -> None:

@@ -115,12 +115,12 @@ def test_candidates_are_fetched_until_no_tie_can_be_unseen() -> None:
     def fetch(queries: np.ndarray, many: int) -> list[Candidates]:
         asked.append(many)
         few = names[::-1][:many]
-        return [Candidates(few, np.repeat(row, len(few), axis=0), np.inf if many >= 50 else 0.0)]
+        return [(few, np.repeat(row, len(few), axis=0), np.inf if many >= 50 else 0.0)]
 
     assert [name for name, _ in ranked(row, 3, fetch)[0]] == ["n00", "n01", "n02"]
     assert asked == [11, 44, 176]
     with pytest.raises(FileError, match="not numbers"):
-        ranked(row, 1, lambda q, m: [Candidates(["x"], np.full((1, 4), np.nan, np.float32), np.inf)])
+        ranked(row, 1, lambda q, m: [(["x"], np.full((1, 4), np.nan, np.float32), np.inf)])
 
 
 def test_what_would_bar_an_index_from_being_opened_is_not_put(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_a_run_says_how_to_repeat_it(tmp_path: Path) -> None:
     Run.create(tmp_path / "run", {"gamma": 0.1, "levels": (1, 2)}, seed=7, command="likewise sets fit x")
     run = Run.open(tmp_path / "run")
     assert run.config == {"gamma": 0.1, "levels": [1, 2]}
-    assert (run.seed, run.about["command"]) == (7, "likewise sets fit x")
+    assert (run.about["seed"], run.about["command"]) == (7, "likewise sets fit x")
     assert {"python", "likewise", "numpy", "torch", "platform"} <= set(run.about["versions"])
     assert run.metrics() == []
     assert run.result is None

@@ -9,7 +9,6 @@ explain     every hit carries its distances, plan, matches, and a calibrated ver
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +31,7 @@ from likewise.search.verdict import judge
 from likewise.search.verify import verify_hits
 from likewise.store import checkpoint, milvus
 from likewise.store import run as runs
-from likewise.store.index import FILE, KINDS, About, Filter, Index, Record, label_of
+from likewise.store.index import KINDS, About, Filter, Index, Record, label_of
 from likewise.store.milvus import MilvusIndex
 from likewise.types import Signature
 
@@ -164,16 +163,14 @@ class Collection:
 
     @classmethod
     def _create(cls, root: str, out: str, model: Embeds, kind: str | None, recall: float | None) -> Self:
-        remote, shape = out.startswith(milvus.SCHEME), model.part_shape if isinstance(model, Embedder) else None
-        cells, width = (0, 0) if remote or shape is None else shape
+        store, shape = _store(out), model.part_shape if isinstance(model, Embedder) else None
+        cells, width = shape if store.keeps_parts and shape is not None else (0, 0)
         name, digest = embedding.model_name(model), embedding.digest_of(model)
         about = About(root, name, digest, _dim(model), kind or "auto", recall or 0.99, cells, width)
-        if remote:
-            return cls(MilvusIndex(out, about), out, model)
         packed = None
         with contextlib.suppress(InputError):  # a network of somebody's own: the index is opened with it
             packed = checkpoint.pack(model)  # type: ignore[arg-type]
-        return cls(Index.create(Path(out), about, packed), out, model)
+        return cls(store.create(out, about, packed), out, model)
 
     @classmethod
     def open(cls, place: Place = PLACE, model: Embeds | None = None) -> Self:
@@ -198,13 +195,12 @@ class Collection:
             Where `model` is not the one that made the embeddings.
         """
         where = os.fspath(place)
-        return cls(MilvusIndex(where) if where.startswith(milvus.SCHEME) else Index(Path(where)), where, model)
+        return cls(_store(where)(where), where, model)
 
     @classmethod
     def exists(cls, place: Place = PLACE) -> bool:
         """Whether there is an index at a place."""
-        where = os.fspath(place)
-        return MilvusIndex.exists(where) if where.startswith(milvus.SCHEME) else Path(where, FILE).is_file()
+        return _store(os.fspath(place)).exists(os.fspath(place))
 
     # ── what is in it ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -494,16 +490,19 @@ class Collection:
         names = list(self.index.names())
         if which.under is not None and not self.index.has(Filter(which.under)):
             folders = sorted({n.partition("/")[0] for n in names if "/" in n.removeprefix("/")})
-            return f"under: no photo of the index lies below {which.under!r}; {_known(which.under, folders)}"
+            return f"under: no photo of the index lies below {which.under!r}; {_known(folders)}"
         labels = sorted({label_of(n) for n in names} - {""})
-        return f"label: no photo that takes part has the label {which.label!r}; {_known(str(which.label), labels)}"
+        return f"label: no photo that takes part has the label {which.label!r}; {_known(labels)}"
 
 
-def _known(wanted: str, names: Sequence[str]) -> str:
-    if near := difflib.get_close_matches(wanted, names, n=1):
-        return f"did you mean {near[0]!r}?"
+def _known(names: Sequence[str]) -> str:
     shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     return f"there are: {shown}" if names else "there are none"
+
+
+def _store(place: str) -> type[Index | MilvusIndex]:
+    """What keeps the index of a place: a server, or a folder."""
+    return MilvusIndex if place.startswith(milvus.SCHEME) else Index
 
 
 def _check_kind(kind: str | None, recall: float | None) -> None:

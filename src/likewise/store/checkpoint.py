@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import operator
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import numpy as np
 import safetensors.numpy
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from likewise import __version__, media
-from likewise.errors import FileError, InputError, LikewiseError
+from likewise.errors import FileError, InputError
 
 JSON = Any
 """A value that `json.dumps` takes and that `json.loads` gives back."""
@@ -39,7 +38,6 @@ _CLASSES: dict[str, str] = {
 }
 
 
-@runtime_checkable
 class Storable(Protocol):
     """What `save` needs of a model. A class may name in `nan_allowed` the arrays that may hold NaN or infinity."""
 
@@ -51,31 +49,20 @@ class Storable(Protocol):
         """The model that `state` described."""
 
 
-def register(name: str, home: str) -> None:
-    """Let `save` and `load` know a class by a short name; `home` is "module:Class"."""
-    module, colon, attribute = home.partition(":")
-    if not (name and module and colon and attribute):
-        raise InputError(f"register: expected a name and 'module:Class', got {name!r} and {home!r}")
-    if _CLASSES.get(name, home) != home:
-        raise InputError(f"register: {name!r} is taken by {_CLASSES[name]}; choose another name")
-    _CLASSES[name] = home
-
-
 def save(model: Storable, path: str | Path) -> None:
     """Write a model to one file; nothing is left half-written.
 
     Parameters
     ----------
     model : Storable
-        A fitted `sets.WassersteinLMNN`, an `images.Embedder`, a `pixels.Aligner` or `pixels.RAFT`,
-        or an object of a class that was registered with `likewise.store.checkpoint.register`.
+        A fitted `sets.WassersteinLMNN`, an `images.Embedder`, a `pixels.Aligner` or `pixels.RAFT`.
     path : str or Path
         The file, by custom with the suffix .safetensors; folders above it are made, an older file is replaced.
 
     Raises
     ------
     InputError
-        The class is not registered, or an array of the model has NaN or infinity in it.
+        It is none of these, or an array of the model has NaN or infinity in it.
     FileError
         The file cannot be written.
 
@@ -98,8 +85,6 @@ def save(model: Storable, path: str | Path) -> None:
 def pack(model: Storable) -> bytes:
     """A model as the bytes that `save` writes."""
     name = _name(type(model))
-    if not isinstance(model, Storable):
-        raise InputError(f"model: {name} has no state() and from_state(), so it cannot be saved")
     arrays, header = model.state()
     arrays = {key: np.asarray(value) for key, value in arrays.items()}
     bad = _not_finite(arrays, type(model))
@@ -264,10 +249,7 @@ def _name(cls: type) -> str:
     for name, known in _CLASSES.items():
         if known == home:
             return name
-    raise InputError(
-        f"model: {cls.__qualname__} cannot be saved; give it state() and from_state(), and "
-        f"likewise.store.checkpoint.register('a name', {home!r})"
-    )
+    raise InputError(f"model: {cls.__qualname__} cannot be saved; known are: {', '.join(sorted(_CLASSES))}")
 
 
 def _class(whole: Mapping[str, JSON], path: str | Path) -> Any:
@@ -282,14 +264,9 @@ def _class(whole: Mapping[str, JSON], path: str | Path) -> Any:
     home = _CLASSES.get(whole["class"]) if isinstance(whole["class"], str) else None
     if home is None:
         known = ", ".join(sorted(_CLASSES))
-        raise FileError(f"{path} holds a {str(whole['class'])[:60]!r}, which is not registered; known are: {known}")
-    module, _, attributes = home.partition(":")
-    try:
-        return operator.attrgetter(attributes)(importlib.import_module(module))
-    except LikewiseError:
-        raise
-    except (ImportError, AttributeError) as error:
-        raise FileError(f"{path} holds a {whole['class']}, but {home} cannot be imported: {_line(error)}") from error
+        raise FileError(f"{path} holds a {str(whole['class'])[:60]!r}, which is not known; known are: {known}")
+    module, _, name = home.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _line(error: BaseException) -> str:

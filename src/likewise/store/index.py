@@ -42,8 +42,8 @@ Nearest: TypeAlias = list[tuple[str, float]]
 FILE, CACHE = "index.sqlite", "index.faiss"
 OURS = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", f"{FILE}.new", f"{FILE}.new-journal", CACHE)
 """What an index writes, and all that it ever deletes."""
-FORMAT = 3
-"""The layout below; formats 1 (a folder of segments) and 2 (a row a vector) are no longer read."""
+FORMAT = 2
+"""What `About` says; the layout of the tables is SCHEMA, to the letter: of another one nothing is read."""
 KINDS = ("auto", "flat", "ivf")
 
 SCHEMA = (
@@ -172,15 +172,17 @@ def check_name(name: str, where: object) -> str:
 
 
 class Index:
-    """The index in a folder: `Index.create` makes one, `Index.open` opens one.
+    """The index in a folder: `Index.create` makes one, `Index(folder)` opens one; `MilvusIndex` has the same calls.
 
     Every method may be called from any thread. Another process that is writing is waited for a while, then told of in
     a FileError; with WAL, readers are never kept waiting.
     """
 
     about: About
+    keeps_parts = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, place: str | Path) -> None:
+        folder = Path(place)
         self.path, self.file, self._lock = folder, folder / FILE, threading.RLock()
         if not self.file.is_file():
             raise FileError(f"{folder}: holds no index ({FILE} is missing)")
@@ -201,11 +203,17 @@ class Index:
                 raise
 
     @classmethod
-    def create(cls, folder: Path, about: About, model: bytes | None = None) -> Index:
+    def exists(cls, place: str | Path) -> bool:
+        """Whether there is one in this folder."""
+        return Path(place, FILE).is_file()
+
+    @classmethod
+    def create(cls, place: str | Path, about: About, model: bytes | None = None) -> Index:
         """An empty index in a new folder, or in an empty one.
 
         `model` is the model itself (`checkpoint.pack`), where it can be kept with its vectors.
         """
+        folder = Path(place)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"out: {folder} is a file; give the name of a folder for the index")
         if folder.is_dir() and (foreign := set(os.listdir(folder)) - set(OURS)):
@@ -444,7 +452,7 @@ class Index:
         return [self._seen(i, self._rows[i], float(d)) for i, d in zip(I, last, strict=True)]
 
     def _seen(self, places: Places, rows: Vectors, last: float) -> Candidates:
-        return Candidates([self._names[i] for i in places], rows, last)
+        return [self._names[i] for i in places], rows, last
 
     def _kept(self, ids: Places) -> tuple[Places, Vectors, bool]:
         """The places of those ids that are in view, and their vectors: from memory, or else from disk.
@@ -624,16 +632,9 @@ def batches(items: Sequence[Any], size: int) -> Iterator[Any]:
 # ── exact order ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass
-class Candidates:
-    """What a search saw for one query: names, vectors (m, d), and the largest squared distance that it looked at.
-
-    `last` is infinite where there is nothing further to be found.
-    """
-
-    names: Sequence[str]
-    rows: Vectors
-    last: float
+Candidates: TypeAlias = tuple[Sequence[str], Vectors, float]
+"""What a search saw for one query: names, vectors (m, d), and the largest squared distance that it looked at, infinite
+where there is nothing further to be found."""
 
 
 def ranked(queries: Vectors, k: int, fetch: Callable[[Vectors, int], list[Candidates]]) -> list[Nearest]:
@@ -652,12 +653,13 @@ def ranked(queries: Vectors, k: int, fetch: Callable[[Vectors, int], list[Candid
 
 def _ordered(query: Vectors, candidates: Candidates, k: int) -> tuple[Nearest, bool]:
     """The first k of the candidates, and whether nothing unseen can be among them."""
-    distances = np.linalg.norm(unit(candidates.rows) - unit(query[None]), axis=1)
+    names, rows, last = candidates
+    distances = np.linalg.norm(unit(rows) - unit(query[None]), axis=1)
     if not np.isfinite(distances).all():
         raise FileError("the index holds vectors that are not numbers: it is damaged; check() says where")
-    order = sorted(range(len(distances)), key=lambda i: (distances[i], candidates.names[i]))[:k]
-    hits = [(candidates.names[i], float(distances[i])) for i in order]
-    return hits, candidates.last == np.inf or (len(hits) == k and hits[-1][1] ** 2 + TOLERANCE < candidates.last)
+    order = sorted(range(len(distances)), key=lambda i: (distances[i], names[i]))[:k]
+    hits = [(names[i], float(distances[i])) for i in order]
+    return hits, last == np.inf or (len(hits) == k and hits[-1][1] ** 2 + TOLERANCE < last)
 
 
 def unit(rows: NDArray[np.floating]) -> NDArray[np.float64]:

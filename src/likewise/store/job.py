@@ -203,7 +203,10 @@ class Job:
         self._about |= {"shards": max(count, len(self)), "notes": {**self.notes, **(notes or {})}}
         with _transaction(self.path, WRITE) as database:
             database.execute("UPDATE about SET json = ?", (json.dumps(self._about),))
-        todo = [i for i in self._unfinished() if i < count]
+        wrong = self.verify()
+        for i, why in wrong.items():
+            log.warning("%s; shard %d is done again", why, i)
+        todo = [i for i in sorted({*self.missing(), *wrong}) if i < count]
         with (
             runs.progress(count, self.path.name, show=progress, done=count - len(todo)) as advance,
             contextlib.closing(_outcomes(work, [(i, items[i]) for i in todo], executor, n_jobs)) as outcomes,
@@ -243,13 +246,6 @@ class Job:
                 f"out: {self.path} was made by another job ({difference}); use another folder or resume=False"
             )
         log.warning("%s: its inputs have changed (%s); it begins again", self.path, difference)
-
-    def _unfinished(self) -> list[int]:
-        """The shards still to be done; a damaged one is named in the log, and among them."""
-        wrong = self.verify()
-        for i, why in wrong.items():
-            log.warning("%s; shard %d is done again", why, i)
-        return sorted({*self.missing(), *wrong})
 
     def _collect(self, outcomes: Iterator[_Outcome], advance: Callable[[], None]) -> dict[int, _Outcome]:
         """Keep what was computed; the outcomes that are failures. Stops early where nearly everything fails."""
@@ -312,20 +308,17 @@ def locked(folder: str | Path) -> Iterator[None]:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise FileError(f"out: {folder} cannot be locked: {error}") from None
-            by = "this process" if runs.worker(folder) == os.getpid() else _said_holder(folder)
+            said: dict[str, Any] = {}
+            with contextlib.suppress(FileError):
+                said = runs.read_json(folder / "process.json")
+            here = runs.worker(folder) == os.getpid()
+            by = "this process" if here else f"process {said.get('pid')} on {said.get('host')}"
             raise InputError(f"out: {folder} is in use by {by}; wait for it, or use another folder") from None
         runs.sign(folder)
         try:
             yield
         finally:
             (folder / "process.json").unlink(missing_ok=True)
-
-
-def _said_holder(folder: Path) -> str:
-    with contextlib.suppress(FileError):
-        said = runs.read_json(folder / "process.json")
-        return f"process {said.get('pid')} on {said.get('host')}"
-    return "another process"
 
 
 @contextlib.contextmanager
@@ -464,14 +457,9 @@ def _pool(executor: Any, n_jobs: int) -> Iterator[Executor]:
 @contextlib.contextmanager
 def _connect(executor: str, n_jobs: int) -> Iterator[Any]:
     """A client of a Dask cluster: one of its own on this machine, or the one at an address."""
-    distributed = _distributed()
-    if executor == "dask":
-        local = {"n_workers": n_jobs, "threads_per_worker": 1, "dashboard_address": ":0"}
-        with distributed.LocalCluster(**local) as cluster, distributed.Client(cluster) as client:
-            yield client
-        return
+    local = {"n_workers": n_jobs, "threads_per_worker": 1, "dashboard_address": ":0"}
     try:
-        client = distributed.Client(executor, timeout=10)
+        client = _distributed().Client(**(local if executor == "dask" else {"address": executor, "timeout": 10}))
     except (OSError, ValueError) as error:
         raise InputError(f"executor: no Dask scheduler answers at {executor}: {error}") from None
     with client:

@@ -40,11 +40,11 @@ BATCH, MOST, MOST_FOLDERS = 256, 16_384, 256
 class MilvusIndex:
     """Vectors in a collection of a Milvus server; see the module, and `likewise.store.index.Index` for the calls."""
 
-    def __init__(self, address: str, about: About | None = None) -> None:
+    keeps_parts = False
+
+    def __init__(self, address: str) -> None:
         self._client, self.collection, self.where = _connect(address)
         with _one_line(self.where):
-            if about is not None:
-                self._make(about)
             if not self._client.has_collection(self.collection):
                 raise FileError(f"{self.where}: no such collection")
             said = self._client.describe_collection(self.collection)
@@ -61,22 +61,28 @@ class MilvusIndex:
         with _one_line(where), contextlib.closing(client):
             return bool(client.has_collection(collection))
 
-    def _make(self, about: About) -> None:
-        """An empty collection."""
+    @classmethod
+    def create(cls, address: str, about: About, model: bytes | None = None) -> MilvusIndex:
+        """An empty collection; the model is not kept in it."""
         _check_kind(about.kind)
         kinds, said = importlib.import_module("pymilvus").DataType, json.dumps(asdict(about))
-        schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False, description=said)
-        schema.add_field("id", kinds.VARCHAR, is_primary=True, max_length=64)
-        schema.add_field("name", kinds.VARCHAR, max_length=65_535)
-        schema.add_field("label", kinds.VARCHAR, max_length=64)
-        schema.add_field("folders", kinds.ARRAY, element_type=kinds.VARCHAR, max_capacity=MOST_FOLDERS, max_length=64)
-        schema.add_field("size", kinds.INT64)
-        schema.add_field("mtime", kinds.INT64)
-        schema.add_field("vector", kinds.FLOAT_VECTOR, dim=about.dim)
-        index = self._client.prepare_index_params()
-        index.add_index("vector", index_type="FLAT", metric_type="L2")
-        options = {"schema": schema, "index_params": index, "consistency_level": "Strong"}
-        self._client.create_collection(self.collection, **options, properties={PROPERTY: said})
+        client, collection, where = _connect(address)
+        with _one_line(where), contextlib.closing(client):
+            schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=said)
+            schema.add_field("id", kinds.VARCHAR, is_primary=True, max_length=64)
+            schema.add_field("name", kinds.VARCHAR, max_length=65_535)
+            schema.add_field("label", kinds.VARCHAR, max_length=64)
+            schema.add_field(
+                "folders", kinds.ARRAY, element_type=kinds.VARCHAR, max_capacity=MOST_FOLDERS, max_length=64
+            )
+            schema.add_field("size", kinds.INT64)
+            schema.add_field("mtime", kinds.INT64)
+            schema.add_field("vector", kinds.FLOAT_VECTOR, dim=about.dim)
+            index = client.prepare_index_params()
+            index.add_index("vector", index_type="FLAT", metric_type="L2")
+            options = {"schema": schema, "index_params": index, "consistency_level": "Strong"}
+            client.create_collection(collection, **options, properties={PROPERTY: said})
+        return cls(address)
 
     def refresh(self, *, load: bool = False) -> None:
         """A server is always up to date."""
@@ -171,7 +177,7 @@ class MilvusIndex:
     def _seen(self, hits: Any, whole: bool) -> Candidates:
         names = [_name(hit["entity"]["name"], self.where) for hit in hits]
         rows = np.asarray([hit["entity"]["vector"] for hit in hits], np.float32).reshape(len(names), self.about.dim)
-        return Candidates(names, rows, np.inf if whole else float(hits[-1]["distance"]))
+        return names, rows, np.inf if whole else float(hits[-1]["distance"])
 
     # ── health ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -94,12 +94,6 @@ class Run:
         path = Path(out)
         return cls(path, read_json(path / "config.json"), read_json(path / "run.json"))
 
-    @property
-    def seed(self) -> int | None:
-        """The seed that the run was given."""
-        seed: int | None = self.about.get("seed")
-        return seed
-
     def log(self, step: int, **figures: Any) -> None:
         """Append one line of figures: numbers (NaN too) or short strings."""
         line: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
