@@ -22,6 +22,7 @@ from likewise.pixels.compare import PixelComparison
 from likewise.sets.compare import SetComparison
 from worlds.aligners import Shifted
 from worlds.contract import ContractOfALevel
+from worlds.layouts import film
 from worlds.scenes import moved, texture
 
 PHOTO, OTHER = texture(0, 96, 128), moved(texture(0, 96, 128), 3, -2)
@@ -248,25 +249,13 @@ def test_a_large_set_has_at_most_k_points() -> None:
 def test_videos_are_sets_of_frames(tmp_path: Path) -> None:
     pytest.importorskip("av", reason="needs the extra video")
     for name, shade in (("a.mp4", 40), ("b.mp4", 200)):
-        video(tmp_path / name, shade)
+        film(tmp_path / name, [np.full((64, 64, 3), shade + 4 * i, np.uint8) for i in range(8)])
     found = lw.compare(tmp_path / "a.mp4", tmp_path / "b.mp4", features=colours, every=2)
     assert (found.level, found.why) == ("sets", "both are videos")
     assert found.plan.shape == (4, 4)
     assert [n.rpartition("#")[2] for n in found.p.names] == ["0", "2", "4", "6"]
     mixed = lw.compare(tmp_path / "a.mp4", [PHOTO], features=colours)
     assert mixed.why == "a is a video and b a list of one image"
-
-
-def video(path: Path, shade: int, frames: int = 8) -> None:
-    import av
-
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=8)
-        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
-        for i in range(frames):
-            picture = np.full((64, 64, 3), shade + 4 * i, np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
 
 
 @pytest.mark.usefixtures("here")

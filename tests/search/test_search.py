@@ -19,6 +19,7 @@ from likewise.search import Collection, Verifier, pair, verify
 from likewise.search.duplicates import alignment, copies, same_frame
 from likewise.search.shortlist import local_distances, nearest_shots, shots
 from likewise.search.verdict import Judge, judge, measured, word
+from worlds.layouts import film
 
 
 def turned(photo: np.ndarray, degrees: float = 12.0, scale: float = 0.85, light: float = 0.6) -> np.ndarray:
@@ -200,15 +201,9 @@ def test_forms_of_a_query(photos: Path, query: np.ndarray, tmp_path: Path) -> No
 
 
 def test_a_video_is_a_query(collection: Collection, photos: Path, tmp_path: Path) -> None:
-    av = pytest.importorskip("av")
+    pytest.importorskip("av")
     photo = cv2.resize(read_array(photos / f"{samples.names()[2]}.jpg"), (160, 120))
-    with av.open(str(tmp_path / "v.mp4"), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 160, 120, "yuv420p"
-        for i in range(30):
-            frame = av.VideoFrame.from_ndarray(turned(photo, i - 15, 1.0, 0.9), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    film(tmp_path / "v.mp4", [turned(photo, i - 15, 1.0, 0.9) for i in range(30)])
     asked = shots(tmp_path / "v.mp4", most=5)
     assert asked.names[0].endswith("#0")
     assert len(asked) == 5

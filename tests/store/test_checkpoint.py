@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -61,17 +62,9 @@ def header(**changes: Any) -> dict[str, Any]:
     return {"format": 1, "likewise": "0.1.0", "class": "tests.Toy", "header": inner} | changes
 
 
-def file(path: Path, arrays: dict[str, Any] | None = None, **changes: Any) -> Path:
+def made(arrays: dict[str, Any] | None = None, **changes: Any) -> bytes:
     """A checkpoint with a right checksum, as a stranger could make it."""
-    path.write_bytes(checkpoint.encode(TOY.state()[0] | (arrays or {}), header(**changes)))
-    return path
-
-
-def load_or_complaint(path: Path) -> Any:
-    try:
-        return lw.load(path)
-    except lw.LikewiseError as error:
-        return str(error)
+    return checkpoint.encode(TOY.state()[0] | (arrays or {}), header(**changes))
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -128,112 +121,49 @@ def test_views_are_stored_as_they_look() -> None:
 GOOD = checkpoint.encode(TOY.state()[0], header())
 
 
-@given(st.data())
-def test_mutated_bytes_are_an_error_or_an_equal_load(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    bad = bytearray(GOOD)
-    for _ in range(data.draw(st.integers(1, 3))):
-        first = data.draw(st.sampled_from([0, 8, len(bad) - min(len(bad), 64)]))  # length, header, arrays
-        at = data.draw(st.integers(min(first, len(bad) - 1), len(bad) - 1))
-        kind = data.draw(st.sampled_from(["set", "cut", "insert", "delete"]))
-        if kind == "set":
-            bad[at] = data.draw(st.integers(0, 255))
-        elif kind == "cut":
-            del bad[max(at, 1) :]
-        elif kind == "insert":
-            bad[at:at] = data.draw(st.binary(min_size=1, max_size=9))
-        elif len(bad) > 1:
-            del bad[at]
-    path = tmp_path_factory.getbasetemp() / "mutated.safetensors"
-    path.write_bytes(bad)
-    loaded = load_or_complaint(path)
-    if isinstance(loaded, str):
-        assert str(path) in loaded
-        assert "\n" not in loaded
-    else:
-        assert TOY.same(loaded)
-
-
 def test_every_single_byte_matters(tmp_path: Path) -> None:
     path = tmp_path / "flipped.safetensors"
     for at in range(len(GOOD)):
         path.write_bytes(GOOD[:at] + bytes([GOOD[at] ^ 1]) + GOOD[at + 1 :])
-        loaded = load_or_complaint(path)
-        assert isinstance(loaded, str) or TOY.same(loaded), at
+        with contextlib.suppress(lw.FileError):
+            assert TOY.same(lw.load(path)), at
 
 
-def test_truncated(tmp_path: Path) -> None:
-    for keep in (0, 4, 8, 40, len(GOOD) - 1):
-        (tmp_path / "t.safetensors").write_bytes(GOOD[:keep])
-        with pytest.raises(lw.FileError, match=r"t\.safetensors.*(truncated|damaged)"):
-            lw.load(tmp_path / "t.safetensors")
+DEEP = json.dumps({"__metadata__": {"likewise": "[" * 100_000 + "]" * 100_000}}).encode()
+REFUSED = {
+    **{f"cut at {keep}": (GOOD[:keep], "truncated|damaged") for keep in (0, 4, 8, 40, len(GOOD) - 1)},
+    "huge header": (struct.pack("<Q", 2**63) + b"{}", "truncated"),
+    "long header": (struct.pack("<Q", checkpoint.MOST_HEADER + 1) + bytes(checkpoint.MOST_HEADER + 92), "header of"),
+    "deep JSON": (struct.pack("<Q", len(DEEP)) + DEEP, "damaged"),
+    "foreign": (safetensors.numpy.save({"M": np.eye(2)}), "not written by likewise"),
+    "pickle": (pickle.dumps(TOY.state()), "truncated|damaged"),
+    "shard": (checkpoint.encode({}, {"job": "x"}), "not a checkpoint"),
+    **{f"class {name}": (made(**{"class": name}), "is not known") for name in ("os:system", "Nothing", ["a"], None)},
+    "newer format": (made(format=2, likewise="9.9"), r"format 2, written by likewise 9\.9"),
+    "odd shape": (made({"M": np.zeros((2, 5))}), r"does not hold a tests\.Toy: M is not square"),
+    "no header": (made(header={}), "does not hold"),
+    "NaN": (made({"M": np.full((3, 3), np.nan)}), "'M' contains NaN"),
+}
 
 
-def test_huge_header(tmp_path: Path) -> None:
-    path = tmp_path / "huge.safetensors"
-    path.write_bytes(struct.pack("<Q", 2**63) + b"{}")
-    with pytest.raises(lw.FileError, match="truncated"):
-        lw.load(path)
-    with path.open("wb") as stream:  # a sparse file: as long as its header says
-        stream.write(struct.pack("<Q", checkpoint.MOST_HEADER + 1))
-        stream.truncate(checkpoint.MOST_HEADER + 100)
-    with pytest.raises(lw.FileError, match=r"header of \d+ bytes"):
-        lw.load(path)
-
-
-def test_deep_json_is_an_error(tmp_path: Path) -> None:
-    deep = "[" * 100_000 + "]" * 100_000
-    text = json.dumps({"__metadata__": {"likewise": deep}}).encode()
-    (tmp_path / "deep").write_bytes(struct.pack("<Q", len(text)) + text)
-    with pytest.raises(lw.FileError, match="damaged"):
-        lw.load(tmp_path / "deep")
-
-
-def test_foreign_files(tmp_path: Path) -> None:
-    safetensors.numpy.save_file({"M": np.eye(2)}, tmp_path / "foreign.safetensors")
-    with pytest.raises(lw.FileError, match="not written by likewise"):
-        lw.load(tmp_path / "foreign.safetensors")
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(TOY.state()))
-    with pytest.raises(lw.FileError, match=r"model\.pkl"):
-        lw.load(tmp_path / "model.pkl")
-    (tmp_path / "shard").write_bytes(checkpoint.encode({}, {"job": "x"}))
-    with pytest.raises(lw.FileError, match="not a checkpoint"):
-        lw.load(tmp_path / "shard")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    data, words = REFUSED[name]
+    (tmp_path / "x.bin").write_bytes(data)
+    with pytest.raises(lw.FileError, match=words) as caught:
+        lw.load(tmp_path / "x.bin")
+    assert str(tmp_path / "x.bin") in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_not_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path, why in (
-        (tmp_path, "not a file"),
-        (tmp_path / "none", "does not exist"),
-        (tmp_path / "pipe", "not a file"),
-    ):
+    for name, why in ((".", "not a file"), ("none", "does not exist"), ("pipe", "not a file")):
         with pytest.raises(lw.FileError, match=why):
-            lw.load(path)
+            lw.load(tmp_path / name)
 
 
-def test_unknown_class_is_not_imported(tmp_path: Path) -> None:
-    for name in ("os:system", "Nothing", ["tests.Toy"], None):
-        with pytest.raises(lw.FileError, match="is not known"):
-            lw.load(file(tmp_path / "x", **{"class": name}))
-
-
-def test_another_format(tmp_path: Path) -> None:
-    with pytest.raises(lw.FileError, match=r"format 2, written by likewise 9\.9"):
-        lw.load(file(tmp_path / "x", format=2, likewise="9.9"))
-
-
-def test_contents_that_the_class_refuses(tmp_path: Path) -> None:
-    with pytest.raises(lw.FileError, match=r"does not hold a tests\.Toy: M is not square"):
-        lw.load(file(tmp_path / "x", {"M": np.zeros((2, 5))}))
-    with pytest.raises(lw.FileError, match="does not hold"):
-        lw.load(file(tmp_path / "x", header={}))
-
-
-def test_nan_only_where_it_is_allowed(tmp_path: Path) -> None:
-    with pytest.raises(lw.FileError, match="'M' contains NaN"):
-        lw.load(file(tmp_path / "x", {"M": np.full((3, 3), np.nan)}))
+def test_nan_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(lw.InputError, match=r"'M' of tests\.Toy contains NaN"):
         lw.save(Toy([[np.inf]], [0.0]), tmp_path / "y")
     assert not (tmp_path / "y").exists()

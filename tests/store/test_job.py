@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from joblib.externals.loky import process_executor
 
@@ -205,23 +204,6 @@ def test_any_damage_to_a_shard_is_seen_named_and_mended(
     run(squares, 12, folder)
     assert blobs(folder) == expected
     assert job.verify() == {}
-
-
-@settings(max_examples=40, phases=[Phase.generate])
-@given(st.data())
-def test_a_damaged_record_is_a_file_error_or_reads(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("record")
-    run(squares, 3, folder)
-    whole = bytearray((folder / FILE).read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    (folder / FILE).write_bytes(whole[: data.draw(st.integers(1, len(whole)))])
-    with contextlib.suppress(lw.FileError):
-        job = Job.open(folder)
-        job.verify(), job.finished(), repr(job)
-    assert len(run(squares, 3, folder, resume=False).finished()) == 3
 
 
 def test_a_strangers_record_is_refused(tmp_path: Path) -> None:

@@ -152,29 +152,23 @@ SLEEPING = (
 )
 
 
-def test_a_run_tells_whether_its_process_is_alive_and_can_interrupt_it(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", SLEEPING, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
+@pytest.mark.parametrize(("deaf", "code"), [(False, 130), (True, -signal.SIGTERM)])
+def test_a_run_tells_whether_its_process_is_alive_and_can_interrupt_it(tmp_path: Path, deaf: bool, code: int) -> None:
+    """One that does not hear an interrupt, as a shell leaves what it starts in the background, is asked to end."""
+    if deaf and not Path("/proc/self/status").exists():
+        pytest.skip("only Linux tells which signals are ignored")
+    words = [sys.executable, "-c", SLEEPING, str(tmp_path), *(["deaf"] if deaf else [])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "begun\n"
         run = Run.open(tmp_path)
         assert run.state == "running"
         assert run.interrupt()
-        assert child.wait(20) == 130
+        assert child.wait(20) == code
     assert run.state == "stopped"
     assert not run.interrupt()
     run.finish(loss=1.0)
     assert run.state == "finished"
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells which signals are ignored")
-def test_a_process_that_does_not_hear_an_interrupt_is_asked_to_end(tmp_path: Path) -> None:
-    """As the shell leaves it that has started a run in the background."""
-    words = [sys.executable, "-c", SLEEPING, str(tmp_path), "deaf"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "begun\n"
-        assert Run.open(tmp_path).interrupt()
-        assert child.wait(20) == -signal.SIGTERM
 
 
 def test_a_run_never_interrupts_a_process_that_only_has_its_number(tmp_path: Path) -> None:

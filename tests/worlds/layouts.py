@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -91,22 +92,26 @@ def traffic(root: Path, labels: tuple[str, ...] = ("light", "heavy", "light", "h
     return root
 
 
-def video(path: Path, *, frames: int = 8, step: int = 4, top: int = 0, size: tuple[int, int] = (120, 160)) -> Path:
-    """A white square of 30 pixels on black that moves right by `step` a frame, its upper edge at 2·top."""
+def film(path: Path, frames: Sequence[np.ndarray] | np.ndarray, codec: str = "mpeg4") -> Path:
+    """A video of these pictures (h, w, 3), as a player shows them."""
     import av
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.height, stream.width, stream.pix_fmt = *size, "yuv420p"
-        for t in range(frames):
-            pixels = np.zeros((*size, 3), np.uint8)
-            pixels[2 * top : 2 * top + 30, t * step : t * step + 30] = 255
-            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
-                container.mux(packet)
-        for packet in stream.encode(None):
-            container.mux(packet)
+        stream = container.add_stream(codec, rate=10)
+        stream.height, stream.width, stream.pix_fmt = *frames[0].shape[:2], "yuv420p"
+        for pixels in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
     return path
+
+
+def video(path: Path, *, frames: int = 8, step: int = 4, top: int = 0, size: tuple[int, int] = (120, 160)) -> Path:
+    """A white square of 30 pixels on black that moves right by `step` a frame, its upper edge at 2·top."""
+    pictures = np.zeros((frames, *size, 3), np.uint8)
+    for t in range(frames):
+        pictures[t, 2 * top : 2 * top + 30, t * step : t * step + 30] = 255
+    return film(path, pictures)
 
 
 def views(root: Path, classes: int = 3, objects: int = 4, shots: int = 3) -> Path:
