@@ -44,11 +44,11 @@ def test_pictures_are_in_the_unit_interval_and_rows_are_independent(net: Network
     assert torch.equal(x, net(z, y))
 
 
-def test_forward_mode_batched_over_directions_is_the_derivative(net: Network) -> None:
+def test_forward_mode_batched_over_directions_is_the_derivative_and_agrees_with_reverse_mode(net: Network) -> None:
     """Central differences in float64; ReLU kinks are rare enough at this step."""
     net = net.double()
-    z, y = worlds.latents(net, dtype=torch.float64)
-    t = torch.randn(4, *z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    z, y = worlds.latents(net, n=2, dtype=torch.float64)
+    t = torch.randn(2, *z.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     for space in (net, *net.spaces.values()):
 
         def flat(x: Tensor, space: object = space) -> Tensor:
@@ -60,16 +60,9 @@ def test_forward_mode_batched_over_directions_is_the_derivative(net: Network) ->
         # Few entries may straddle a kink or a cut: the median error is exact, the norm nearly.
         assert float((pushed - central).abs().median()) <= 1e-6 * float(central.abs().max())
         assert float((pushed - central).norm()) <= 0.02 * float(central.norm())
-
-
-def test_reverse_mode_agrees_with_forward_mode(net: Network) -> None:
-    net = net.double()
-    z, y = worlds.latents(net, dtype=torch.float64)
-    _, pushed = jvp(lambda x: net(x, y), (z,), (torch.ones_like(z),))
-    u = torch.randn(pushed.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    x = z.clone().requires_grad_()
-    (pulled,) = torch.autograd.grad(net(x, y), x, u)
-    assert float(pulled.sum()) == pytest.approx(float((u * pushed).sum()), rel=1e-9)
+        x = z.clone().requires_grad_()
+        (pulled,) = torch.autograd.grad(flat(x), x, pushed[1])
+        assert float((pulled * t[0]).sum()) == pytest.approx(float((pushed[1] * pushed[0]).sum()), rel=1e-9)
 
 
 def test_keys_go_round(net: Network) -> None:
@@ -131,16 +124,11 @@ def naive_upfirdn(x: np.ndarray, f: np.ndarray, up: int, down: int, pad: tuple[i
     return np.asarray(signal.convolve2d(fine, f, mode="valid")[::down, ::down])
 
 
-@given(
-    st.integers(1, 4),
-    st.integers(1, 3),
-    st.integers(1, 6),
-    st.integers(-2, 5),
-    st.integers(-2, 5),
-    st.booleans(),
-    st.integers(0, 2**32 - 1),
-)
-@settings(max_examples=60)
+PAD = st.integers(-2, 5)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 6), PAD, PAD, st.booleans(), st.integers(0, 2**32 - 1))
+@settings(max_examples=40)
 def test_upfirdn_against_scipy(up: int, down: int, taps: int, low: int, high: int, separable: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(2, 3, 5, 6))
@@ -405,20 +393,11 @@ def test_biggan_against_its_equations(psi: float) -> None:
     torch.testing.assert_close(net.truncated(psi).preactivation(z, y), own)
 
 
-def test_truncation_scales_the_latent_and_picks_the_statistics() -> None:
-    net = worlds.biggan()
-    z, y = worlds.latents(net)
-    cut = net.truncated(0.5)
-    for name, m in net.named_modules():
-        if isinstance(m, biggan.Norm):
-            m.running_means[:] = m.running_means[2].clone()
-            m.running_vars[:] = m.running_vars[2].clone()
-            assert name
-    torch.testing.assert_close(cut(z, y), net(0.5 * z, y))
-    assert net.latent.support() == (-2, 2)
+def test_biggan_has_statistics_up_to_one() -> None:
+    assert worlds.biggan().latent.support() == (-2, 2)
     for psi in (0.0, 1.5):
         with pytest.raises(InputError, match="statistics for 0 < ψ ≤ 1"):
-            net.truncated(psi)
+            worlds.biggan().truncated(psi)
 
 
 # --------------------------------------------------------------------------------- ProGAN, DCGAN, VAE

@@ -221,10 +221,7 @@ def compare(
     return DistributionComparison(
         distance=metrics.frechet(a, b),
         kid=metrics.kid(a, b),
-        precision=balls.precision,
-        recall=balls.recall,
-        density=balls.density,
-        coverage=balls.coverage,
+        **{name: getattr(balls, name) for name in MEASURES[2:]},
         uncovered=tuple(_sample(a, int(i)) for i in balls.uncovered),  # type: ignore[arg-type]
         support=balls,
     )

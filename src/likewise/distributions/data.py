@@ -141,19 +141,14 @@ def save(generator: Generator, path: str | Path) -> None:
     True
     """
     net = generator.net
-    if getattr(net, "family", None) not in FAMILIES:
+    if not isinstance(net, Network) or net.family not in FAMILIES:
         raise InputError(
             f"generator: {generator.name} is of no known family, so it cannot be saved; save its weights yourself and "
             "name it as module:attribute"
         )
-    about = {
-        "family": net.family,  # type: ignore[attr-defined]
-        "settings": net.settings,  # type: ignore[attr-defined]
-        "latent": generator.latent.to_dict(),
-        "name": generator.name,
-        "psi": generator.psi,
-    }
-    arrays = {key: value.detach().cpu().numpy() for key, value in net.state_dict().items()}  # type: ignore[attr-defined]
+    about = {"family": net.family, "settings": net.settings, "name": generator.name, "psi": generator.psi}
+    about["latent"] = generator.latent.to_dict()
+    arrays = {key: value.detach().cpu().numpy() for key, value in net.state_dict().items()}
     whole = {"format": checkpoint.FORMAT, "likewise": likewise.__version__, "class": CLASS, "header": about}
     checkpoint.write(path, arrays, whole)
 
@@ -337,9 +332,22 @@ def _module(name: str, spec: str) -> Any:
 
 def _as_generator(named: Any, spec: str) -> Generator:
     """A Generator as it is, a network with a declared latent made into one, or what a bare function gives."""
-    made = named
-    if not isinstance(named, Generator) and (isinstance(named, type) or not hasattr(named, "latent")):
-        made = _call(named, spec)
+    made, declared = named, hasattr(named, "latent") and not isinstance(named, type)
+    if isinstance(named, nn.Module) and not declared:
+        raise InputError(
+            f"{spec}: a module without a latent; wrap it, Generator(module, Normal(dim)), or set its .latent"
+        )
+    if callable(named) and not declared:
+        try:
+            inspect.signature(named).bind()
+        except (TypeError, ValueError):
+            raise InputError(f"{spec}: takes arguments; give a function without any that returns a Generator") from None
+        try:
+            made = named()
+        except LikewiseError:
+            raise
+        except Exception as error:  # the user's own function
+            raise InputError(f"{spec}: calling it failed: {_line(error)}") from error
     if isinstance(made, Generator):
         return made
     if callable(made) and isinstance(getattr(made, "latent", None), Latent):
@@ -348,25 +356,6 @@ def _as_generator(named: Any, spec: str) -> Generator:
         f"{spec}: expected a Generator, a network with a `latent`, or a function without arguments that gives one; "
         f"got {type(made).__name__}"
     )
-
-
-def _call(named: Any, spec: str) -> Any:
-    if isinstance(named, nn.Module):
-        raise InputError(
-            f"{spec}: a module without a latent; wrap it, Generator(module, Normal(dim)), or set its .latent"
-        )
-    if not callable(named):
-        return named
-    try:
-        inspect.signature(named).bind()
-    except (TypeError, ValueError):
-        raise InputError(f"{spec}: takes arguments; give a function without any that returns a Generator") from None
-    try:
-        return named()
-    except LikewiseError:
-        raise
-    except Exception as error:  # the user's own function
-        raise InputError(f"{spec}: calling it failed: {_line(error)}") from error
 
 
 def _line(error: BaseException) -> str:

@@ -89,11 +89,7 @@ class Generator:
         self.name = name or getattr(net, "__qualname__", None) or type(net).__name__
         self.psi = 1.0
         self.device = _prepare(net, device)
-        self._set_space(space)
-
-    def _set_space(self, space: Space) -> None:
-        self._space = space
-        self._map = self._resolve(space)
+        self._space, self._map = space, self._resolve(space)
 
     def _resolve(self, space: Space) -> Map:
         """The map from latents to a space; an InputError lists the spaces that this generator has."""
@@ -117,7 +113,7 @@ class Generator:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._set_space(self._space)
+        self._map = self._resolve(self._space)
 
     def __repr__(self) -> str:
         classes = "" if self.labels is None else f", {self.labels} classes"

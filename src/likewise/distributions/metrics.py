@@ -72,36 +72,31 @@ class Figure(float):
         k = [] if self.k is None else [f"k={self.k}"]
         return f"Figure({self.measure}={float(self):.4g}{error}, {', '.join([self.net, *sizes, *k])})"
 
-    def _same(self, other: object) -> None:
-        if not isinstance(other, Figure):
-            return
-        for what in ("measure", "net", "n_real", "n_fake", "k"):
+    def _beside(self, other: float) -> float:
+        """The value, if it may be compared with the other's."""
+        for what in ("measure", "net", "n_real", "n_fake", "k") if isinstance(other, Figure) else ():
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
                 raise InputError(
                     f"figures differ in {what} ({mine} and {theirs}), so their values cannot be compared; "
                     "measure both alike, or compare float(figure) if you know why"
                 )
+        return float(self)
 
     def __lt__(self, other: float) -> bool:
-        self._same(other)
-        return float(self) < float(other)
+        return self._beside(other) < float(other)
 
     def __le__(self, other: float) -> bool:
-        self._same(other)
-        return float(self) <= float(other)
+        return self._beside(other) <= float(other)
 
     def __gt__(self, other: float) -> bool:
-        self._same(other)
-        return float(self) > float(other)
+        return self._beside(other) > float(other)
 
     def __ge__(self, other: float) -> bool:
-        self._same(other)
-        return float(self) >= float(other)
+        return self._beside(other) >= float(other)
 
     def __sub__(self, other: float) -> float:
-        self._same(other)
-        return float(self) - float(other)
+        return self._beside(other) - float(other)
 
 
 # ------------------------------------------------------------------------------------------------------- two sides
@@ -233,28 +228,25 @@ class Support:
     fake: Covered
     real_radius: Array
 
-    def _figure(self, name: str, value: float) -> Figure:
-        return _figure(name, value, self.a, self.b, k=self.k)
-
     @property
     def precision(self) -> Figure:
         """The share of fake samples inside the ball of any real one."""
-        return self._figure("precision", float((self.fake.inside > 0).mean()))
+        return _figure("precision", float((self.fake.inside > 0).mean()), self.a, self.b, k=self.k)
 
     @property
     def recall(self) -> Figure:
         """The share of real samples inside the ball of any fake one."""
-        return self._figure("recall", float((self.real.inside > 0).mean()))
+        return _figure("recall", float((self.real.inside > 0).mean()), self.a, self.b, k=self.k)
 
     @property
     def density(self) -> Figure:
         """How many real balls a fake sample lies in, on average, over k; may exceed 1."""
-        return self._figure("density", float(self.fake.inside.mean() / self.k))
+        return _figure("density", float(self.fake.inside.mean() / self.k), self.a, self.b, k=self.k)
 
     @property
     def coverage(self) -> Figure:
         """The share of real samples whose own ball holds a fake one."""
-        return self._figure("coverage", float((self.real.distance <= self.real_radius).mean()))
+        return _figure("coverage", float((self.real.distance <= self.real_radius).mean()), self.a, self.b, k=self.k)
 
     @property
     def uncovered(self) -> Index:

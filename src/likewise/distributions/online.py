@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float32, Float64
@@ -104,10 +103,25 @@ class OnlineSampler:
         n = check_whole("n", n)
         self._warn()
         rng = np.random.default_rng(seed)
+        shares = list(self._shares(n))
+        problems = [_Problem(self, label) for label, _ in shares]
         run = _mh if self.algorithm == "mh" else _paper
-        runs = [(label, run(_Problem(self, label), share, rng)) for label, share in self._shares(n)]
-        labels = None if self.bank.labels is None else np.repeat([r[0] for r in runs], [len(r[1].z) for r in runs])
-        return np.concatenate([made.z for _, made in runs]), self._info(n, [made for _, made in runs], labels)
+        runs = [run(problem, share, rng) for problem, (_, share) in zip(problems, shares, strict=True)]
+        info: dict[str, Any] = {
+            "algorithm": self.algorithm,
+            "rho": self.rho,
+            "k": self.k,
+            "acceptance": sum(made.accepted for made in runs) / sum(made.proposed for made in runs),
+            "jacobians_per_sample": sum(problem.jacobians for problem in problems) / n,
+            "ess": self.bank.ess(self.rho, self.k, label=self.label),
+            "largest": self.bank.largest(self.rho, self.k, label=self.label),
+        }
+        for name in runs[0].notes:
+            values = [made.notes[name] for made in runs]
+            info[name] = values[0] if len(values) == 1 else values
+        if self.bank.labels is not None:
+            info["labels"] = np.repeat([label for label, _ in shares], [share for _, share in shares])
+        return np.concatenate([made.z for made in runs]), info
 
     def _warn(self) -> None:
         """Say once that chains begin at next to no latents, and so may not know of others."""
@@ -131,31 +145,13 @@ class OnlineSampler:
         shares = np.array_split(np.arange(n), len(classes))
         yield from ((int(label), len(share)) for label, share in zip(classes, shares, strict=True) if len(share))
 
-    def _info(self, n: int, runs: list[_Run], labels: Any) -> dict[str, Any]:
-        proposed, accepted = (sum(getattr(run, name) for run in runs) for name in ("proposed", "accepted"))
-        info: dict[str, Any] = {
-            "algorithm": self.algorithm,
-            "rho": self.rho,
-            "k": self.k,
-            "acceptance": accepted / proposed if proposed else 1.0,
-            "jacobians_per_sample": sum(run.jacobians for run in runs) / n,
-            "ess": self.bank.ess(self.rho, self.k, label=self.label),
-            "largest": self.bank.largest(self.rho, self.k, label=self.label),
-        }
-        for name in sorted({name for run in runs for name in run.notes}):
-            values = [run.notes[name] for run in runs]
-            info[name] = values[0] if len(values) == 1 else values
-        return info if labels is None else {**info, "labels": labels}
 
-
-@dataclass
-class _Run:
-    """Latents, and what they cost."""
+class _Run(NamedTuple):
+    """Latents, how many were proposed and accepted, and what is the algorithm's own to tell."""
 
     z: Z
     proposed: int
     accepted: int
-    jacobians: int
     notes: dict[str, Any]
 
 
@@ -172,8 +168,7 @@ class _Problem:
 
     def _tilt(self, v: V) -> V:
         """ρ v, −∞ where dead; 0 everywhere for ρ = 0."""
-        rho = self.sampler.rho
-        return np.zeros(len(v)) if rho == 0 else np.where(np.isfinite(v), rho * v, -np.inf)
+        return np.where(np.isfinite(v), self.sampler.rho * v, -np.inf) if self.sampler.rho else np.zeros(len(v))
 
     def __call__(self, z: Z) -> V:
         """ρ v_k(z), by a spectrum of each; −∞ where a latent lies outside p_z or is dead."""
@@ -195,13 +190,12 @@ class _Problem:
 def _mh(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
     """n chains from the bank at ρ, each moved `steps` times; the stationary density is π from the first step on."""
     at = resample(problem.tilt, n, "systematic", rng)
-    state = State(problem.z[at].copy(), problem.tilt[at].copy())
-    start = state.z.copy()
+    z, tilt = problem.z[at], problem.tilt[at]
     kinds = schedule(problem.latent, problem.sampler.steps, rng)
-    accepted = sum(step(state, kind, problem, problem.latent, rng) for kind in kinds)
-    left = float((state.z != start).any(1).mean())
+    accepted = sum(step(z, tilt, kind, problem, problem.latent, rng) for kind in kinds)
+    left = float((z != problem.z[at]).any(1).mean())
     notes = {"moved": left, "starts": len(np.unique(at)) / n}
-    return _Run(rng.permutation(state.z), n * len(kinds), accepted, problem.jacobians, notes)
+    return _Run(rng.permutation(z), n * len(kinds), accepted, notes)
 
 
 # ── Algorithm 2 ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +217,7 @@ def _paper(problem: _Problem, n: int, rng: np.random.Generator) -> _Run:
         proposed += batch
         accepted.append(z[rng.random(batch) < expit(problem(z) - total)])
         have += len(accepted[-1])
-    return _Run(np.concatenate(accepted)[:n], proposed, have, problem.jacobians, {"reference": len(problem.tilt)})
+    return _Run(np.concatenate(accepted)[:n], proposed, have, {"reference": len(problem.tilt)})
 
 
 # ── moves ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -239,31 +233,23 @@ STEPS = (0.1, 0.3, 0.6)
 """Small to large: which of them suits depends on the size of the latent, so all take part."""
 
 
-@dataclass
-class State:
-    """Chains: where each is, z (n, dim), and its tilt ρ v(z) (n,)."""
-
-    z: Z
-    tilt: V
-
-
 def schedule(latent: Latent, steps: int, rng: np.random.Generator) -> list[float]:
     """The step size of each move: a fresh latent every third time, otherwise one of STEPS at random."""
     local = isinstance(latent, Normal | TruncatedNormal | Uniform)
     return [float(rng.choice(STEPS)) if local and i % 3 else FRESH for i in range(steps)]
 
 
-def step(state: State, size: float, tilt: Callable[[Z], V], latent: Latent, rng: np.random.Generator) -> int:
-    """One Metropolis–Hastings move of every chain towards p_z exp(tilt), in place; how many were accepted.
+def step(z: Z, tilt: V, size: float, measure: Callable[[Z], V], latent: Latent, rng: np.random.Generator) -> int:
+    """Move every chain z (n, dim) of tilt ρ v (n,) once towards p_z exp(tilt), in place; how many moves were accepted.
 
-    A chain at z goes to z′ with probability min(1, exp(tilt(z′) − tilt(z))).
+    Metropolis–Hastings: a chain at z goes to z′ with probability min(1, exp(tilt(z′) − tilt(z))).
     """
-    z = propose(state.z, size, latent, rng)
-    tilts = tilt(z)
+    proposed = propose(z, size, latent, rng)
+    tilts = measure(proposed)
     with np.errstate(invalid="ignore"):  # −∞ − (−∞): from nowhere to nowhere, stays
-        ratio = tilts - state.tilt
+        ratio = tilts - tilt
     accept = np.log1p(-rng.random(len(z))) < np.where(np.isneginf(tilts), -np.inf, ratio)
-    state.z[accept], state.tilt[accept] = z[accept], tilts[accept]
+    z[accept], tilt[accept] = proposed[accept], tilts[accept]
     return int(accept.sum())
 
 

@@ -69,15 +69,10 @@ def log_weights(
     out = np.zeros(len(logs)) if rho == 0 else _tilted(logs, rho, _order(k, logs), rank)
     if log_density is not None:
         out = out - _densities(log_density, len(out))
-    return normalised(out)
-
-
-def normalised(log_w: Vector) -> Vector:
-    """log w − log Σ exp(log w); an InputError where no weight is left."""
-    total = logsumexp(log_w)
+    total = logsumexp(out)
     if not np.isfinite(total):
         raise InputError("log_w: no latent has any weight")
-    return np.asarray(log_w - total)
+    return np.asarray(out - total)
 
 
 def ess(log_w: ArrayLike) -> float:
@@ -123,17 +118,12 @@ def rho_for_ess(
     high = 1.0
     while excess(high) >= 0:
         high *= 2
-        if high > MOST_RHO and len(members) / len(logs) >= fraction:
-            raise InputError(
-                f"fraction: {len(members)} classes of {len(logs)} latents keep a share of at least "
-                f"{len(members) / len(logs):.2g} at any ρ, one latent each; got {fraction:g}"
-            )
         if high > MOST_RHO:
-            v = log_volume(logs, k)[~dead(logs, k, rank=rank)]
-            raise InputError(
-                f"fraction: every ρ up to {MOST_RHO:g} leaves an effective share ≥ {fraction:g}: the log-volumes are "
-                f"the same (they spread by {np.ptp(v):.1e} nats), so ρ changes nothing"
-            )
+            spread = np.ptp(log_volume(logs, k)[~dead(logs, k, rank=rank)])
+            why = f"the log-volumes are the same (they spread by {spread:.1e} nats), so ρ changes nothing"
+            if len(members) >= fraction * len(logs):
+                why = f"each of {len(members)} classes of {len(logs)} latents keeps one at any ρ"
+            raise InputError(f"fraction: every ρ up to {MOST_RHO:g} leaves an effective share ≥ {fraction:g}: {why}")
     return float(sign * brentq(excess, tiny, high, xtol=1e-12, rtol=1e-12))
 
 
@@ -174,7 +164,7 @@ def check_rho(rho: float) -> float:
     try:
         number = float(rho)
     except (TypeError, ValueError):
-        raise InputError(f"rho: expected a number, got {rho!r}") from None
+        number = np.nan
     if not np.isfinite(number):
         raise InputError(f"rho: expected a finite number, got {rho!r}")
     return number
@@ -189,18 +179,13 @@ def _relative(log_w: ArrayLike) -> Vector:
 def _tilted(logs: Array, rho: float, k: int, rank: ArrayLike | None) -> Vector:
     gone = dead(logs, k, rank=rank)
     if gone.all():
-        raise InputError(_all_dead(logs, k, rank))
+        alive = np.isfinite(logs).sum(1)
+        best = int(alive.max() if rank is None else np.minimum(alive, np.asarray(rank)).max())
+        fix = f"use k ≤ {best}" if best else "the generator is constant around every latent"
+        raise InputError(f"k: all {len(logs)} latents are dead at k = {k}: their Jacobians have a lower rank; {fix}")
     out = np.full(len(logs), -np.inf)
     out[~gone] = rho * logs[~gone, :k].sum(1)
     return out
-
-
-def _all_dead(logs: Array, k: int, rank: ArrayLike | None) -> str:
-    """What to say where no latent is left, with the largest k that leaves one."""
-    alive = np.isfinite(logs).sum(1)
-    best = int(alive.max() if rank is None else np.minimum(alive, np.asarray(rank)).max())
-    fix = f"use k ≤ {best}" if best else "the generator is constant around every latent"
-    return f"k: all {len(logs)} latents are dead at k = {k}: their Jacobians have a lower rank; {fix}"
 
 
 def _spectra(log_sigma: ArrayLike) -> Array:

@@ -30,7 +30,6 @@ from likewise.types import Array
 
 Map = Callable[..., Any]
 Mode = Literal["vmap", "repeat", "reverse", "fd"]
-MODES: tuple[Mode, ...] = ("vmap", "repeat", "reverse", "fd")
 Method = Literal["auto", "gram", "left", "subspace", "sketch", "through", "fd"]
 
 VJPS, JVPS = 18, 4
@@ -657,7 +656,7 @@ def linearise(f: Map, z: Tensor, chunk: int | None, *, mode: Mode | None = None)
     y = _checked(f, z)
     dim, size = z.shape[1], y.shape[1]
     rows = max(16, min(256, PASS // size)) if chunk is None else chunk
-    ways: tuple[Mode, ...] = MODES if mode is None else (mode,)
+    ways: tuple[Mode, ...] = get_args(Mode) if mode is None else (mode,)
     best = next((way for way in ways[:-1] if _pushes(way, f, z[:1])), ways[-1])
     return Jacobian(f, best, dim, size, rows)
 

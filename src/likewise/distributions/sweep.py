@@ -294,11 +294,9 @@ def _settings(values: Sequence[float], name: str) -> list[float]:
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError):
-        raise InputError(f"{name}: expected a sequence of numbers, got {values!r}") from None
-    if not numbers or not np.isfinite(numbers).all():
-        raise InputError(f"{name}: expected at least one finite number, got {values!r}")
-    if len(set(numbers)) < len(numbers):
-        raise InputError(f"{name}: expected different numbers, got {values!r}")
+        numbers = []
+    if not numbers or not np.isfinite(numbers).all() or len(set(numbers)) < len(numbers):
+        raise InputError(f"{name}: expected finite numbers, at least one and each once, got {values!r}")
     return numbers
 
 

@@ -9,6 +9,7 @@ value: the log-volume of k values is k log 2 lower for every latent alike, so we
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -136,7 +137,4 @@ def upsampled(x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h2 w2"]:
 
 def count(keys: Mapping[str, Tensor], pattern: str) -> int:
     """How many of pattern.format(0), pattern.format(1) … are keys."""
-    n = 0
-    while pattern.format(n) in keys:
-        n += 1
-    return n
+    return next(n for n in itertools.count() if pattern.format(n) not in keys)

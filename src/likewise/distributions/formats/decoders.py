@@ -80,7 +80,8 @@ class Decoder(Network):
         for unit in self.units:
             _place(self, unit.path, unit.module())
             if unit.norm is not None:
-                _place(self, unit.norm, nn.BatchNorm2d(unit.out))
+                kind = nn.BatchNorm1d if unit.kind == "linear" else nn.BatchNorm2d
+                _place(self, unit.norm, kind(unit.out))
 
     @classmethod
     def _layout(cls, state: Mapping[str, Tensor]) -> Layout:
@@ -123,16 +124,10 @@ class Decoder(Network):
                 x = _square(x, unit.into, unit.path)
             x = self.get_submodule(unit.path)(x)
             if unit.norm is not None:
-                x = _norm(self.get_submodule(unit.norm), x)
+                x = self.get_submodule(unit.norm)(x)
             if i + 1 < len(self.units) and unit.path not in self.plain:
                 x = nn.functional.leaky_relu(x, self.slope)
         return _square(x, self.colours or _colours(x.shape[1]), "the last layer") if x.ndim == 2 else x
-
-
-def _norm(norm: nn.Module, x: Tensor) -> Tensor:
-    """Batch normalisation of features (n, c), or of maps (n, c, h, w)."""
-    y: Tensor = norm(x[:, :, None, None]).flatten(1) if x.ndim == 2 else norm(x)
-    return y
 
 
 def _square(x: Float[Tensor, "n d"], channels: int, where: str) -> Float[Tensor, "n c s s"]:
