@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import likewise as lw
-from likewise import numeric
+from likewise import media, numeric
 from likewise.distributions.compare import compare
-from likewise.nn.features import Features, extract
+from likewise.nn.features import extract
 from likewise.sets.transport import solvers as transport
 from worlds.contract import ContractOfALevel
 
@@ -69,22 +69,13 @@ def test_the_frechet_distance_of_samples_is_w2_of_their_gaussians_and_exact_tran
 
 def test_the_default_net_gives_the_rows_of_the_images_level(tmp_path):
     """Levels do not import each other; that both mean the same net is held here."""
-    from PIL import Image
-
     r = np.random.default_rng(0)
     paths = []
     for i, (h, w) in enumerate(((300, 200), (64, 64), (90, 260))):
         smooth = np.kron(r.integers(0, 256, (h // 10 + 1, w // 10 + 1, 3)), np.ones((10, 10, 1)))[:h, :w]
-        Image.fromarray(smooth.astype(np.uint8)).save(tmp_path / f"{i}.png")
-        paths.append(tmp_path / f"{i}.png")
+        paths.append(media.write_image(tmp_path / f"{i}.png", smooth.astype(np.uint8)))
     own, theirs = extract(paths), lw.images.default()
     np.testing.assert_allclose(own.rows, theirs.embed(paths), atol=1e-6)
     assert own.net == theirs.name
     assert extract(paths, theirs).net == own.net
     np.testing.assert_allclose(extract(tmp_path, theirs).rows, own.rows, atol=1e-6)
-
-
-def test_precomputed_features_of_another_net_are_refused():
-    x = sample(20, 0)
-    with pytest.raises(lw.InputError, match="features of b, but real of a"):
-        compare(Features(x, "a"), Features(x, "b"))

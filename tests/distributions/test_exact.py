@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from likewise.distributions import Bank, Generator, Normal, OnlineSampler, TruncatedNormal, Uniform, harvest
@@ -40,15 +41,9 @@ def ks(z: np.ndarray, rho: float, effective: float) -> float:
     Draws from a bank scatter by their own number and by the bank's effective one: 1 / (1/n + 1/ESS) independent ones.
     """
     net = Stairs()
-    x = net(_tensor(z)).numpy().ravel().astype(np.float64)
+    x = net(torch.from_numpy(np.ascontiguousarray(z))).numpy().ravel().astype(np.float64)
     distance = stats.kstest(x, lambda at: net.cdf(at, rho)).statistic
     return float(stats.kstwo.sf(distance, round(1 / (1 / len(z) + 1 / effective))))
-
-
-def _tensor(z: np.ndarray):
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(z))
 
 
 @pytest.mark.parametrize("rho", [-1.0, 0.0, 1.0, 2.0])

@@ -54,12 +54,8 @@ def test_a_cell_is_what_its_parts_say(world, real, swept):
     for name in MEASURES:
         assert getattr(cell, name) == pytest.approx(float(found[name])), name
     assert (cell.ess, cell.largest) == (bank.ess(0.5), bank.largest(0.5))
+    assert swept.at(-0.5).ess < swept.at(0.0).ess == 1  # the model itself has every latent
     assert (cell.n, cell.n_real) == (150, 150)
-
-
-def test_the_model_itself_has_every_latent(swept):
-    assert swept.at(0.0).ess == 1
-    assert swept.at(-0.5).ess < 1
 
 
 def test_frontier_and_best():
@@ -118,19 +114,11 @@ def test_modes_are_the_ends_of_the_volumes(world):
         ({"psis": ()}, "psis"),
         ({"n": 2}, "^n:"),
         ({"k": 3}, "k"),
+        ({"generator": Generator(lambda z: 2 * bent(z), Normal(2))}, "another generator"),
     ],
 )
 def test_wrong_arguments_are_named(world, real, change, name):
     with pytest.raises(lw.InputError, match=name):
-        sweep(*world, **{"rhos": RHOS, "real": real, **change})
-
-
-def test_modes_of_too_many_are_refused(world):
+        sweep(**{"generator": world[0], "bank": world[1], "rhos": RHOS, "real": real, **change})
     with pytest.raises(lw.InputError, match=r"n: .* 400"):
         modes(*world, 401)
-
-
-def test_another_generators_bank_is_refused(world, real):
-    other = Generator(lambda z: 2 * bent(z), Normal(2))
-    with pytest.raises(lw.InputError, match="another generator"):
-        sweep(other, world[1], RHOS, real=real)
