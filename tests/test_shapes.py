@@ -27,7 +27,6 @@ MODULES = (
     "likewise.sets.transport.batched",
     "likewise.pixels.geometry",
     "likewise.images.losses",
-    "likewise.pixels.warps",
     "likewise.images.embedder",
     "likewise.nn.backbone",
     "likewise.nn.efficientnet",
@@ -166,9 +165,9 @@ def still() -> torch.Tensor:
 
 
 def bent(kind: str = "affine") -> Any:
-    from likewise.pixels import warps
+    from likewise.pixels import geometry
 
-    return getattr(warps, f"random_{kind}")(2, 8, 10, generator=torch.Generator().manual_seed(0))
+    return getattr(geometry, f"random_{kind}")(2, 8, 10, generator=torch.Generator().manual_seed(0))
 
 
 def encoder() -> Any:
@@ -207,17 +206,17 @@ CALLS |= {
     "pixels.geometry.carried": lambda f, png: f(still(), still()),
     "pixels.geometry.resize_flow": lambda f, png: f(still(), (4, 5)),
     "pixels.geometry.resize_points": lambda f, png: f(places(), (4, 5), (6, 7)),
-    "pixels.warps.Affine.backward": lambda f, png: f(bent(), places()),
-    "pixels.warps.Affine.invert": lambda f, png: f(bent(), places()),
-    "pixels.warps.ThinPlate.backward": lambda f, png: f(bent("thin_plate"), places()),
-    "pixels.warps.ThinPlate.invert": lambda f, png: f(bent("thin_plate"), places()),
-    "pixels.warps.ThinPlate.slope": lambda f, png: f(bent("thin_plate"), places()),
-    "pixels.warps.Chain.backward": lambda f, png: f(bent("warp"), places()),
-    "pixels.warps.Chain.invert": lambda f, png: f(bent("warp"), places()),
-    "pixels.warps.Warp.backward": None,
-    "pixels.warps.Warp.invert": None,
-    "pixels.warps.Warp.forward": lambda f, png: f(bent("warp"), places()),
-    "pixels.warps.Warp.image": lambda f, png: f(bent("warp"), torch.rand(2, 3, 8, 10), (4, 5)),
+    "pixels.geometry.Affine.backward": lambda f, png: f(bent(), places()),
+    "pixels.geometry.Affine.invert": lambda f, png: f(bent(), places()),
+    "pixels.geometry.ThinPlate.backward": lambda f, png: f(bent("thin_plate"), places()),
+    "pixels.geometry.ThinPlate.invert": lambda f, png: f(bent("thin_plate"), places()),
+    "pixels.geometry.ThinPlate.slope": lambda f, png: f(bent("thin_plate"), places()),
+    "pixels.geometry.Chain.backward": lambda f, png: f(bent("warp"), places()),
+    "pixels.geometry.Chain.invert": lambda f, png: f(bent("warp"), places()),
+    "pixels.geometry.Warp.backward": None,
+    "pixels.geometry.Warp.invert": None,
+    "pixels.geometry.Warp.forward": lambda f, png: f(bent("warp"), places()),
+    "pixels.geometry.Warp.image": lambda f, png: f(bent("warp"), torch.rand(2, 3, 8, 10), (4, 5)),
     "pixels.life.sed": lambda f, png: f(still(), still(), SKEW.expand(2, 3, 3)),
     "pixels.life.sed_loss": lambda f, png: f(still(), SKEW.expand(2, 3, 3)),
     "pixels.life.cycle_loss": lambda f, png: f(still(), torch.zeros(2, 5, 6, 2)),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from likewise.pixels import geometry as g
-from likewise.pixels import life, warps
+from likewise.pixels import life
 
 double = torch.zeros((), dtype=torch.float64)
 RECTIFIED = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64)
@@ -77,7 +77,7 @@ def test_epipolar_distance_alone_leaves_one_direction_free() -> None:
 
 def test_one_way_is_from_b_to_its_warped_copy() -> None:
     """T(B′B) of Tab. 6: only the flow B→B′ is taught; the other may be anything."""
-    warp = warps.random_warp(1, 24, 32, generator=torch.Generator().manual_seed(0), like=double)
+    warp = g.random_warp(1, 24, 32, generator=torch.Generator().manual_seed(0), like=double)
     truth = life.bit_truth(warp, (24, 32), like=double)
     there, back = truth.there.clone().requires_grad_(), (truth.back + 5).requires_grad_()
     for one_way, taught in ((True, False), (False, True)):

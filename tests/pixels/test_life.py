@@ -15,7 +15,7 @@ from torch.autograd import gradcheck
 
 from likewise.errors import InputError, ShapeError
 from likewise.pixels import geometry as g
-from likewise.pixels import life, warps
+from likewise.pixels import life
 
 seeds = st.integers(0, 2**31 - 1)
 double = torch.zeros((), dtype=torch.float64)
@@ -229,7 +229,7 @@ def test_what_is_taken_for_occluded_has_no_gradient() -> None:
 @given(seeds)
 @settings(max_examples=15, deadline=None)
 def test_an_affine_flow_and_its_inverse_agree(seed: int) -> None:
-    warp = warps.random_affine(2, 12, 16, generator=source(seed), like=double)
+    warp = g.random_affine(2, 12, 16, generator=source(seed), like=double)
     truth = life.bit_truth(warp, (12, 16), like=double)
     assert life.cycle_loss(truth.there, truth.back, mode="full") < 1e-9
 
@@ -237,9 +237,9 @@ def test_an_affine_flow_and_its_inverse_agree(seed: int) -> None:
 # ----------------------------------------------------------------------------------------------------------------- bit
 
 
-def shift(x: float, y: float) -> warps.Affine:
+def shift(x: float, y: float) -> g.Affine:
     """B′ is B moved by (x, y)."""
-    return warps.Affine(torch.tensor([[[1.0, 0, -x], [0, 1, -y]]]).double())
+    return g.Affine(torch.tensor([[[1.0, 0, -x], [0, 1, -y]]]).double())
 
 
 def test_bit_by_hand() -> None:
@@ -269,7 +269,7 @@ def test_bit_counts_what_both_pictures_show() -> None:
 
 
 def test_bit_is_its_loop() -> None:
-    warp = warps.random_warp(2, 8, 10, generator=source(5), like=double)
+    warp = g.random_warp(2, 8, 10, generator=source(5), like=double)
     f, b = 4 * noise(2, 8, 10, 2) - 2, 4 * noise(2, 9, 7, 2, seed=1) - 2
     total = 0.0
     there, residual = warp.forward(g.grid(8, 10, like=double)[None])
@@ -286,7 +286,7 @@ def test_bit_is_its_loop() -> None:
 
 
 def test_where_the_inverse_missed_nothing_is_taught() -> None:
-    warp = warps.random_thin_plate(1, 20, 24, generator=source(1), strength=0.4, like=double)
+    warp = g.random_thin_plate(1, 20, 24, generator=source(1), strength=0.4, like=double)
     warp.steps = 0
     _, residual = warp.forward(g.grid(20, 24, like=double)[None])
     truth = life.bit_truth(warp, (20, 24), like=double)
@@ -300,7 +300,7 @@ def test_where_the_inverse_missed_nothing_is_taught() -> None:
 @given(seeds)
 @settings(max_examples=10, deadline=None)
 def test_the_truth_costs_nothing_and_can_be_made_once(seed: int) -> None:
-    warp = warps.random_warp(2, 24, 32, generator=source(seed))
+    warp = g.random_warp(2, 24, 32, generator=source(seed))
     truth = life.bit_truth(warp, (24, 32))
     assert float(life.bit_loss(truth.there, truth.back, warp)) == pytest.approx(0, abs=1e-5)
     f, b = torch.randn(2, 24, 32, 2, generator=source(seed)), torch.randn(2, 24, 32, 2, generator=source(seed + 1))
@@ -308,7 +308,7 @@ def test_the_truth_costs_nothing_and_can_be_made_once(seed: int) -> None:
 
 
 def test_flows_of_another_precision_than_the_warp() -> None:
-    warp = warps.random_warp(1, 8, 10, generator=source())
+    warp = g.random_warp(1, 8, 10, generator=source())
     double_flow = 2 * noise(1, 8, 10, 2)
     single = life.bit_loss(double_flow.float(), double_flow.float(), warp)
     mixed = life.bit_loss(double_flow, double_flow, warp)
@@ -361,9 +361,9 @@ def test_the_last_iteration_weighs_most() -> None:
     assert float(life.sequence(losses[:1], gamma=0.1)) == 1
 
 
-def joint(seed: int = 0, n: int = 3) -> tuple[list[list[Tensor]], Tensor, warps.Warp]:
+def joint(seed: int = 0, n: int = 3) -> tuple[list[list[Tensor]], Tensor, g.Warp]:
     flows = [[4 * noise(2, 8, 10, 2, seed=seed + 10 * k + i) - 2 for i in range(n)] for k in range(4)]
-    return flows, fundamental(seed, 2), warps.random_warp(2, 8, 10, generator=source(seed), like=double)
+    return flows, fundamental(seed, 2), g.random_warp(2, 8, 10, generator=source(seed), like=double)
 
 
 def test_the_joint_loss_is_the_sum_of_its_parts() -> None:
@@ -393,7 +393,7 @@ def test_a_loss_without_weight_is_not_computed() -> None:
 def test_gradients() -> None:
     f, b = (2 * noise(1, 3, 4, 2) - 0.9).requires_grad_(), (2 * noise(1, 3, 4, 2, seed=1) - 1.1).requires_grad_()
     F = fundamental(4, 1)
-    warp = warps.random_affine(1, 3, 4, generator=source(2), like=double)
+    warp = g.random_affine(1, 3, 4, generator=source(2), like=double)
     valid = noise(1, 3, 4, seed=3) > 0.2
     x, y = (9 * noise(3, 2)).requires_grad_(), (9 * noise(3, 2, seed=1)).requires_grad_()
     assert gradcheck(lambda p, q: life.sed(p, q, fundamental(2)), (x, y))
@@ -421,7 +421,7 @@ def test_the_gradient_of_f_is_right_though_f_is_scaled_inside() -> None:
 
 
 def test_descent_on_bit_finds_the_warp() -> None:
-    warp = warps.random_warp(1, 12, 16, generator=source(3))
+    warp = g.random_warp(1, 12, 16, generator=source(3))
     truth = life.bit_truth(warp, (12, 16))
     flow = torch.zeros(1, 12, 16, 2, requires_grad=True)
     for step in range(60):

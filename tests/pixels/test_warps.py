@@ -14,7 +14,6 @@ from torch.autograd import gradcheck
 
 from likewise.errors import InputError, ShapeError
 from likewise.pixels import geometry as g
-from likewise.pixels import warps
 
 seeds = st.integers(0, 2**31 - 1)
 double = torch.zeros((), dtype=torch.float64)
@@ -33,7 +32,7 @@ def field(b: int, h: int, w: int) -> Tensor:
 
 def test_an_affine_map_by_hand() -> None:
     """B′ is B moved 2 px to the right: T⁻¹(p) = p − (2, 0), T(x) = x + (2, 0)."""
-    warp = warps.Affine(torch.tensor([[[1.0, 0, -2], [0, 1, 0]]]))
+    warp = g.Affine(torch.tensor([[[1.0, 0, -2], [0, 1, 0]]]))
     B = torch.rand(1, 3, 4, 6, generator=source())
     moved, seen = warp.image(B)
     assert torch.allclose(moved[..., 2:], B[..., :-2], atol=1e-5)
@@ -47,7 +46,7 @@ def test_an_affine_map_by_hand() -> None:
 @settings(max_examples=25, deadline=None)
 def test_affine_pairs_are_exact(seed: int, dtype: torch.dtype) -> None:
     like = torch.zeros((), dtype=dtype)
-    warp = warps.random_affine(3, 48, 64, generator=source(seed), rotation=180, scale=2, shear=0.5, like=like)
+    warp = g.random_affine(3, 48, 64, generator=source(seed), rotation=180, scale=2, shear=0.5, like=like)
     points = g.grid(48, 64, like=like)[None]
     there, residual = warp.forward(points)
     assert there.dtype == residual.dtype == dtype
@@ -60,9 +59,7 @@ def test_affine_pairs_are_exact(seed: int, dtype: torch.dtype) -> None:
 @given(seeds)
 @settings(max_examples=20, deadline=None)
 def test_random_affine_maps_keep_their_bounds(seed: int) -> None:
-    warp = warps.random_affine(
-        50, 60, 80, generator=source(seed), rotation=20, scale=1.5, shear=0, shift=0.1, like=double
-    )
+    warp = g.random_affine(50, 60, 80, generator=source(seed), rotation=20, scale=1.5, shear=0, shift=0.1, like=double)
     A, centre = warp.matrix[:, :, :2], torch.tensor([39.5, 29.5]).double()
     size = torch.linalg.det(A).sqrt()
     assert ((size >= 1 / 1.5) & (size <= 1.5)).all()
@@ -72,7 +69,7 @@ def test_random_affine_maps_keep_their_bounds(seed: int) -> None:
     assert angle.max() > 12
     moved = (warp.backward(centre.expand(50, 2)) - centre).abs()
     assert (moved <= torch.tensor([8.0, 6.0]).double() + 1e-9).all()
-    still = warps.random_affine(2, 60, 80, generator=source(seed), rotation=0, scale=1, shear=0, shift=0, like=double)
+    still = g.random_affine(2, 60, 80, generator=source(seed), rotation=0, scale=1, shear=0, shift=0, like=double)
     assert torch.allclose(still.backward(field(2, 6, 8)), field(2, 6, 8))
 
 
@@ -86,7 +83,7 @@ def test_a_thin_plate_is_scipys(seed: int) -> None:
         60 * torch.rand(12, 2, generator=source(seed)).double(),
         torch.randn(2, 12, 2, generator=source(seed)).double(),
     )
-    warp = warps.ThinPlate(knots, moved)
+    warp = g.ThinPlate(knots, moved)
     points = 80 * torch.rand(2, 30, 2, generator=source(seed + 1)).double() - 10
     for b in range(2):
         spline = RBFInterpolator(knots.numpy(), moved[b].numpy(), kernel="thin_plate_spline", degree=1)
@@ -97,7 +94,7 @@ def test_a_thin_plate_is_scipys(seed: int) -> None:
 
 
 def test_the_slope_is_the_derivative() -> None:
-    warp = warps.random_thin_plate(2, 40, 50, generator=source(), strength=0.3, like=double)
+    warp = g.random_thin_plate(2, 40, 50, generator=source(), strength=0.3, like=double)
     points = (40 * torch.rand(2, 7, 2, generator=source(1)).double()).requires_grad_()
     moved = warp.backward(points) - points
     slope = warp.slope(points.detach())
@@ -110,7 +107,7 @@ def test_the_slope_is_the_derivative() -> None:
 @settings(max_examples=16, deadline=None)
 def test_random_plates_never_fold(seed: int, cells: int, strength: float) -> None:
     """det ∂T⁻¹ > 0 on every pixel and around the frame, and T is found within a hundredth of a pixel."""
-    warp = warps.random_thin_plate(2, 48, 64, generator=source(seed), strength=strength, cells=cells, like=double)
+    warp = g.random_thin_plate(2, 48, 64, generator=source(seed), strength=strength, cells=cells, like=double)
     points = field(2, 72, 96) - 12 * torch.tensor([1.3, 1.0]).double()
     slope = warp.slope(points)
     assert torch.linalg.det(slope + torch.eye(2).double()).min() > 0.05
@@ -123,7 +120,7 @@ def test_random_plates_never_fold(seed: int, cells: int, strength: float) -> Non
 @given(seeds)
 @settings(max_examples=8, deadline=None)
 def test_there_and_back_in_float32(seed: int) -> None:
-    warp = warps.random_warp(4, 96, 128, generator=source(seed), strength=0.3)
+    warp = g.random_warp(4, 96, 128, generator=source(seed), strength=0.3)
     points = g.grid(96, 128)[None]
     there, residual = warp.forward(points)
     again = torch.linalg.vector_norm(warp.backward(there) - points, dim=-1)
@@ -135,7 +132,7 @@ def test_there_and_back_in_float32(seed: int) -> None:
 
 
 def test_few_steps_are_enough_and_too_few_are_reported() -> None:
-    warp = warps.random_thin_plate(4, 96, 128, generator=source(), strength=0.3, like=double)
+    warp = g.random_thin_plate(4, 96, 128, generator=source(), strength=0.3, like=double)
     points = field(4, 96, 128)
     residuals = []
     for steps in (0, 1, 2):
@@ -151,15 +148,15 @@ def test_few_steps_are_enough_and_too_few_are_reported() -> None:
 
 def test_a_scattered_field_needs_no_smooth_start() -> None:
     """Points in the shape of an image but in no order: the coarse start is useless, Newton finds them all the same."""
-    warp = warps.random_thin_plate(2, 96, 128, generator=source(), strength=0.2, like=double)
+    warp = g.random_thin_plate(2, 96, 128, generator=source(), strength=0.2, like=double)
     points = torch.rand(2, 40, 50, 2, generator=source(1)).double() * torch.tensor([127.0, 95.0]).double()
     assert warp.forward(points)[1].max() < 0.01
 
 
 def test_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    warp = warps.random_thin_plate(2, 20, 30, generator=source(), like=double)
+    warp = g.random_thin_plate(2, 20, 30, generator=source(), like=double)
     whole, found = warp.backward(field(2, 20, 30)), warp.forward(field(2, 20, 30))[0]
-    monkeypatch.setattr(warps.ThinPlate, "_parts", lambda self, x: torch.split(x, 7, dim=2))
+    monkeypatch.setattr(g.ThinPlate, "_parts", lambda self, x: torch.split(x, 7, dim=2))
     assert torch.allclose(warp.backward(field(2, 20, 30)), whole)
     assert torch.allclose(warp.forward(field(2, 20, 30))[0], found, atol=2e-3)
 
@@ -167,7 +164,7 @@ def test_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 # --------------------------------------------------------------------------------------------------------------- all
 
 
-@pytest.mark.parametrize("draw", [warps.random_affine, warps.random_thin_plate, warps.random_warp])
+@pytest.mark.parametrize("draw", [g.random_affine, g.random_thin_plate, g.random_warp])
 def test_draws_follow_the_generator_alone(draw: object) -> None:
     def points(seed: int, global_seed: int) -> Tensor:
         torch.manual_seed(global_seed)
@@ -178,7 +175,7 @@ def test_draws_follow_the_generator_alone(draw: object) -> None:
     assert not torch.equal(points(1, 0)[0], points(1, 0)[1])
 
 
-@pytest.mark.parametrize("draw", [warps.random_affine, warps.random_thin_plate, warps.random_warp])
+@pytest.mark.parametrize("draw", [g.random_affine, g.random_thin_plate, g.random_warp])
 def test_pictures_and_points_agree(draw: object) -> None:
     """A smooth image of coordinates: B′[p] is T⁻¹(p), and a point x of B is seen in B′ at T(x)."""
     warp = draw(2, 40, 50, generator=source(3), like=double)  # type: ignore[operator]
@@ -195,9 +192,9 @@ def test_pictures_and_points_agree(draw: object) -> None:
 
 
 def test_a_chain_is_one_after_the_other() -> None:
-    first = warps.random_affine(2, 40, 50, generator=source(1), like=double)
-    second = warps.random_thin_plate(2, 40, 50, generator=source(2), like=double)
-    chain, points = first.then(second), field(2, 40, 50)
+    first = g.random_affine(2, 40, 50, generator=source(1), like=double)
+    second = g.random_thin_plate(2, 40, 50, generator=source(2), like=double)
+    chain, points = g.Chain(first, second), field(2, 40, 50)
     assert torch.equal(chain.backward(points), first.backward(second.backward(points)))
     there, residual = chain.forward(points)
     assert torch.allclose(there, second.forward(first.forward(points)[0])[0])
@@ -208,10 +205,10 @@ def test_a_chain_is_one_after_the_other() -> None:
     once, seen = chain.image(smooth)
     assert (once - twice)[:, 0][seen].abs().mean() < 0.01
     with pytest.raises(ShapeError, match="second: expected 2 maps"):
-        first.then(warps.random_affine(3, 40, 50, generator=source()))
+        g.Chain(first, g.random_affine(3, 40, 50, generator=source()))
 
 
-@pytest.mark.parametrize("draw", [warps.random_affine, warps.random_thin_plate, warps.random_warp])
+@pytest.mark.parametrize("draw", [g.random_affine, g.random_thin_plate, g.random_warp])
 def test_some_of_the_maps_are_those_maps(draw: object) -> None:
     warp = draw(4, 20, 30, generator=source(1), like=double)  # type: ignore[operator]
     few, points = warp.part(slice(1, 3)), field(1, 20, 30)
@@ -221,7 +218,7 @@ def test_some_of_the_maps_are_those_maps(draw: object) -> None:
 
 
 def test_gradients_of_points() -> None:
-    warp = warps.random_warp(2, 30, 40, generator=source(), like=double)
+    warp = g.random_warp(2, 30, 40, generator=source(), like=double)
     points = (25 * torch.rand(2, 5, 2, generator=source(1)).double() + 2).requires_grad_()
     warp.second.tol = 1e-12  # type: ignore[attr-defined]
     assert gradcheck(warp.backward, (points,))
@@ -230,7 +227,7 @@ def test_gradients_of_points() -> None:
 
 def test_a_close_start_keeps_its_gradient() -> None:
     """Even a plate so flat that no step is needed has the slope of its inverse as gradient."""
-    warp = warps.random_thin_plate(1, 30, 40, generator=source(), strength=1e-5, like=double)
+    warp = g.random_thin_plate(1, 30, 40, generator=source(), strength=1e-5, like=double)
     points = (25 * torch.rand(1, 5, 2, generator=source(1)).double()).requires_grad_()
     warp.forward(points)[0][..., 0].sum().backward()
     want = torch.linalg.inv(torch.eye(2).double() + warp.slope(points.detach()))[..., 0, :]
@@ -239,7 +236,7 @@ def test_a_close_start_keeps_its_gradient() -> None:
 
 
 def test_a_knot_has_a_finite_gradient() -> None:
-    warp = warps.random_thin_plate(1, 30, 40, generator=source())
+    warp = g.random_thin_plate(1, 30, 40, generator=source())
     points = torch.tensor([[[0.0, 0.0], [39.0, 29.0]]], requires_grad=True)
     warp.backward(points).sum().backward()
     assert torch.isfinite(points.grad).all()
@@ -248,13 +245,13 @@ def test_a_knot_has_a_finite_gradient() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: warps.Affine(torch.zeros(1, 2, 3)), "determinant 0"),
-        (lambda: warps.Affine(torch.zeros(2, 3)), r"matrix: expected \(b, 2, 3\)"),
-        (lambda: warps.ThinPlate(torch.zeros(3, 2), torch.zeros(1, 4, 2)), "knots, moved"),
-        (lambda: warps.ThinPlate(torch.arange(8.0).reshape(4, 2), torch.zeros(1, 4, 2)), "not all on one line"),
-        (lambda: warps.random_affine(1, 9, 9, generator=source(), scale=0.5), "scale: expected a largest factor"),
-        (lambda: warps.random_thin_plate(1, 9, 9, generator=source(), cells=0), "cells: expected at least 1"),
-        (lambda: warps.random_affine(2, 9, 9, generator=source()).image(torch.zeros(3, 1, 9, 9)), "B: expected"),
+        (lambda: g.Affine(torch.zeros(1, 2, 3)), "determinant 0"),
+        (lambda: g.Affine(torch.zeros(2, 3)), r"matrix: expected \(b, 2, 3\)"),
+        (lambda: g.ThinPlate(torch.zeros(3, 2), torch.zeros(1, 4, 2)), "knots, moved"),
+        (lambda: g.ThinPlate(torch.arange(8.0).reshape(4, 2), torch.zeros(1, 4, 2)), "not all on one line"),
+        (lambda: g.random_affine(1, 9, 9, generator=source(), scale=0.5), "scale: expected a largest factor"),
+        (lambda: g.random_thin_plate(1, 9, 9, generator=source(), cells=0), "cells: expected at least 1"),
+        (lambda: g.random_affine(2, 9, 9, generator=source()).image(torch.zeros(3, 1, 9, 9)), "B: expected"),
     ],
 )
 def test_refusals(call: object, words: str) -> None:

@@ -27,9 +27,11 @@ from likewise.errors import InputError, ShapeError
 from likewise.pixels.geometry import (
     Side,
     Size,
+    Warp,
     fitted,
     grid,
     inside,
+    random_warp,
     rescale_fundamental,
     rescale_homography,
     rescale_intrinsics,
@@ -41,7 +43,6 @@ from likewise.pixels.geometry import (
     transform,
 )
 from likewise.pixels.metrics import at, project
-from likewise.pixels.warps import Warp, random_warp
 from likewise.types import Flow, read_flow
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -16,6 +16,7 @@ from likewise.pixels import metrics, robust
 from likewise.pixels.data import FlowDataset, FlowPair
 from likewise.pixels.geometry import Side
 from likewise.pixels.matching import match
+from likewise.store.run import progress as progress_bar
 from likewise.types import Matches
 
 Matcher: TypeAlias = Callable[["Tensor", "Tensor"], Matches]
@@ -83,20 +84,22 @@ def evaluate(
     >>> lw.pixels.evaluate(lw.pixels.default(), pairs)["aepe"] < 0.05
     True
     """
-    pairs, matcher = _pairs_of(dataset), _matcher(model, matching)
+    if not isinstance(dataset, FlowDataset):
+        raise InputError(f"dataset: expected a FlowDataset, got {type(dataset).__name__}")
+    matcher = _matcher(model, matching)
     rows, skipped = [], []
-    for pair in _watched(pairs.items, progress):
-        try:
-            sample = pair.load(size, side=side)
-        except FileError as error:
-            skipped.append({"name": pair.name, "reason": str(error)})
-            continue
-        rows.append(measured(model, sample, matcher))
+    with progress_bar(len(dataset), "measuring", show=progress) as advance:
+        for pair in dataset:
+            try:
+                rows.append(measured(model, pair.load(size, side=side), matcher))
+            except FileError as error:
+                skipped.append({"name": pair.name, "reason": str(error)})
+            advance()
     if not rows:
-        raise InputError(f"dataset: none of the {len(pairs)} pairs could be read; the first: {skipped[0]['reason']}")
+        raise InputError(f"dataset: none of the {len(dataset)} pairs could be read; the first: {skipped[0]['reason']}")
     figures = {
         "model": str(getattr(model, "name", type(model).__name__)),
-        "dataset": pairs.name,
+        "dataset": dataset.name,
         "size": size,
         "side": side,
     }
@@ -126,7 +129,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     names = dict.fromkeys(n for row in rows for n, v in row.items() if isinstance(v, int | float) and n not in _RAW)
     figures: dict[str, Any] = {"n": len(rows)}
     for name in names:
-        figures[name] = _mean(row[name] for row in rows if name in row)
+        figures[name] = float(np.mean([row[name] for row in rows if name in row]))
     if "pixels" in rows[0]:
         figures["fl"] = sum(r["outliers"] for r in rows if "pixels" in r) / sum(
             r["pixels"] for r in rows if "pixels" in r
@@ -137,10 +140,6 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 _RAW = ("pixels", "outliers", "rotation", "translation", "true rotation")
 """What a pair's row holds for the sums over pairs."""
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
 
 
 # ---------------------------------------------------------------------------------------------------------------- flow
@@ -215,12 +214,6 @@ def _pose_figures(poses: Floats) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------------- pieces
 
 
-def _pairs_of(dataset: Any) -> FlowDataset:
-    if not isinstance(dataset, FlowDataset):
-        raise InputError(f"dataset: expected a FlowDataset, got {type(dataset).__name__}")
-    return dataset
-
-
 def _matcher(model: Flows, matching: bool | Matcher) -> Matcher | None:
     if not hasattr(model, "flow"):
         raise InputError(f"model: expected something with .flow(a, b), got {type(model).__name__}")
@@ -229,14 +222,3 @@ def _matcher(model: Flows, matching: bool | Matcher) -> Matcher | None:
     if not matching:
         return None
     return lambda a, b: match(a, b, model=model)
-
-
-def _watched(pairs: Sequence[FlowPair], progress: bool) -> Iterator[FlowPair]:
-    """The same pairs, counted on a bar on stderr where `progress`."""
-    if not progress:
-        yield from pairs
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(pairs, "measuring", console=Console(stderr=True))

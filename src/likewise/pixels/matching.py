@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
@@ -42,7 +41,7 @@ RADIUS = 5.0
 TILE = 1024
 """Rows of descriptors that are compared with all of the other image at once."""
 PAIRS = 1 << 16
-"""Pairs of near features whose distances are computed at once."""
+"""Pairs of near features whose distances are computed at once, at most."""
 FOCAL = 1.2
 """COLMAP's guess of an unknown focal length: this times the longest side."""
 
@@ -438,21 +437,12 @@ def guided(x: Rows, places: Places, y: Rows, points: Places, radius: float) -> I
     tree = cKDTree(points)
     counts = np.asarray(tree.query_ball_point(places[known], radius, return_length=True), dtype=np.int64)
     known, counts = known[counts > 0], counts[counts > 0]
-    for part in _parts(counts):
-        rows = known[part]
+    step = max(1, PAIRS // int(counts.max(initial=1)))
+    for start in range(0, len(known), step):
+        rows = known[start : start + step]
         near = tree.query_ball_point(places[rows], radius, return_sorted=True)
-        nearest[rows] = _sparse(x, rows, y, near, counts[part])
+        nearest[rows] = _sparse(x, rows, y, near, counts[start : start + step])
     return nearest
-
-
-def _parts(counts: Index) -> Iterator[slice]:
-    """Runs of rows with about PAIRS near ones together."""
-    ends = np.searchsorted(np.cumsum(counts), np.arange(PAIRS, counts.sum() + PAIRS, PAIRS)) + 1
-    start = 0
-    for end in (*ends[:-1].tolist(), len(counts)):
-        if end > start:
-            yield slice(start, end)
-            start = end
 
 
 def _sparse(x: Rows, rows: Index, y: Rows, near: NDArray[np.object_], counts: Index) -> Index:

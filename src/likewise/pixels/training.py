@@ -24,14 +24,13 @@ from likewise.nn.backbone import seeded
 from likewise.pixels import life
 from likewise.pixels.aligner import Aligner
 from likewise.pixels.data import Bent, Photos
-from likewise.pixels.geometry import grid, inside
-from likewise.pixels.life import RESIDUAL, Truth, masked_mean
-from likewise.pixels.life.network import CENTRE, STRIDE, Network, Start, log_dual, similarities
+from likewise.pixels.geometry import grid, size_of
+from likewise.pixels.life import Truth, masked_mean
+from likewise.pixels.life.network import CENTRE, STRIDE, Network, Start, cells, log_dual, similarities
 from likewise.pixels.raft import RAFT
 from likewise.pixels.rendering import Renderer
 from likewise.pixels.rendering.textures import Textures
 from likewise.pixels.sfm import Pairs, Views
-from likewise.pixels.warps import Warp
 from likewise.store import checkpoint
 from likewise.store.run import Run
 from likewise.train.distributed import ProcessGroup
@@ -104,22 +103,6 @@ class Config(LoopOptions):
         return "warm" if step < self.warm else "refine" if step < self.warm + self.refine else "joint"
 
 
-def to_cells(points: Float[Tensor, "*n 2"]) -> Float[Tensor, "*n 2"]:
-    """Pixels as places among the cells."""
-    return (points - CENTRE) / STRIDE
-
-
-def cell_truth(warp: Warp, h: int, w: int) -> Truth:
-    """The flows B→B′ and B′→B between cells, and where they are known [LIFE Eq. 3]."""
-    base = grid(h, w)
-    with torch.no_grad():
-        points = (STRIDE * base + CENTRE).expand(len(warp), h, w, 2)
-        there, missed = warp.forward(points)
-        there, back = to_cells(there), to_cells(warp.backward(points))
-        known = inside(there, h, w) & (missed <= RESIDUAL)
-        return Truth(there - base, back - base, known, inside(back, h, w))
-
-
 def contrast(log_p: Float[Tensor, "b n m"], truth: Truth) -> Float[Tensor, ""]:
     """−log P of the true cell, P mixed bilinearly of the four around it, the mean both ways."""
     b, h, w = truth.there.shape[:3]
@@ -153,17 +136,21 @@ class Ways(NamedTuple):
     start: Tensor | None = None
 
 
-class CellLearner:
-    """The aligner's network: contrast teaches its encoder, flow its recurrence."""
+class Learner:
+    """A network and what it learns from: the aligner's encoder from contrast, its recurrence from flow; a RAFT all.
 
-    stride = STRIDE
+    The aligner's flows are in cells, cell i at pixel `stride` · i + `centre`; of a RAFT a cell is a pixel.
+    """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network | RAFT) -> None:
         self.network = network.requires_grad_(True)
+        self.stride, self.centre = (STRIDE, CENTRE) if isinstance(network, Network) else (1, 0)
 
-    def groups(self, config: Config) -> list[dict[str, Any]]:
-        """Encoder, projection, temperature, recurrence."""
-        c, n = config, self.network
+    def groups(self, c: Config) -> list[dict[str, Any]]:
+        """Encoder, projection, temperature, recurrence; a RAFT is one group."""
+        n = self.network
+        if isinstance(n, RAFT):
+            return [{"params": list(n.parameters()), "lr": c.refine_lr, "weight_decay": c.weight_decay}]
         rest = [p for name, p in n.encoder.named_parameters() if not name.startswith("project")]
         return [
             {"params": rest, "lr": c.lr, "weight_decay": c.weight_decay},
@@ -172,82 +159,42 @@ class CellLearner:
             {"params": list(n.refine.parameters()), "lr": c.refine_lr, "weight_decay": c.weight_decay},
         ]
 
-    def contrast(self, bent: Bent) -> Tensor:
-        """−log P of the right cells, both ways."""
-        fa, fb = self.network.features(bent.b, bent.bent)
-        return self._contrast(fa, fb, self._truth(bent.warp, fa))
+    def truth(self, bent: Bent) -> life.Truth:
+        """The flows between a photo and its bent self, in cells."""
+        size = cells(bent.b) if isinstance(self.network, Network) else size_of(bent.b)
+        return life.bit_truth(bent.warp, size, stride=self.stride, centre=self.centre)
 
-    def bent(self, bent: Bent, config: Config, *, learning: bool) -> tuple[Ways, life.Truth, Tensor | None]:
-        """The recurrence sees the first `share` of the photos, the contrast all."""
+    def encode(self, a: Tensor, b: Tensor, *, learning: bool = False) -> tuple[Tensor, Tensor]:
+        """The features of both images, with gradients where the encoder is `learning`; a RAFT takes images itself."""
+        if isinstance(self.network, RAFT):
+            return a, b
         with torch.set_grad_enabled(learning and torch.is_grad_enabled()):
-            fa, fb = self.network.features(bent.b, bent.bent)
-            truth = self._truth(bent.warp, fa)
-            missed = self._contrast(fa, fb, truth) if learning else None
-        few = max(1, round(config.share * len(fa)))
-        ways = self._ways(fa[:few].detach(), fb[:few].detach(), config.iters)
-        return ways, life.Truth(*(x[:few] for x in truth)), missed
+            return self.network.features(a, b)
 
-    def views(self, a: Tensor, b: Tensor, iters: int) -> Ways:
-        """The encoder only looks."""
-        with torch.no_grad():
-            fa, fb = self.network.features(a, b)
-        return self._ways(fa, fb, iters)
-
-    def epipolar(self, F: Tensor) -> Tensor:
-        """Sᵀ F S: cells stand at pixels 4 i + 1."""
-        S = torch.tensor([[STRIDE, 0, CENTRE], [0, STRIDE, CENTRE], [0, 0, 1]], dtype=F.dtype, device=F.device)
-        return S.T @ F @ S
-
-    def _truth(self, warp: Warp, f: Tensor) -> life.Truth:
-        return cell_truth(warp, int(f.shape[-2]), int(f.shape[-1]))
-
-    def _contrast(self, fa: Tensor, fb: Tensor, truth: life.Truth) -> Tensor:
+    def contrast(self, fa: Tensor, fb: Tensor, truth: life.Truth) -> Tensor | None:
+        """−log P of the right cells, both ways; a RAFT has none to contrast."""
+        if isinstance(self.network, RAFT):
+            return None
         return contrast(log_dual(similarities(fa, fb, self.network.log_tau.exp())), truth)
 
-    def _ways(self, fa: Tensor, fb: Tensor, iters: int) -> Ways:
-        """Both directions as one batch."""
+    def ways(self, fa: Tensor, fb: Tensor, iters: int) -> Ways:
+        """Both directions as one batch, from what `encode` gave; nothing is taught to the aligner's encoder."""
         n, b = self.network, len(fa)
-        with torch.no_grad():
-            one, two = n.starts(fa, fb)
-        start = Start(torch.cat([one.flow, two.flow]), torch.cat([one.confidence, two.confidence]))
-        flows = n.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), start, iters)[1:]
-        return Ways([f[:b] for f in flows], [f[b:] for f in flows], one.flow)
-
-
-class RaftLearner:
-    """A RAFT: everything learns from flow."""
-
-    stride = 1
-
-    def __init__(self, network: RAFT) -> None:
-        self.network = network.requires_grad_(True)
-
-    def groups(self, config: Config) -> list[dict[str, Any]]:
-        """One group."""
-        return [
-            {"params": list(self.network.parameters()), "lr": config.refine_lr, "weight_decay": config.weight_decay}
-        ]
-
-    def bent(self, bent: Bent, config: Config, *, learning: bool) -> tuple[Ways, life.Truth, Tensor | None]:
-        """Flows at every pixel of the first `share` of the photos."""
-        few = max(1, round(config.share * len(bent.b)))
-        ways = self.views(bent.b[:few], bent.bent[:few], config.iters)
-        h, w = int(bent.b.shape[-2]), int(bent.b.shape[-1])
-        truth = life.bit_truth(bent.warp, (h, w))
-        return ways, life.Truth(*(x[:few] for x in truth)), None
-
-    def views(self, a: Tensor, b: Tensor, iters: int) -> Ways:
-        """Both directions as one batch."""
-        flows = self.network(torch.cat([a, b]), torch.cat([b, a]), iters)
-        n = len(a)
-        return Ways([f[:n] for f in flows], [f[n:] for f in flows])
-
-    def contrast(self, bent: Bent) -> None:
-        """There are no cells to contrast."""
+        if isinstance(n, RAFT):
+            first, flows = None, n(torch.cat([fa, fb]), torch.cat([fb, fa]), iters)
+        else:
+            fa, fb = fa.detach(), fb.detach()
+            with torch.no_grad():
+                one, two = n.starts(fa, fb)
+            start = Start(torch.cat([one.flow, two.flow]), torch.cat([one.confidence, two.confidence]))
+            first, flows = one.flow, n.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), start, iters)[1:]
+        return Ways([f[:b] for f in flows], [f[b:] for f in flows], first)
 
     def epipolar(self, F: Tensor) -> Tensor:
-        """Pixels are its unit."""
-        return F
+        """Sᵀ F S for points in cells."""
+        s, c = self.stride, self.centre
+        S = torch.tensor([[s, 0, c], [0, s, c], [0, 0, 1]], dtype=F.dtype, device=F.device)
+        return S.T @ F @ S
 
 
 Scenes = Callable[[int, tuple[int, int], Sequence[int]], Views]
@@ -261,12 +208,12 @@ def scenes_of(what: Scenes | str | os.PathLike[str] | None, photos: Photos) -> S
     return rendered(photos) if what == "rendered" else cast(Scenes, Pairs.open(what).views)
 
 
-def rendered(photos: Photos, *, motion: float = 1.0) -> Scenes:
+def rendered(photos: Photos) -> Scenes:
     """Lit places with these photos on their walls; their exact flow is not looked at."""
     textures = Textures(photos.pictures)  # once: their pyramids take a second
 
     def pairs(n: int, size: tuple[int, int], seed: Sequence[int]) -> Views:
-        renderer = Renderer(textures, size, motion=motion)
+        renderer = Renderer(textures, size)
         first = int(np.random.default_rng(list(seed)).integers(2**31))
         made = renderer.batch([first + i for i in range(n)])
         return Views(made.a, made.b, torch.as_tensor(made.F))
@@ -375,6 +322,7 @@ class Training:
         self.config, self.processes, self.device = config, processes or ProcessGroup.current(), device
         self.photos, self.aside = photos.split(config.validation, config.seed)
         self.scenes, self.check = scenes, check
+        self.manner: dict[str, Any] = {"strength": config.bend, "light": config.light, "night": config.night}
         self.learner = _learner(config, self.photos, start, device)
         self.network = self.learner.network
         self.objective: nn.Module = nn.Module()
@@ -418,7 +366,7 @@ class Training:
         """The loss of a step's stage over this process's share of the batch; gradients are summed over processes."""
         stage = self.config.stage(step)
         bent = self._bent(step, stage)
-        missed = self.learner.contrast(bent) if stage == "warm" else None
+        missed = self.contrast(bent) if stage == "warm" else None
         parts = self._parts(step, bent, stage) if missed is None else {"contrast": missed}
         total = torch.stack([*parts.values()]).sum() / self.processes.size
         return total, {name: value.detach() for name, value in parts.items()}
@@ -433,11 +381,11 @@ class Training:
     @torch.no_grad()
     def evaluate(self) -> Mapping[str, float]:
         """End-point errors in pixels on bent photos that are never learned from, of the first flow and of the last."""
-        c = dataclasses.replace(self.config, share=1.0)
+        c = self.config
         first, last = [], []
         for k in range(EXAMINED):
-            bent = self._on_device(self.aside.bent(8, c.size, (c.seed, 2, k), **self._manner()))
-            ways, truth, _ = self.learner.bent(bent, c, learning=False)
+            bent = self.aside.bent(8, c.size, (c.seed, 2, k), **self.manner).to(self.device)
+            ways, truth = self.learner.ways(*self.learner.encode(bent.b, bent.bent), c.iters), self.learner.truth(bent)
             last.append(self._error(ways.there[-1], truth))
             first += [] if ways.start is None else [self._error(ways.start, truth)]
         errors = {"bent": float(np.mean(last))} | ({"bent_start": float(np.mean(first))} if first else {})
@@ -446,35 +394,39 @@ class Training:
 
     # ----------------------------------------------------------------------------------------------------- losses
 
-    def _manner(self) -> dict[str, Any]:
-        return {"strength": self.config.bend, "light": self.config.light, "night": self.config.night}
+    def contrast(self, bent: Bent) -> Tensor | None:
+        """What the warm stage learns from."""
+        return self.learner.contrast(*self.learner.encode(bent.b, bent.bent, learning=True), self.learner.truth(bent))
 
     def _bent(self, step: int, stage: str) -> Bent:
         """This process's share of the step's photos; a photo's draw depends on its number in the batch alone."""
         c = self.config
         h, w = (max(64, 4 * round(c.small * n / 4)) for n in c.size) if stage == "warm" else c.size
         part = self.processes.part(c.pairs)
-        return self._on_device(self.photos.bent(c.pairs, (h, w), (c.seed, 1, step), part=part, **self._manner()))
-
-    def _on_device(self, bent: Bent) -> Bent:
-        return bent if self.device == "cpu" else bent.to(self.device)
+        return self.photos.bent(c.pairs, (h, w), (c.seed, 1, step), part=part, **self.manner).to(self.device)
 
     def _parts(self, step: int, bent: Bent, stage: str) -> dict[str, Tensor]:
         """BiT; in the joint stage also SED and cycle on pairs of views [LIFE Eq. 1–3], and contrast."""
         c, s = self.config, self.learner.stride
         joint, parts = stage == "joint", dict[str, Tensor]()
         if c.bit or (joint and c.contrast):
-            ways, truth, missed = self.learner.bent(bent, c, learning=joint and c.contrast > 0)
+            features = self.learner.encode(bent.b, bent.bent, learning=joint and c.contrast > 0)
+            truth = self.learner.truth(bent)
+            missed = self.learner.contrast(*features, truth) if joint and c.contrast else None
+            parts |= {} if missed is None else {"contrast": c.contrast * missed}
+        if c.bit:
+            few = max(1, round(c.share * len(bent.b)))
+            ways = self.learner.ways(features[0][:few], features[1][:few], c.iters)
+            known = life.Truth(*(x[:few] for x in truth))
             losses = [
-                life.bit_loss(f, g, truth, one_way=c.one_way, scale=c.bit_scale / s)
+                life.bit_loss(f, g, known, one_way=c.one_way, scale=c.bit_scale / s)
                 for f, g in zip(ways.there, ways.back, strict=True)
             ]
             parts["bit"] = s * c.bit * life.sequence(losses, c.gamma)
-            parts |= {} if missed is None else {"contrast": c.contrast * missed}
         if joint and self.scenes is not None and c.scenes and (c.sed or c.cycle):
             views, part = self.scenes(c.scenes, c.size, (c.seed, 3, step)), self.processes.part(c.scenes)
             a, b, F = (x[part].to(self.device) for x in (views.a, views.b, views.F))
-            ways = self.learner.views(a, b, c.iters)
+            ways = self.learner.ways(*self.learner.encode(a, b), c.iters)
             both = life.life_loss(
                 *(ways.there, ways.back, self.learner.epipolar(F).to(a.dtype)),
                 weights=life.Weights(c.sed, 0.0, c.cycle),
@@ -494,14 +446,12 @@ class Training:
         return self.learner.stride * float(life.masked_mean(d, truth.there_valid))
 
 
-def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, device: str) -> CellLearner | RaftLearner:
-    if isinstance(start, Aligner):
-        return CellLearner(copy.deepcopy(start.network).to(device))
-    if isinstance(start, RAFT):
-        return RaftLearner(copy.deepcopy(start).to(device))
+def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, device: str) -> Learner:
+    if start is not None:
+        return Learner(copy.deepcopy(start.network if isinstance(start, Aligner) else start).to(device))
     if config.network != "cells":
-        return RaftLearner(RAFT(config.network, seed=config.seed, device=device))
-    return CellLearner(begun(config, photos).to(device))
+        return Learner(RAFT(config.network, seed=config.seed, device=device))
+    return Learner(begun(config, photos).to(device))
 
 
 def begun(config: Config, photos: Photos) -> Network:

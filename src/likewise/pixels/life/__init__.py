@@ -8,15 +8,14 @@ the position is p + f[p]. Where the text is silent, docs/errata.md says what is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from likewise.errors import InputError, ShapeError
-from likewise.pixels.geometry import Size, carried, check_fundamental, follow, grid, inside
-from likewise.pixels.warps import Warp
+from likewise.pixels.geometry import Size, Warp, carried, check_fundamental, follow, grid, inside
 
 Flows = Tensor | Sequence[Tensor]
 """A flow (b, h, w, 2), or one for each iteration of the network."""
@@ -101,7 +100,13 @@ def sed(
     if x.shape != y.shape or x.shape[-1:] != (2,) or x.shape[: F.ndim - 2] != F.shape[:-2]:
         got = f"{tuple(x.shape)}, {tuple(y.shape)} and {tuple(F.shape)}"
         raise ShapeError(f"x, y, F: expected (…, 2) twice and one F for all or one each of the first axes, got {got}")
-    return _sed(x, y, F, eps, cap)
+    k, F = F.ndim - 2, (F / F.detach().abs().amax(dim=(-1, -2), keepdim=True)).to(x)
+    p, q = _homogeneous(x, k), _homogeneous(y, k)
+    line = F @ p
+    # |yᵀ F x| (1/‖(F x)₁₂‖ + 1/‖(Fᵀ y)₁₂‖)
+    d = (line * q).sum(dim=-2).abs() * (1.0 / _norm(line, F, p, eps) + 1.0 / _norm(F.mT @ q, F.mT, q, eps))
+    d = d.reshape(x.shape[:-1])
+    return d if cap is None else d.clamp(max=cap)
 
 
 def soft(d: Tensor, scale: float | None) -> Tensor:
@@ -119,8 +124,12 @@ def sed_loss(
     cap: float | None = None,
 ) -> Float[Tensor, ""]:
     """Mean of soft(SED(p, p + f[p], F)) over the valid pixels of a flow a→b [LIFE Eq. 2]; all masked is 0."""
-    check_fundamental(F)
-    return _sed_loss(flow, F, valid, scale, eps, cap)
+    _check(flow, "flow")
+    if F.shape != (len(flow), 3, 3):
+        raise ShapeError(f"F: expected one for each flow, ({len(flow)}, 3, 3), got {tuple(F.shape)}")
+    flow = _cleaned(flow, valid)
+    x = grid(*flow.shape[1:3], like=flow).expand_as(flow)
+    return masked_mean(soft(sed(x, x + flow, F, eps=eps, cap=cap), scale), valid)
 
 
 def cycle_loss(
@@ -188,17 +197,26 @@ def cycle(
 
 
 def bit_truth(
-    warp: Warp, size: Size, other: Size | None = None, *, like: Tensor | None = None, residual: float = RESIDUAL
+    warp: Warp,
+    size: Size,
+    other: Size | None = None,
+    *,
+    like: Tensor | None = None,
+    residual: float = RESIDUAL,
+    stride: int = 1,
+    centre: int = 0,
 ) -> Truth:
     """The flows B→B′ and B′→B of B′ = T(B), for frames of `size` and `other` (h, w); made once for all iterations.
 
     Known is a pixel that lands inside the other frame; on the way there, where the inverse misses by ≤ `residual` px.
+    Of cells (place i at pixel `stride` · i + `centre`) sizes and flows are in cells.
     """
     other = other or size
     start, end = grid(*size, like=warp.like)[None], grid(*other, like=warp.like)[None]
     like = warp.like if like is None else like
     with torch.no_grad():
-        (there, missed), back = warp.forward(start), warp.backward(end)
+        goals, missed = warp.forward(stride * start + centre)
+        there, back = ((p - centre) / stride for p in (goals, warp.backward(stride * end + centre)))
         known = inside(there, *other) & (missed <= residual)
         return Truth((there - start).to(like), (back - end).to(like), known, inside(back, *size))
 
@@ -244,7 +262,7 @@ def bit_loss(
     --------
     >>> import torch
     >>> import likewise as lw
-    >>> from likewise.pixels.warps import Affine
+    >>> from likewise.pixels.geometry import Affine
     >>> shift = Affine(torch.tensor([[[1.0, 0, -2], [0, 1, 0]]]))              # B′ is B moved by 2 px
     >>> there = torch.tensor([2.0, 0]).expand(1, 8, 8, 2)
     >>> float(lw.pixels.bit_loss(there, -there, shift))
@@ -324,12 +342,14 @@ def life_loss(
     pairs = _pairs(ab, ba, "ab, ba")
     parts: dict[str, Tensor | None] = {"sed": None, "bit": None, "cycle": None}
     if weights.sed:
-        check_fundamental(F)
-        parts["sed"] = sequence([_both_ways_sed(f, g, F, sed_scale) for f, g in pairs], gamma)
+        ways = [(sed_loss(f, F, scale=sed_scale), sed_loss(g, F.mT, scale=sed_scale)) for f, g in pairs]
+        parts["sed"] = sequence([0.5 * (there + back) for there, back in ways], gamma)
     if weights.bit:
         parts["bit"] = _joint_bit(there, back, warp, one_way, bit_scale, gamma)
     if weights.cycle:
-        parts["cycle"] = sequence([_both_ways_cycle(f, g, cycle_mode, alpha, beta) for f, g in pairs], gamma)
+        tolerance: dict[str, Any] = {"mode": cycle_mode, "alpha": alpha, "beta": beta}
+        ways = [(cycle_loss(f, g, **tolerance), cycle_loss(g, f, **tolerance)) for f, g in pairs]
+        parts["cycle"] = sequence([0.5 * (there + back) for there, back in ways], gamma)
     total = sum((getattr(weights, k) * v for k, v in parts.items() if v is not None), pairs[0][0].new_zeros(()))
     return Life(total, **parts)
 
@@ -339,16 +359,6 @@ def masked_mean(values: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"] | None) ->
     if mask is None:
         return values.mean()
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
-
-
-def _sed(x: Tensor, y: Tensor, F: Tensor, eps: float, cap: float | None) -> Tensor:
-    """SED, F taken at its word: |yᵀ F x| (1/‖(F x)₁₂‖ + 1/‖(Fᵀ y)₁₂‖)."""
-    k, F = F.ndim - 2, (F / F.detach().abs().amax(dim=(-1, -2), keepdim=True)).to(x)
-    p, q = _homogeneous(x, k), _homogeneous(y, k)
-    line = F @ p
-    d = (line * q).sum(dim=-2).abs() * (1.0 / _norm(line, F, p, eps) + 1.0 / _norm(F.mT @ q, F.mT, q, eps))
-    d = d.reshape((*d.shape[:-1], *y.shape[k:-1]))
-    return d if cap is None else d.clamp(max=cap)
 
 
 def _homogeneous(points: Tensor, k: int) -> Tensor:
@@ -365,26 +375,6 @@ def _norm(line: Tensor, F: Tensor, p: Tensor, eps: float) -> Tensor:
     terms = F[..., :2, :].square().sum(dim=-2, keepdim=True) @ p.square()
     squared = line[..., 0, :].square() + line[..., 1, :].square() + eps**2 * terms[..., 0, :]
     return squared.clamp(min=torch.finfo(line.dtype).tiny).sqrt()
-
-
-def _sed_loss(
-    flow: Tensor, F: Tensor, valid: Tensor | None, scale: float | None, eps: float = EPS, cap: float | None = None
-) -> Tensor:
-    _check(flow, "flow")
-    if F.shape != (len(flow), 3, 3):
-        raise ShapeError(f"F: expected one for each flow, ({len(flow)}, 3, 3), got {tuple(F.shape)}")
-    flow = _cleaned(flow, valid)
-    x = grid(*flow.shape[1:3], like=flow)[None]
-    return masked_mean(soft(_sed(x, x + flow, F, eps, cap), scale), valid)
-
-
-def _both_ways_sed(f: Tensor, g: Tensor, F: Tensor, scale: float | None) -> Tensor:
-    return 0.5 * (_sed_loss(f, F, None, scale) + _sed_loss(g, F.mT, None, scale))
-
-
-def _both_ways_cycle(f: Tensor, g: Tensor, mode: str, alpha: float, beta: float) -> Tensor:
-    ways = (cycle_loss(a, b, mode=mode, alpha=alpha, beta=beta) for a, b in ((f, g), (g, f)))
-    return 0.5 * sum(ways, f.new_zeros(()))
 
 
 def _joint_bit(

@@ -12,7 +12,6 @@ separate ones.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -629,25 +628,13 @@ def _kind(weights: Mapping[str, Tensor]) -> torch.dtype:
 
 
 def _closest(state: Mapping[str, Tensor]) -> str:
-    """The size whose keys and shapes agree with most of the weights."""
-    agreeing = {name: _agreeing(state, name) for name in SIZES}
-    best = max(agreeing, key=lambda name: agreeing[name])
-    if agreeing[best] == 0:
-        first = next(iter(state), "nothing")
-        raise FileError(f"weights are not RAFT's: expected keys such as fnet.conv1.weight, got {first}")
-    return best
-
-
-def _agreeing(state: Mapping[str, Tensor], name: str) -> int:
-    wanted = _shapes(name)
-    return sum(k in wanted and isinstance(v, Tensor) and v.shape == wanted[k] for k, v in state.items())
-
-
-@functools.cache
-def _shapes(name: str) -> dict[str, torch.Size]:
-    """Every key of a size, without the numbers."""
-    with torch.device("meta"):
-        return {k: v.shape for k, v in RAFT(name, device="meta").state_dict().items()}
+    """The size whose first convolution is as wide as that of the weights."""
+    stem = state.get("fnet.conv1.weight")
+    for name, size in SIZES.items():
+        if isinstance(stem, Tensor) and stem.shape[:1] == size.widths[:1]:
+            return name
+    first = next(iter(state), "nothing")
+    raise FileError(f"weights are not RAFT's: expected keys such as fnet.conv1.weight, got {first}")
 
 
 @contextmanager
