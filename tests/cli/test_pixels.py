@@ -61,9 +61,6 @@ def test_match_saves_arrays_and_a_database_for_colmap(run: Runner, pair: None) -
     count = run("match", "a.png", "b.png", "--save", "m.npz", "--json")
     assert len(Matches.open("m.npz")) == count.json["matches"]
     pytest.importorskip("pycolmap", reason="pip install 'likewise[sfm]'")
-    run.good("match", "a.png", "b.png", "--save", "m.db")
-    assert Path("m.db").read_bytes().startswith(b"SQLite format 3")
-    run("match", "a.png", "a.png", "--save", "same.db").refused("twice")
 
 
 def test_raw_matches_ask_no_network(run: Runner, pair: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +97,7 @@ def test_no_features_is_a_result_that_says_why(run: Runner, pair: None) -> None:
     [
         (("match", "a.png", "b.png", "--radius", "0"), "radius: expected a number of pixels > 0"),
         (("match", "a.png", "b.png", "--features", "surf"), "'surf' is not one of"),
-        (("match", "a.png", "b.png", "--save", "m.csv"), "save: expected a name that ends in .npz or .db"),
+        (("match", "a.png", "b.png", "--save", "m.csv"), "save: expected a name that ends in .npz"),
         (("match", "a.png", "b.png", "--model", "other.safetensors"), "which does not align images"),
         (("video", "none.mp4"), "none.mp4: no such file"),
         (("video", "none.mp4", "--film", "x.avi"), "film: expected a name that ends in .mp4"),

@@ -135,9 +135,7 @@ def set_arrays(folder: Path) -> None:
 
 def match_arrays(folder: Path) -> None:
     points = np.random.default_rng(0).random((12, 2)) * 60
-    Matches(points, points + 1, np.ones(12, np.uint8), np.full(12, 0.5), sizes=((48, 64), (48, 64))).save(
-        folder / "m.npz"
-    )
+    Matches(points, points + 1, np.ones(12, np.uint8), np.full(12, 0.5)).save(folder / "m.npz")
 
 
 def reference_arrays(folder: Path) -> None:

@@ -221,7 +221,6 @@ def test_flows_on_coarser_grids_are_read_by_the_half_pixel_rule() -> None:
         flows=(ab, ba), radius=0.01,
     )  # fmt: skip
     assert found.stage.tolist() == [1]
-    assert found.sizes == ((100, 120), (150, 180))
 
 
 def test_where_the_flow_is_not_known_stage_one_is_silent() -> None:
@@ -336,7 +335,6 @@ def test_different_sizes_and_depths_match() -> None:
     a, b = texture(2, (120, 160)), texture(2, (120, 160))[:100, 10:]
     H = np.array([[1.0, 0, -10], [0, 1, 0], [0, 0, 1]])
     found = match(a.astype(np.uint16) * 257, np.dstack([b] * 3 + [np.full_like(b, 255)]), model=Moved(H))
-    assert found.sizes == ((120, 160), (100, 150))
     assert metrics.mma(found, H)[1] > 0.9
     assert not found.reason
 
@@ -368,10 +366,10 @@ def test_features_that_cannot_be_compared_are_refused() -> None:
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def some(n: int = 12, sizes: tuple | None = ((100, 120), (90, 110))) -> Matches:
+def some(n: int = 12) -> Matches:
     rng = np.random.default_rng(0)
     stage = rng.integers(1, 3, n)
-    return Matches(rng.uniform(0, 90, (n, 2)), rng.uniform(0, 90, (n, 2)), stage, rng.random(n), sizes=sizes)
+    return Matches(rng.uniform(0, 90, (n, 2)), rng.uniform(0, 90, (n, 2)), stage, rng.random(n))
 
 
 def test_parts_and_summary() -> None:
@@ -379,19 +377,16 @@ def test_parts_and_summary() -> None:
     first = found.of_stage(1)
     assert isinstance(first, Matches)
     assert (first.stage == 1).all()
-    assert first.sizes == found.sizes
     none = found.take(np.zeros(12, dtype=bool))
     assert len(none) == 0
     assert none.reason
     assert found.to_dict()["matches"] == 12
-    assert found.to_dict()["sizes"] == [[100, 120], [90, 110]]
 
 
-@pytest.mark.parametrize("kept", [some(), some(0), some(3, None)])
+@pytest.mark.parametrize("kept", [some(), some(0)])
 def test_arrays_there_and_back(kept: Matches, tmp_path) -> None:
     back = Matches.open(kept.save(tmp_path / "m.npz"))
     assert all(np.array_equal(getattr(kept, n), getattr(back, n)) for n in ("a", "b", "stage", "score"))
-    assert back.sizes == kept.sizes
     assert back.reason == kept.reason
 
 
@@ -401,25 +396,6 @@ def test_what_is_no_file_of_matches_is_refused(tmp_path) -> None:
         Matches.open(tmp_path / "x.npz")
     with pytest.raises(InputError, match="path: expected"):
         some().save(tmp_path / "m.csv")
-
-
-def test_colmap_database_holds_the_matches(tmp_path) -> None:
-    pycolmap = pytest.importorskip("pycolmap", reason="pycolmap is not installed (extra sfm)")
-    kept = some()
-    db = pycolmap.Database.open(kept.save(tmp_path / "m.db"))
-    ids = {i.name: i.image_id for i in db.read_all_images()}
-    points = {n: db.read_keypoints(i)[:, :2] for n, i in ids.items()}
-    i, j = db.read_matches(ids["a.jpg"], ids["b.jpg"]).T
-    assert np.allclose(points["a.jpg"][i], kept.a + 0.5, atol=1e-4)
-    assert np.allclose(points["b.jpg"][j], kept.b + 0.5, atol=1e-4)
-    db.close()
-    for names, sizes, words in (
-        (("a.jpg", "b.jpg"), None, "needs the sizes"),
-        (("../one.jpg", "two.jpg"), kept.sizes, "names: expected relative"),
-        (("one.jpg", "one.jpg"), kept.sizes, "two different"),
-    ):
-        with pytest.raises(InputError, match=words):
-            Matches(kept.a, kept.b, sizes=sizes).save(tmp_path / "n.db", names=names)
 
 
 def test_shape_of_flow_is_named() -> None:

@@ -127,19 +127,6 @@ def test_a_guess_carries_no_gradient_into_the_next_iteration() -> None:
     assert slope.tolist() == pytest.approx([64 * 64 * 8 * 0.5] * 2), "8 × one step, halved with the enlarged image"
 
 
-def test_a_start_is_where_the_search_begins() -> None:
-    state = weights("small")
-    a, b = pictures()
-    model = RAFT.from_official(state)
-    guess = torch.tensor([6.5, -4.0], dtype=torch.float64).expand(1, 128, 136, 2)
-    cells = (guess[:, ::8, ::8] / 8).permute(0, 3, 1, 2)
-    with torch.no_grad():
-        want = oracle.flows(state, a, b, 2, start=cells)
-        torch.testing.assert_close(model(a, b, 2, guess)[-1], want[-1], atol=1e-9, rtol=0)
-        assert not torch.allclose(model(a, b, 2)[-1], want[-1], atol=1e-2)
-    torch.testing.assert_close(model.flow(a[0], b[0], 2, guess[0]), want[-1][0], atol=1e-9, rtol=0)
-
-
 def test_odd_sizes_are_padded_on_both_sides_by_the_border() -> None:
     state = weights("small")
     a, b = pictures(131, 138)
@@ -216,11 +203,9 @@ def test_a_constant_flow_survives_the_way_in_and_out(h: int, w: int) -> None:
     assert high % 8 == wide % 8 == 0
     assert 0 <= right - left <= 1
     assert 0 <= bottom - top <= 1
-    flow = torch.tensor([3.0, -5.0]).expand(1, h, w, 2)
-    cells = frame.cells(flow)
-    assert cells.shape == (1, 2, high // 8, wide // 8)
-    out = frame.leave(raft_update.bilinear(cells))
-    torch.testing.assert_close(out, flow, atol=1e-4, rtol=0)
+    x, y = 3.0 * frame.size[1] / w, -5.0 * frame.size[0] / h
+    padded = torch.tensor([x, y]).view(1, 2, 1, 1).expand(1, 2, high, wide)
+    torch.testing.assert_close(frame.leave(padded), torch.tensor([3.0, -5.0]).expand(1, h, w, 2), atol=1e-4, rtol=0)
 
 
 @given(st.integers(64, 200), st.integers(64, 200), st.integers(64, 200), st.integers(64, 200))
@@ -376,9 +361,7 @@ def test_two_names_of_one_module_must_agree() -> None:
         ((3, 64, 64), (4, 64, 64), {}, ShapeError, "b: .*drop the alpha channel"),
         ((64, 64), (3, 64, 64), {}, ShapeError, "a: expected an image"),
         ((3, 0, 64), (3, 64, 64), {}, ShapeError, "a: expected at least 64 × 64 px, got 0 × 64"),
-        ((3, 64, 64), (3, 70, 64), {"start": torch.zeros(2)}, ShapeError, r"start: expected a flow \(64, 64, 2\)"),
         ((3, 64, 64), (3, 64, 64), {"iters": 0}, InputError, "iters: expected a whole number ≥ 1, got 0"),
-        ((3, 64, 64), (3, 64, 64), {"start": torch.zeros(8, 8, 2)}, ShapeError, "start: expected"),
         ((3, 64, 64), (3, 64, 64), {"correlation": "some"}, InputError, "kind: expected"),
     ],
 )

@@ -68,12 +68,12 @@ def model_at(path: str | None, device: str = "cpu") -> Any:
 @count("--most", default=4096, help="features a photo")
 @with_model
 @out_flag("matches.png", "where to draw the matches")
-@flag("--save", type=click.Path(), help="write them: .npz (arrays) or .db (COLMAP)")
+@flag("--save", type=click.Path(), help="write them as arrays: .npz")
 @json_flag
 def match(a: str, b: str, guided: bool, radius: float, out: str, as_json: bool, **given: Any) -> None:
     """Match the features of two photos: near where the flow points first, then what is left over [LIFE].
 
-    Says how many are inliers of one homography or fundamental matrix. A file for COLMAP goes by the photos' names.
+    Says how many are inliers of one homography or fundamental matrix.
 
     \b
     likewise pixels match day.jpg night.jpg --save matches.npz
@@ -84,7 +84,7 @@ def match(a: str, b: str, guided: bool, radius: float, out: str, as_json: bool, 
 
     figure = terminal.target(out, "out", terminal.DRAWN)
     save, model, device = (given.pop(name) for name in ("save", "model", "device"))
-    kept = None if save is None else terminal.target(save, "save", (".npz", ".db"))
+    kept = None if save is None else terminal.target(save, "save", (".npz",))
     with terminal.working("matching"):
         if guided:
             matches = match_photos(a, b, model=model_at(model, device), radius=radius, **given)
@@ -98,7 +98,7 @@ def match(a: str, b: str, guided: bool, radius: float, out: str, as_json: bool, 
             words = f"{geometry.n} of {len(matches)} matches are inliers of {article}"
         plot.save(plot.matches(a, b, matches, title=words), figure)
     if kept is not None:
-        matches.save(kept, names=(Path(a).name, Path(b).name))
+        matches.save(kept)
     record = matches.to_dict()
     lines = [f"{len(matches)} matches: {record['stage 1']} near the flow, {record['stage 2']} elsewhere", words]
     matrix = None if geometry.matrix is None else geometry.matrix.tolist()

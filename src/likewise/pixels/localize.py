@@ -20,7 +20,7 @@ from likewise import inputs
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import metrics, robust, sfm
 from likewise.pixels.features import MOST, Detector, Features, detect
-from likewise.pixels.matching import FOCAL, RADIUS, match, raw
+from likewise.pixels.matching import RADIUS, match, raw
 from likewise.pixels.sfm import HALF, Photo, Survey, require_pycolmap
 from likewise.store import run as runs
 from likewise.types import Image
@@ -29,6 +29,8 @@ Floats: TypeAlias = NDArray[np.float64]
 
 LIFT = 2.0
 """A matched point of a map's photo takes over the point in space of the SfM keypoint this near, in pixels."""
+FOCAL = 1.2
+"""COLMAP's guess of an unknown focal length: this times the longest side."""
 SHORT = 1024
 """The features a photo by which the shortlist is made where no embedder is given."""
 LEAST = 6

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import os
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from likewise import inputs, media, pixels, types
-from likewise.errors import FileError, InputError, MissingExtra, ShapeError
+from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import robust
 from likewise.pixels.features import MOST, Detector, Features, as_features, detect
 from likewise.pixels.geometry import Size, resize_points
@@ -42,8 +42,6 @@ TILE = 1024
 """Rows of descriptors that are compared with all of the other image at once."""
 PAIRS = 1 << 16
 """Pairs of near features whose distances are computed at once, at most."""
-FOCAL = 1.2
-"""COLMAP's guess of an unknown focal length: this times the longest side."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,8 +56,6 @@ class Matches(types.Matches):
         1: found near the flow, 2: without it.
     score : array (n,), optional
         How alike the descriptors are, 1 where they are equal.
-    sizes : tuple of two (h, w), optional
-        Of the two images, where they are known.
     reason : str
         Why there is no match; empty where there is one.
 
@@ -78,21 +74,10 @@ class Matches(types.Matches):
     [3.0, -2.0]
     """
 
-    sizes: tuple[Size, Size] | None = None
     reason: str = ""
 
-    def __init__(
-        self,
-        a: Any,
-        b: Any,
-        stage: Any = None,
-        score: Any = None,
-        *,
-        sizes: tuple[Size, Size] | None = None,
-        reason: str = "",
-    ) -> None:
+    def __init__(self, a: Any, b: Any, stage: Any = None, score: Any = None, *, reason: str = "") -> None:
         super().__init__(a, b, stage, score)
-        object.__setattr__(self, "sizes", sizes)
         object.__setattr__(self, "reason", reason if len(self) == 0 else "")
 
     # ── geometry ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,33 +104,23 @@ class Matches(types.Matches):
         """These matches, by a mask (n,) or by their places."""
         some = super().take(which)
         reason = self.reason or "none of the matches was chosen"
-        return Matches(some.a, some.b, some.stage, some.score, sizes=self.sizes, reason=reason)
+        return Matches(some.a, some.b, some.stage, some.score, reason=reason)
 
     def to_dict(self) -> dict[str, Any]:
         """A summary as plain Python values."""
-        sizes = None if self.sizes is None else [list(s) for s in self.sizes]
-        return super().to_dict() | {"sizes": sizes, "reason": self.reason}
+        return super().to_dict() | {"reason": self.reason}
 
     def __repr__(self) -> str:
         return super().__repr__() if len(self) else f"Matches(none: {self.reason or 'empty'})"
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def save(self, path: str | os.PathLike[str], *, names: tuple[str, str] = ("a.jpg", "b.jpg")) -> Path:
-        """Write the matches: .npz (arrays), or .db (COLMAP's database, by pycolmap).
-
-        COLMAP puts the centre of the first pixel at (½, ½), so ½ is added to points there. `names` are those of the
-        images, which COLMAP goes by.
-        """
-        suffix = Path(path).suffix.lower()
-        if suffix == ".db":
-            return _write_database(path, self, names)
-        if suffix != ".npz":
-            raise InputError(f"path: expected a name that ends in .npz or .db, got {os.fspath(path)!r}")
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the matches to a .npz of arrays."""
+        if Path(path).suffix.lower() != ".npz":
+            raise InputError(f"path: expected a name that ends in .npz, got {os.fspath(path)!r}")
         arrays: dict[str, Any] = {n: getattr(self, n) for n in ("a", "b", "stage", "score")}
         arrays["reason"] = np.array(self.reason)
-        if self.sizes is not None:
-            arrays["sizes"] = np.array(self.sizes, dtype=np.int64)
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
         return media.write_bytes(path, buffer.getvalue())
@@ -157,46 +132,8 @@ class Matches(types.Matches):
         missing = {"a", "b", "stage", "score"} - set(arrays)
         if missing:
             raise FileError(f"{path}: not a file of matches; it lacks {', '.join(sorted(missing))}")
-        sizes = arrays.get("sizes")
-        known = sizes is not None and sizes.shape == (2, 2) and sizes.dtype.kind in "iu"
-        kept = tuple((int(h), int(w)) for h, w in sizes) if known and sizes is not None else None
         reason = str(arrays["reason"]) if "reason" in arrays else ""
-        return cls(*(arrays[n] for n in ("a", "b", "stage", "score")), sizes=kept, reason=reason)  # type: ignore[arg-type]
-
-
-def none(reason: str, sizes: tuple[Size, Size] | None = None) -> Matches:
-    """No matches, and why."""
-    return Matches(np.empty((0, 2)), np.empty((0, 2)), sizes=sizes, reason=reason)
-
-
-def _write_database(path: str | os.PathLike[str], matches: Matches, names: tuple[str, str]) -> Path:
-    """A new COLMAP database: a camera, an image and its features each, and the matches, not yet verified."""
-    for name in names:
-        if not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-            raise InputError(f"names: expected relative names of the images, got {name!r}")
-    if names[0] == names[1]:
-        raise InputError(f"names: expected two different images, got {names[0]!r} twice")
-    if matches.sizes is None:
-        raise InputError("sizes: COLMAP's database needs the sizes of the images; give Matches(…, sizes=((h, w), …))")
-    try:
-        import pycolmap
-    except ImportError:
-        raise MissingExtra("pycolmap", "sfm") from None
-    try:
-        with media.atomic(path) as sibling:
-            database, ids, numbers = pycolmap.Database.open(sibling), list[int](), list[Any]()
-            for name, (h, w), points in zip(names, matches.sizes, (matches.a, matches.b), strict=True):
-                camera = pycolmap.Camera.create_from_model_name(0, "SIMPLE_RADIAL", FOCAL * max(h, w), w, h)
-                image = pycolmap.Image(name=name, camera_id=database.write_camera(camera))
-                ids.append(database.write_image(image))
-                unique, number = np.unique(points.reshape(-1, 2), axis=0, return_inverse=True)
-                database.write_keypoints(ids[-1], unique.astype(np.float32) + np.float32(0.5))
-                numbers.append(number.reshape(-1))
-            database.write_matches(ids[0], ids[1], np.stack(numbers, axis=1).astype(np.uint32))
-            database.close()
-    except (OSError, RuntimeError) as error:
-        raise FileError(f"{path}: cannot be written: {error}") from None
-    return Path(path)
+        return cls(*(arrays[n] for n in ("a", "b", "stage", "score")), reason=reason)
 
 
 # ------------------------------------------------------------------------------------------------------------ matching
@@ -263,10 +200,9 @@ def match(
     """
     _check(radius, search, ratio)
     one, two = inputs.image(a, where="a"), inputs.image(b, where="b")
-    sizes = one.size, two.size
     fa, fb = _features(one, two, features, most)
     if not len(fa) or not len(fb):
-        return none(_bare(fa, fb, features), sizes)
+        return Matches([], [], reason=_bare(fa, fb, features))
     there, back, scales = guided_places(fa, fb, one, two, model=model, flows=flows, flow_size=flow_size)
     x, y = comparable(fa, fb)
     forward = guided(x, there, y, fb.points.astype(np.float64), radius * scales[0])
@@ -275,20 +211,19 @@ def match(
     j = forward[i]
     left_i, left_j = _left_over(x, y, i, j, search, ratio)
     stage = np.concatenate([np.ones(len(i), np.int8), np.full(len(left_i), 2, np.int8)])
-    return _matches(fa, fb, (x, y), (np.concatenate([i, left_i]), np.concatenate([j, left_j])), stage, sizes)
+    return _matches(fa, fb, (x, y), (np.concatenate([i, left_i]), np.concatenate([j, left_j])), stage)
 
 
 def raw(a: Any, b: Any, *, features: Given = "sift", ratio: float | None = None, most: int = MOST) -> Matches:
     """Matches of a and b without a flow: features that are each other's nearest. All are of stage 2."""
     _check(RADIUS, "all", ratio)
     one, two = inputs.image(a, where="a"), inputs.image(b, where="b")
-    sizes = one.size, two.size
     fa, fb = _features(one, two, features, most)
     if not len(fa) or not len(fb):
-        return none(_bare(fa, fb, features), sizes)
+        return Matches([], [], reason=_bare(fa, fb, features))
     x, y = comparable(fa, fb)
     i, j = mutual(x, y, ratio)
-    return _matches(fa, fb, (x, y), (i, j), np.full(len(i), 2, np.int8), sizes)
+    return _matches(fa, fb, (x, y), (i, j), np.full(len(i), 2, np.int8))
 
 
 def _left_over(x: Rows, y: Rows, i: Index, j: Index, search: str, ratio: float | None) -> tuple[Index, Index]:
@@ -304,10 +239,10 @@ def _left_over(x: Rows, y: Rows, i: Index, j: Index, search: str, ratio: float |
     return rows[p], columns[q]
 
 
-def _matches(fa: Features, fb: Features, rows: Any, pairs: Any, stage: Any, sizes: tuple[Size, Size]) -> Matches:
+def _matches(fa: Features, fb: Features, rows: Any, pairs: Any, stage: Any) -> Matches:
     (x, y), (i, j) = rows, pairs
     reason = f"no feature of a ({len(fa)}) and of b ({len(fb)}) chose each other"
-    return Matches(fa.points[i], fb.points[j], stage, similarity(x[i], y[j]), sizes=sizes, reason=reason)
+    return Matches(fa.points[i], fb.points[j], stage, similarity(x[i], y[j]), reason=reason)
 
 
 # -------------------------------------------------------------------------------------------------------- flowed places

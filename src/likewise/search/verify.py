@@ -299,12 +299,11 @@ def evidence_from(matches: Any, cycle_consistency: float, a: Photo, b: Photo) ->
     images = comparable(a), comparable(b)
     if min(int(np.ptp(image)) for image in images) <= BLANK:
         return _no_geometry("one of the images is blank", images)
-    sizes = _sizes(images)
     left, right = (
         (side + 0.5) * np.array([new[1] / old[1], new[0] / old[0]]) - 0.5  # pixel centres are at integers
-        for side, old, new in zip((matches.a, matches.b), _sizes((a, b)), sizes, strict=True)
+        for side, old, new in zip((matches.a, matches.b), _sizes((a, b)), _sizes(images), strict=True)
     )
-    small = matching.Matches(left, right, matches.stage, matches.score, sizes=sizes, reason=matches.reason)
+    small = matching.Matches(left, right, matches.stage, matches.score, reason=matches.reason)
     return _weigh(small, cycle_consistency, images)
 
 

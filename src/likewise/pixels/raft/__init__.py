@@ -71,11 +71,6 @@ class Frame:
         high, wide = self.size
         return resize_flow(flow[:, :, top : top + high, left : left + wide].permute(0, 2, 3, 1), (self.h, self.w))
 
-    def cells(self, flow: Tensor) -> Tensor:
-        """Flow (b, h, w, 2) of the given images as (b, 2, h/8, w/8) of the cells, in cells: means over 8 × 8."""
-        field = functional.pad(resize_flow(flow, self.size).permute(0, 3, 1, 2), self.padding, mode="replicate")
-        return functional.avg_pool2d(field, STRIDE) / STRIDE
-
 
 _TORCHVISION = (
     (r"^feature_encoder\.", "fnet."),
@@ -490,21 +485,19 @@ class RAFT(nn.Module):
         a: Float[Tensor, "b 3 h w"],
         b: Float[Tensor, "b 3 h w"],
         iters: int = 12,
-        start: Float[Tensor, "b h w 2"] | None = None,
         *,
         correlation: Kind = "auto",
     ) -> list[Float[Tensor, "b h w 2"]]:
-        """The flow a→b after each iteration, in pixels; `start` is a first guess, at the images' size.
+        """The flow a→b after each iteration, in pixels.
 
         Images in [0, 1] of one size ≥ 64 px. They are enlarged to 128 px where smaller and padded to multiples of 8
         by their border, on both sides, and the flow is brought back. Gradients flow through everything but the guess
         that an iteration starts from [RAFT Sec. 3.3].
         """
-        frame = _check_pair(a, b, iters, start)
+        frame = _check_pair(a, b, iters)
         a, b = frame.enter(a), frame.enter(b)
         fa, fb = self.fnet(torch.cat([a, b])).chunk(2)
-        at = None if start is None else frame.cells(start)
-        steps = self._iterate(fa, fb, self.cnet(a), iters, at, correlation)
+        steps = self._iterate(fa, fb, self.cnet(a), iters, correlation)
         return [frame.leave(self.update_block.enlarge(flow, h)) for flow, h in steps]
 
     @torch.no_grad()
@@ -513,45 +506,39 @@ class RAFT(nn.Module):
         a: Float[Tensor, "3 h w"],
         b: Float[Tensor, "3 h2 w2"],
         iters: int = 12,
-        start: Float[Tensor, "h w 2"] | None = None,
         *,
         correlation: Kind = "auto",
     ) -> Float[Tensor, "h w 2"]:
         """The flow a→b of two images in [0, 1], in pixels of b.
 
-        An image b of another size is brought to a's size, and the flow to b's own pixels; `start` is in them, too.
+        An image b of another size is brought to a's size, and the flow to b's own pixels.
         Images are computed on the model's device and in its precision; the flow comes back to a's device.
         Correlations are computed on demand where that is faster, or where all pairs would take more than 1 GB.
         """
-        return self._directions(a, b, iters, start, correlation, back=False)[0]
+        return self._directions(a, b, iters, correlation, back=False)[0]
 
     @torch.no_grad()
     def both(
         self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int = 12, *, correlation: Kind = "auto"
     ) -> tuple[Float[Tensor, "h w 2"], Float[Tensor, "h2 w2 2"]]:
         """The flows a→b and b→a, each in pixels of its target; each image is encoded once."""
-        there, back = self._directions(a, b, iters, None, correlation)
+        there, back = self._directions(a, b, iters, correlation)
         return there, back
 
-    def _directions(
-        self, a: Tensor, b: Tensor, iters: int, start: Tensor | None, kind: Kind, *, back: bool = True
-    ) -> tuple[Tensor, ...]:
+    def _directions(self, a: Tensor, b: Tensor, iters: int, kind: Kind, *, back: bool = True) -> tuple[Tensor, ...]:
         """The flow a→b, and b→a where asked for: b at a's size, in the weights' precision and on their device."""
         for name, image in (("a", a), ("b", b)):
             _check_images(image, name, batch=False)
         size_a, size_b, like = size_of(a), size_of(b), self.fnet.conv1.weight
-        _check_start(start, (*size_a, 2))
-        guess = None if start is None else resize_flow(start.to(like), size_a, (size_b, size_a))[None]
         one, two = (resize(x.to(like.device, like.dtype), size_a)[None] for x in (a, b))
-        frame = _check_pair(one, two, iters, guess)
+        frame = _check_pair(one, two, iters)
         with _evaluating(self):
             x, y = frame.enter(one), frame.enter(two)
             fa, fb = self.fnet(x), self.fnet(y)
-            at = None if guess is None else frame.cells(guess)
-            there = self._last(frame, fa, fb, self.cnet(x), iters, at, kind)[0]
+            there = self._last(frame, fa, fb, self.cnet(x), iters, kind)[0]
             flows = [resize_flow(there, size_a, (size_a, size_b)).to(a.device)]
             if back:
-                again = self._last(frame, fb, fa, self.cnet(y), iters, None, kind)[0]
+                again = self._last(frame, fb, fa, self.cnet(y), iters, kind)[0]
                 flows.append(resize_flow(again, size_b, (size_a, size_a)).to(b.device))
         return tuple(flows)
 
@@ -563,14 +550,14 @@ class RAFT(nn.Module):
         return frame.leave(self.update_block.enlarge(flow, h))
 
     def _iterate(
-        self, fa: Tensor, fb: Tensor, context: Tensor, iters: int, start: Tensor | None, kind: Kind
+        self, fa: Tensor, fb: Tensor, context: Tensor, iters: int, kind: Kind
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Flow at 1/8, in its pixels, and the state, after each iteration."""
         h, given = torch.split(context, [self.size.hidden, self.size.context], dim=1)
         h, gates = torch.tanh(h), self.update_block.gates(torch.relu(given))
         pairs = Correlation(fa, fb, levels=self.size.levels, radius=self.size.radius, kind=kind)
         home = grid(*size_of(fa), like=fa)
-        flow = torch.zeros_like(home).permute(2, 0, 1).expand(len(fa), -1, -1, -1) if start is None else start
+        flow = torch.zeros_like(home).permute(2, 0, 1).expand(len(fa), -1, -1, -1)
         for _ in range(iters):
             flow = flow.detach()
             planes = pairs.lookup(home + flow.permute(0, 2, 3, 1))
@@ -651,7 +638,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 # -------------------------------------------------------------------------------------------------------------- checks
 
 
-def _check_pair(a: Tensor, b: Tensor, iters: int, start: Tensor | None) -> Frame:
+def _check_pair(a: Tensor, b: Tensor, iters: int) -> Frame:
     """Two batches of images of one size, or an error that says what is wrong."""
     for name, x in (("a", a), ("b", b)):
         _check_images(x, name)
@@ -662,7 +649,6 @@ def _check_pair(a: Tensor, b: Tensor, iters: int, start: Tensor | None) -> Frame
         )
     if not isinstance(iters, int) or iters < 1:
         raise InputError(f"iters: expected a whole number ≥ 1, got {iters!r}")
-    _check_start(start, (a.shape[0], *size_of(a), 2))
     return Frame(*size_of(a))
 
 
@@ -678,8 +664,3 @@ def _check_images(x: Tensor, name: str, *, batch: bool = True) -> None:
         raise InputError(f"{name}: expected floats in [0, 1], got {x.dtype}; divide by 255")
     if not batch and not (float(x.amin()) >= -0.01 and float(x.amax()) <= 1.01):
         raise InputError(f"{name}: expected numbers in [0, 1], got {float(x.amin()):g} to {float(x.amax()):g}")
-
-
-def _check_start(start: Tensor | None, shape: tuple[int, ...]) -> None:
-    if start is not None and start.shape != shape:
-        raise ShapeError(f"start: expected a flow {shape}, got shape {tuple(start.shape)}")
