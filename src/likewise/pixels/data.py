@@ -42,7 +42,7 @@ from likewise.pixels.geometry import (
     size_of,
     transform,
 )
-from likewise.pixels.metrics import at, project
+from likewise.pixels.metrics import at, matrix, plain, project
 from likewise.types import Flow, read_flow
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -132,10 +132,10 @@ class FlowPair:
         _check(size, side)
         first, second = inputs.image(self.a, where="a").tensor, inputs.image(self.b, where="b").tensor
         given = self.seen_through(size_of(second)) if callable(self.seen_through) else self.seen_through
-        G = None if given is None else _matrix(given, f"seen_through of {self.name}")
+        G = None if given is None else matrix(f"seen_through of {self.name}", given)
         a, b = _sized(first, size, side), _sized(second if G is None else _through(second, G), size, side)
         sizes = size_of(first), size_of(a), size_of(second), size_of(b)
-        H = self.homography if G is None else G @ _matrix(self.homography, f"homography of {self.name}")
+        H = self.homography if G is None else G @ matrix(f"homography of {self.name}", self.homography)
         H = self._rescaled("homography", H, rescale_homography, *sizes)
         F = self._rescaled("F", self.F, rescale_fundamental, *sizes)
         drawn = self._rescaled("seen_through", G, rescale_homography, *sizes[2:], *sizes[2:])
@@ -151,8 +151,8 @@ class FlowPair:
             F=None if F is None else F / np.linalg.norm(F),
             Ka=self._rescaled("Ka", self.Ka, rescale_intrinsics, *sizes[:2]),
             Kb=self._rescaled("Kb", self.Kb, rescale_intrinsics, *sizes[2:]),
-            R=None if self.R is None else _matrix(self.R, f"R of {self.name}"),
-            t=None if self.t is None else _plain(self.t).astype(np.float64).reshape(3),
+            R=None if self.R is None else matrix(f"R of {self.name}", self.R),
+            t=None if self.t is None else plain(self.t).astype(np.float64).reshape(3),
             seen_through=None,
         )
 
@@ -163,7 +163,7 @@ class FlowPair:
 
     def _rescaled(self, what: str, M: Any, change: Callable[..., Tensor], *sizes: Size) -> Floats | None:
         """A matrix between images of other sizes, as `change` brings it there."""
-        return None if M is None else change(torch.from_numpy(_matrix(M, f"{what} of {self.name}")), *sizes).numpy()
+        return None if M is None else change(torch.from_numpy(matrix(f"{what} of {self.name}", M)), *sizes).numpy()
 
     def _dense(self, a_old: Size, a: Size, b_old: Size, b: Size) -> Flow:
         given = read_flow(self.flow) if isinstance(self.flow, str | os.PathLike) else self.flow
@@ -176,7 +176,7 @@ class FlowPair:
     def _hidden(self, old: Size, new: Size) -> Mask:
         """The pixels of a that b does not show, each as the one that its centre lies in."""
         path = isinstance(self.occluded, str | os.PathLike)
-        mask = media.read_array(self.occluded).max(axis=2) > 0 if path else _plain(self.occluded).astype(bool)
+        mask = media.read_array(self.occluded).max(axis=2) > 0 if path else plain(self.occluded).astype(bool)
         if mask.shape != old:
             words = "{} × {}".format(*old)
             raise ShapeError(f"occluded of {self.name}: expected {words}, as a has, got shape {mask.shape}")
@@ -184,7 +184,7 @@ class FlowPair:
 
     def _sparse(self, a_old: Size, a: Size, b_old: Size, b: Size) -> Points:
         given = self.points() if callable(self.points) else self.points
-        p, q = (torch.from_numpy(_plain(x).astype(np.float64).reshape(-1, 2)) for x in given)
+        p, q = (torch.from_numpy(plain(x).astype(np.float64).reshape(-1, 2)) for x in given)
         if len(p) != len(q):
             raise ShapeError(f"points of {self.name}: expected as many in b as in a, got {len(p)} and {len(q)}")
         return resize_points(p, a_old, a).numpy(), resize_points(q, b_old, b).numpy()
@@ -305,19 +305,6 @@ def _nearest(places: Floats, size: Size) -> tuple[NDArray[np.int64], NDArray[np.
     """Row and column of the pixel that a place lies in."""
     cells = np.floor(places + 0.5).astype(np.int64)
     return np.clip(cells[..., 1], 0, size[0] - 1), np.clip(cells[..., 0], 0, size[1] - 1)
-
-
-def _plain(values: Any) -> NDArray[Any]:
-    """An array, or a tensor of any device, as a NumPy array."""
-    return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
-
-
-def _matrix(values: Any, where: str) -> Floats:
-    """A finite matrix (3, 3) as float64, a copy."""
-    array = np.array(_plain(values), dtype=np.float64)
-    if array.shape != (3, 3) or not np.isfinite(array).all():
-        raise ShapeError(f"{where}: expected a finite matrix (3, 3), got shape {array.shape}")
-    return array
 
 
 def _check(size: object, side: object) -> None:

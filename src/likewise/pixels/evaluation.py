@@ -146,7 +146,7 @@ _RAW = ("pixels", "outliers", "rotation", "translation", "true rotation")
 
 
 def _checked(flow: Any, sample: FlowPair) -> Floats:
-    vectors = np.asarray(flow.detach().cpu().numpy() if hasattr(flow, "detach") else flow, dtype=np.float64)
+    vectors = metrics.plain(flow).astype(np.float64)
     expected = (*sample.a.shape[-2:], 2)
     if vectors.shape != expected:
         raise ShapeError(f"model: its flow has shape {vectors.shape} for {sample.name}; expected {expected}")

@@ -26,7 +26,7 @@ from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import robust
 from likewise.pixels.features import MOST, Detector, Features, as_features, detect
 from likewise.pixels.geometry import Size, resize_points
-from likewise.pixels.metrics import at
+from likewise.pixels.metrics import at, plain
 from likewise.pixels.robust import Model
 from likewise.types import Flow, Image
 
@@ -306,7 +306,7 @@ def _flows(model: Any, a: Image, b: Image) -> tuple[Any, Any]:
 def _field(flow: Any, name: str) -> tuple[Places, NDArray[np.bool_]]:
     """Vectors (h, w, 2) and where they are known."""
     valid = flow.valid if isinstance(flow, Flow) else None
-    vectors = np.asarray(flow.detach().cpu().numpy() if hasattr(flow, "detach") else flow, dtype=np.float64)
+    vectors = plain(flow).astype(np.float64)
     if vectors.ndim != 3 or vectors.shape[2] != 2 or vectors.size == 0:
         raise ShapeError(f"{name}: expected (h, w, 2), got shape {vectors.shape}")
     finite = np.asarray(np.isfinite(vectors).all(axis=2))

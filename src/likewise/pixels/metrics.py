@@ -81,7 +81,7 @@ def _known(truth: Any, valid: Any) -> Mask:
     known = np.ones(size, dtype=bool) if own is None else np.asarray(own)
     if valid is None:
         return known
-    given = _plain(valid)
+    given = plain(valid)
     if given.shape != size or given.dtype != np.bool_:
         raise ShapeError(f"valid: expected booleans {size}, one a vector, got {given.dtype} of shape {given.shape}")
     return np.asarray(known & given)
@@ -136,7 +136,7 @@ def mma(
 
 def project(homography: Any, points: Any) -> Floats:
     """H(points) (n, 2); NaN where the third coordinate is not positive (H is scaled so that its last entry is 1)."""
-    H, p = _matrix("homography", homography), _points("points", points)
+    H, p = matrix("homography", homography), _points("points", points)
     mapped = np.column_stack([p, np.ones(len(p))]) @ H.T
     depth = mapped[:, 2:] * (np.sign(H[2, 2]) or 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -161,8 +161,8 @@ def corner_error(homography: Any, truth: Any, size: tuple[int, int]) -> float:
 
 def rotation_angle(R: Any, R_true: Any = None) -> float:
     """The angle in degrees between two rotations, 2 arcsin(‖R − R_true‖_F / √8); of one alone, between it and none."""
-    one = _matrix("R", R)
-    two = np.eye(3) if R_true is None else _matrix("R_true", R_true)
+    one = matrix("R", R)
+    two = np.eye(3) if R_true is None else matrix("R_true", R_true)
     return float(np.degrees(2 * np.arcsin(min(1.0, np.linalg.norm(one - two) / np.sqrt(8)))))
 
 
@@ -246,21 +246,21 @@ def camera_error(R: Any, t: Any, R_true: Any, t_true: Any) -> tuple[float, float
     """
     if R is None or t is None:
         return float("inf"), float("inf")
-    centre = -_matrix("R", R).T @ _vector("t", t)
-    true = -_matrix("R_true", R_true).T @ _vector("t_true", t_true)
+    centre = -matrix("R", R).T @ _vector("t", t)
+    true = -matrix("R_true", R_true).T @ _vector("t_true", t_true)
     return float(np.linalg.norm(centre - true)), rotation_angle(R, R_true)
 
 
 # -------------------------------------------------------------------------------------------------------------- pieces
 
 
-def _plain(values: Any) -> NDArray[Any]:
+def plain(values: Any) -> NDArray[Any]:
     """An array, a Flow, or a tensor of any device, as a NumPy array."""
     return np.asarray(values.detach().cpu().numpy() if hasattr(values, "detach") else values)
 
 
 def _numbers(argument: str, values: Any) -> Floats:
-    array = _plain(values.vectors if isinstance(values, Flow) else values)
+    array = plain(values.vectors if isinstance(values, Flow) else values)
     if array.dtype.kind not in "fiu":
         raise InputError(f"{argument}: expected numbers, got {array.dtype}")
     return array.astype(np.float64)
@@ -275,7 +275,7 @@ def _points(argument: str, values: Any) -> Floats:
     return points
 
 
-def _matrix(argument: str, values: Any) -> Floats:
+def matrix(argument: str, values: Any) -> Floats:
     matrix = _numbers(argument, values)
     if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
         raise ShapeError(f"{argument}: expected a finite matrix (3, 3), got shape {matrix.shape}")

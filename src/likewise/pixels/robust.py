@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from likewise.errors import InputError, ShapeError
+from likewise.pixels.metrics import plain
 
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -250,8 +251,7 @@ def _spread(points: Floats) -> Floats:
 
 def camera(name: str, K: Any) -> Floats:
     """A camera matrix (3, 3) as float64, or an InputError."""
-    given = K.detach().cpu().numpy() if hasattr(K, "detach") else K
-    matrix = np.asarray(given, dtype=np.float64)
+    matrix = plain(K).astype(np.float64)
     if matrix.shape != (3, 3) or not np.isfinite(matrix).all():
         raise ShapeError(f"{name}: expected a finite camera matrix (3, 3), got shape {matrix.shape}")
     if not (matrix[0, 0] > 0 and matrix[1, 1] > 0 and np.allclose(matrix[2], [0, 0, 1])):

@@ -447,20 +447,16 @@ class Training:
 
 
 def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, device: str) -> Learner:
+    """`start`, a new RAFT, or ImageNet's encoder with a projection onto principal axes and a random recurrence."""
     if start is not None:
         return Learner(copy.deepcopy(start.network if isinstance(start, Aligner) else start).to(device))
     if config.network != "cells":
         return Learner(RAFT(config.network, seed=config.seed, device=device))
-    return Learner(begun(config, photos).to(device))
-
-
-def begun(config: Config, photos: Photos) -> Network:
-    """A network with ImageNet's encoder, a projection onto principal axes, and a random recurrence."""
     with seeded(config.seed):
         network = Network(config.dim, config.hidden)
     network.encoder.begin()
     network.encoder.principal(photos.pieces(BEGIN, config.size, np.random.default_rng([config.seed, 0])))
-    return network
+    return Learner(network.to(device))
 
 
 def _last(fitted: Fitted) -> dict[str, float]:
