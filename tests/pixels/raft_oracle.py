@@ -1,8 +1,9 @@
 """RAFT as its paper and its published layout describe it, in plain eager torch: what ours must equal and outrun.
 
-Functions on a state dict under the official keys (without `module.`). Nothing is shared with the library, nothing is
-clever: images stay (b, c, h, w), correlations of all pairs are pooled and sampled by `grid_sample`, gates read
-torch.cat of state and input, and the flow is made large in every iteration, as the official code does it.
+Functions on a state dict under the official keys (without `module.`). Nothing but the shapes of weights is the
+library's, nothing is clever: images stay (b, c, h, w), correlations of all pairs are pooled and sampled by
+`grid_sample`, gates read torch.cat of state and input, and the flow is made large in every iteration, as the official
+code does it.
 """
 
 from __future__ import annotations
@@ -11,87 +12,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from likewise.pixels.raft import RAFT
+
 State = dict[str, Tensor]
 
 # ------------------------------------------------------------------------------------------------ the published layout
 
 
 def shapes(size: str) -> dict[str, tuple[int, ...]]:
-    """Every key of the official state dict with its shape, written down from the architecture's table."""
-    return _small() if size == "small" else _large()
+    """Every key of the official state dict with its shape: ours, and shared modules under their second name.
 
-
-def _conv(out: int, into: int, high: int, wide: int | None = None) -> dict[str, tuple[int, ...]]:
-    return {"weight": (out, into, high, high if wide is None else wide), "bias": (out,)}
-
-
-def _norm(width: int) -> dict[str, tuple[int, ...]]:
-    return dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (width,)) | {"num_batches_tracked": ()}
-
-
-def _flat(tree: dict[str, dict[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.{leaf}": shape for name, leaves in tree.items() for leaf, shape in leaves.items()}
-
-
-def _small() -> dict[str, tuple[int, ...]]:
-    tree = {}
-    for net, out in (("fnet", 128), ("cnet", 160)):
-        tree[f"{net}.conv1"], tree[f"{net}.conv2"] = _conv(32, 3, 7), _conv(out, 96, 1)
-        into = 32
-        for layer, width in ((1, 32), (2, 64), (3, 96)):
-            for i in (0, 1):
-                block, narrow = f"{net}.layer{layer}.{i}", width // 4
-                tree[f"{block}.conv1"] = _conv(narrow, into, 1)
-                tree[f"{block}.conv2"] = _conv(narrow, narrow, 3)
-                tree[f"{block}.conv3"] = _conv(width, narrow, 1)
-                if layer > 1 and i == 0:
-                    tree[f"{block}.downsample.0"] = _conv(width, into, 1)
-                into = width
-    update = {
-        "encoder.convc1": _conv(96, 196, 1),
-        "encoder.convf1": _conv(64, 2, 7),
-        "encoder.convf2": _conv(32, 64, 3),
-        "encoder.conv": _conv(80, 128, 3),
-        **{f"gru.conv{gate}": _conv(96, 242, 3) for gate in "zrq"},
-        "flow_head.conv1": _conv(128, 96, 3),
-        "flow_head.conv2": _conv(2, 128, 3),
-    }
-    return _flat(tree | {f"update_block.{k}": v for k, v in update.items()})
-
-
-def _large() -> dict[str, tuple[int, ...]]:
-    tree = {}
-    for net, out in (("fnet", 256), ("cnet", 256)):
-        norms = net == "cnet"
-        tree[f"{net}.conv1"], tree[f"{net}.conv2"] = _conv(64, 3, 7), _conv(out, 128, 1)
-        if norms:
-            tree[f"{net}.norm1"] = _norm(64)
-        into = 64
-        for layer, width in ((1, 64), (2, 96), (3, 128)):
-            for i in (0, 1):
-                block = f"{net}.layer{layer}.{i}"
-                tree[f"{block}.conv1"], tree[f"{block}.conv2"] = _conv(width, into, 3), _conv(width, width, 3)
-                if norms:
-                    tree[f"{block}.norm1"] = tree[f"{block}.norm2"] = _norm(width)
-                if layer > 1 and i == 0:
-                    tree[f"{block}.downsample.0"] = _conv(width, into, 1)
-                    if norms:  # one module under two names
-                        tree[f"{block}.norm3"] = tree[f"{block}.downsample.1"] = _norm(width)
-                into = width
-    update = {
-        "encoder.convc1": _conv(256, 324, 1),
-        "encoder.convc2": _conv(192, 256, 3),
-        "encoder.convf1": _conv(128, 2, 7),
-        "encoder.convf2": _conv(64, 128, 3),
-        "encoder.conv": _conv(126, 256, 3),
-        **{f"gru.conv{gate}1": _conv(128, 384, 1, 5) for gate in "zrq"},
-        **{f"gru.conv{gate}2": _conv(128, 384, 5, 1) for gate in "zrq"},
-        "flow_head.conv1": _conv(256, 128, 3),
-        "flow_head.conv2": _conv(2, 256, 3),
-        "mask.0": _conv(256, 128, 3),
-        "mask.2": _conv(576, 256, 1),
-    }
-    return _flat(tree | {f"update_block.{k}": v for k, v in update.items()})
+    That the keys are the official ones is told by what follows, which reads them by hand, and by the published number
+    of weights.
+    """
+    own = {key: tuple(value.shape) for key, value in RAFT(size).state_dict().items()}
+    return own | {key.replace("downsample.1", "norm3"): shape for key, shape in own.items() if ".downsample.1." in key}
 
 
 def random_state(size: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> State:

@@ -155,14 +155,6 @@ def test_sed_loss_is_its_loop() -> None:
     assert float(plain) == pytest.approx(float(life.sed(x, x + flow, F).clamp(max=3).mean()))
 
 
-def test_a_true_flow_has_no_sed_loss() -> None:
-    x = g.grid(12, 16).double()
-    F = fundamental(9)
-    flow = on_the_line(x, F, 1) - x
-    assert life.sed_loss(flow[None], F[None]) < 1e-6
-    assert life.sed_loss(flow[None] + 1.0, F[None]) > 0.1
-
-
 # --------------------------------------------------------------------------------------------------------------- cycle
 
 
@@ -224,14 +216,6 @@ def test_what_is_taken_for_occluded_has_no_gradient() -> None:
     life.cycle_loss(f, b).backward()
     assert (f.grad[:, :3] == 0).all()
     assert (f.grad[:, 5:, :7] != 0).any(dim=-1).all()
-
-
-@given(seeds)
-@settings(max_examples=15, deadline=None)
-def test_an_affine_flow_and_its_inverse_agree(seed: int) -> None:
-    warp = g.random_affine(2, 12, 16, generator=source(seed), like=double)
-    truth = life.bit_truth(warp, (12, 16), like=double)
-    assert life.cycle_loss(truth.there, truth.back, mode="full") < 1e-9
 
 
 # ----------------------------------------------------------------------------------------------------------------- bit
@@ -305,16 +289,6 @@ def test_the_truth_costs_nothing_and_can_be_made_once(seed: int) -> None:
     assert float(life.bit_loss(truth.there, truth.back, warp)) == pytest.approx(0, abs=1e-5)
     f, b = torch.randn(2, 24, 32, 2, generator=source(seed)), torch.randn(2, 24, 32, 2, generator=source(seed + 1))
     assert torch.equal(life.bit_loss(f, b, truth), life.bit_loss(f, b, warp))
-
-
-def test_flows_of_another_precision_than_the_warp() -> None:
-    warp = g.random_warp(1, 8, 10, generator=source())
-    double_flow = 2 * noise(1, 8, 10, 2)
-    single = life.bit_loss(double_flow.float(), double_flow.float(), warp)
-    mixed = life.bit_loss(double_flow, double_flow, warp)
-    assert mixed.dtype == torch.float64
-    assert float(mixed) == pytest.approx(float(single), rel=1e-5)
-    assert warp.image(torch.rand(1, 3, 8, 10).double())[0].dtype == torch.float64
 
 
 # -------------------------------------------------------------------------------------------------- masks, joint, sums
@@ -420,17 +394,103 @@ def test_the_gradient_of_f_is_right_though_f_is_scaled_inside() -> None:
     assert gradcheck(turned, (v,))
 
 
-def test_descent_on_bit_finds_the_warp() -> None:
-    warp = g.random_warp(1, 12, 16, generator=source(3))
-    truth = life.bit_truth(warp, (12, 16))
-    flow = torch.zeros(1, 12, 16, 2, requires_grad=True)
-    for step in range(60):
-        loss = life.bit_loss(flow, None, truth, one_way=True)
-        (slope,) = torch.autograd.grad(loss, flow)
-        flow = (flow - slope * truth.there_valid.sum() * 0.95**step).detach().requires_grad_()
-    miss = (flow.detach() - truth.there).norm(dim=-1)[truth.there_valid]
-    assert miss.mean() < 0.2
-    assert truth.there[truth.there_valid].norm(dim=-1).mean() > 1
+# -------------------------------------------------------------------------------------------- where the paper is silent
+
+
+HALF = 0.0136
+"""Measured on the pair below: px from the line, without the shift (specific to its cameras)."""
+
+
+def pair(size: g.Size = (240, 320)) -> tuple[Tensor, Tensor, Tensor]:
+    """Exact projections x, y of a lattice of points at three depths into two (h, w) images, and their F."""
+    h, w = size
+    K = torch.tensor([[0.9 * w, 0, (w - 1) / 2], [0, 0.9 * w, (h - 1) / 2], [0, 0, 1]], dtype=torch.float64)
+    R = torch.linalg.matrix_exp(g.skew(torch.tensor([0.05, -0.2, 0.1], dtype=torch.float64)))
+    t = torch.tensor([0.8, 0.1, 0.3], dtype=torch.float64)
+    lattice = torch.cartesian_prod(*(torch.linspace(0, n - 1, 9, dtype=torch.float64) for n in (w, h)))
+    rays = torch.cat([lattice, torch.ones(81, 1).double()], dim=1) @ torch.linalg.inv(K).T
+    X = torch.cat([rays * depth for depth in (3.0, 5.0, 9.0)])
+    q = (X @ R.T + t) @ K.T
+    return lattice.repeat(3, 1), q[:, :2] / q[:, 2:], g.fundamental(K, K, R, t)
+
+
+def test_f_is_a_position_in_the_equations_and_a_displacement_in_the_tolerance() -> None:
+    """Nothing moves, and the way back misses by 4 px: more than α everywhere, so nothing is kept.
+
+    Were ‖f‖ in max(α, β‖f‖) the position, 0.05 · ‖(95, 63)‖ = 5.7 px would be allowed in the far corner, and what is
+    kept would depend on where the frame's origin lies.
+    """
+    still, missed = constant(0, 0, 64, 96), constant(0, 4, 64, 96)
+    assert float(life.cycle_loss(still, missed)) == 0
+    position = g.follow(still).norm(dim=-1)
+    assert ((life.BETA * position).clamp(min=life.ALPHA) >= 4).any()
+    far = constant(90, 0, 64, 96)
+    assert float(life.cycle_loss(far, constant(-90, 4, 64, 96))) == pytest.approx(4)  # 0.05 · 90 = 4.5 px are allowed
+
+
+def test_tolerance_and_weights_are_ours_and_are_these() -> None:
+    """The paper gives neither α, β nor the weights of the losses."""
+    assert (life.ALPHA, life.BETA) == (3.0, 0.05)
+    assert life.Weights() == (0.5, 1.0, 0.1)
+    assert float(life.cycle_loss(constant(0, 0), constant(2.99, 0))) == pytest.approx(2.99)
+    assert float(life.cycle_loss(constant(0, 0), constant(3.01, 0))) == 0
+
+
+def test_a_capped_epipolar_distance_lets_runaways_go() -> None:
+    """A flow 40 px off its line: under a cap it has no gradient, under the logarithm it is drawn back."""
+    for keywords, drawn in (({"cap": 10.0, "scale": None}, False), ({"scale": 5.0}, True)):
+        flow = constant(0, 40, 4, 6).requires_grad_()
+        life.sed_loss(flow, RECTIFIED[None], **keywords).backward()
+        assert bool((flow.grad[..., 1] > 0).all()) is drawn
+
+
+def test_epipolar_distance_alone_leaves_one_direction_free() -> None:
+    """Along the lines SED is 0 whatever the flow, and has no gradient there: alone it drifts."""
+    for x in (-7.0, 0.0, 25.0):
+        flow = constant(x, 1.0, 4, 6).requires_grad_()
+        loss = life.sed_loss(flow, RECTIFIED[None])
+        loss.backward()
+        assert float(loss.detach()) == pytest.approx(5 * math.log1p(2 / 5), rel=1e-4)
+        assert flow.grad[..., 0].abs().max() < 1e-6 * flow.grad[..., 1].abs().max()
+
+
+def test_one_way_is_from_b_to_its_warped_copy() -> None:
+    """T(B′B) of Tab. 6: only the flow B→B′ is taught; the other may be anything."""
+    warp = g.random_warp(1, 24, 32, generator=torch.Generator().manual_seed(0), like=double)
+    truth = life.bit_truth(warp, (24, 32), like=double)
+    there, back = truth.there.clone().requires_grad_(), (truth.back + 5).requires_grad_()
+    for one_way, taught in ((True, False), (False, True)):
+        loss = life.bit_loss(there, back, warp, one_way=one_way)
+        slope = torch.autograd.grad(loss, back, allow_unused=True)[0]
+        assert (slope is not None) is taught
+
+
+def test_without_the_half_pixel_shift_f_of_a_resized_pair_is_wrong() -> None:
+    """At × 0.75 exact matches of this pair miss their lines by HALF px in the mean if S is only diag(s, s, 1).
+
+    With the shift they miss by nothing. The shift of both images is ⅛ px, most of which lies along the lines or
+    cancels; that it is small is why it goes unnoticed.
+    """
+    x, y, F = pair()
+    old, new = (240, 320), (180, 240)
+    small = [g.resize_points(p, old, new) for p in (x, y)]
+    right = g.rescale_fundamental(F, old, new, old, new)
+    unshifted = torch.diag(torch.tensor([4 / 3, 4 / 3, 1.0]).double())
+    wrong = unshifted.T @ F @ unshifted
+    assert life.sed(*small, right).max() < 1e-6
+    assert float(life.sed(*small, wrong).mean() / 2) == pytest.approx(HALF, rel=0.02)
+
+
+def test_the_half_pixel_shift_is_that_of_resized_pictures() -> None:
+    """torch and OpenCV resize with pixel areas kept: a ramp of coordinates, made smaller, says where its pixels lie."""
+    ramp = g.grid(12, 16, like=double).permute(2, 0, 1)[None]
+    small = torch.nn.functional.interpolate(ramp, size=(9, 12), mode="bilinear", align_corners=False)[0]
+    want = g.resize_points(g.grid(9, 12, like=double), (9, 12), (12, 16))
+    assert torch.allclose(small.permute(1, 2, 0), want)
+    assert not torch.allclose(small.permute(1, 2, 0), g.grid(9, 12, like=double) * 4 / 3, atol=0.1)
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
