@@ -73,14 +73,6 @@ def test_flow_measures_are_naive_loops(flow: Floats, truth: Floats, valid: NDArr
     assert found[5] == pytest.approx(sum(e <= 5 for e in errors) / len(errors), abs=1e-9)
 
 
-@given(flow=FIELDS, truth=FIELDS)
-def test_the_truth_itself_is_without_fault(flow: Floats, truth: Floats) -> None:
-    assert metrics.aepe(truth, truth) == 0
-    assert metrics.fl(truth, truth) == 0
-    assert metrics.accuracy(truth, truth, px=(0,)) == {0: 1.0}
-    assert metrics.aepe(flow, truth) == pytest.approx(metrics.aepe(truth, flow))
-
-
 def test_tensors_are_taken_and_a_broken_flow_is_infinitely_wrong() -> None:
     truth = torch.zeros(2, 2, 2)
     flow = torch.zeros(2, 2, 2, requires_grad=True)
@@ -89,31 +81,7 @@ def test_tensors_are_taken_and_a_broken_flow_is_infinitely_wrong() -> None:
     assert metrics.accuracy(torch.full((2, 2, 2), math.nan), truth) == {1: 0.0, 3: 0.0, 5: 0.0}
 
 
-def test_wrong_flows_are_refused() -> None:
-    zero = np.zeros((2, 3, 2))
-    with pytest.raises(
-        ShapeError, match=r"flow: expected vectors of the truth's shape \(2, 3, 2\).* got shape \(3, 2, 2\)"
-    ):
-        metrics.aepe(np.zeros((3, 2, 2)), zero)
-    with pytest.raises(InputError, match="valid: the truth is known at no pixel"):
-        metrics.aepe(zero, zero, np.zeros((2, 3), dtype=bool))
-    with pytest.raises(ShapeError, match=r"valid: expected booleans \(2, 3\)"):
-        metrics.fl(zero, zero, np.ones((2, 3)))
-    with pytest.raises(InputError, match="px: expected numbers ≥ 0, one at least"):
-        metrics.accuracy(zero, zero, px=())
-    with pytest.raises(InputError, match="flow: expected numbers"):
-        metrics.aepe("zero", zero)
-
-
 # ------------------------------------------------------------------------------------------------------ sparse points
-
-
-def test_a_flow_between_its_pixels() -> None:
-    flow = np.zeros((2, 3, 2))
-    flow[0, 1] = (4.0, 8.0)
-    points = [[1.0, 0.0], [0.5, 0.0], [1.25, 0.5], [-7.0, 0.0], [1.0, -3.0], [2.0, 1.0], [9.0, 9.0]]
-    expected = [[4, 8], [2, 4], [1.5, 3], [0, 0], [4, 8], [0, 0], [0, 0]]
-    np.testing.assert_allclose(metrics.at(flow, points), expected)
 
 
 @given(FIELDS, arrays.arrays(np.float64, (5, 2), elements=st.integers(-64, 160).map(lambda n: n / 32)))
@@ -130,8 +98,6 @@ def test_sparse_accuracy_by_hand() -> None:
     b = [[3, 1], [4, 5], [5, 7], [16, 4]]  # off by 0, 3, 4, 10
     np.testing.assert_allclose(metrics.sparse_errors(flow, a, b), [0, 3, 4, 10])
     assert metrics.sparse_accuracy(flow, a, b) == {1: 0.25, 3: 0.5, 5: 0.75}
-    with pytest.raises(ShapeError, match="b: expected 4 points, one for each of a, got 3"):
-        metrics.sparse_accuracy(flow, a, b[:3])
 
 
 # ------------------------------------------------------------------------------------------- matches and homographies
@@ -169,8 +135,6 @@ def test_corner_error_by_hand() -> None:
     assert metrics.corner_error(-2 * shift, np.eye(3), (10, 20)) == pytest.approx(5.0)
     assert metrics.corner_error(None, np.eye(3), (10, 20)) == math.inf
     assert metrics.corner_error(np.array([[1.0, 0, 0], [0, 1, 0], [-1, 0, 1]]), np.eye(3), (10, 20)) == math.inf
-    with pytest.raises(ShapeError, match=r"homography: expected a finite matrix \(3, 3\)"):
-        metrics.corner_error(np.eye(2), np.eye(3), (10, 20))
 
 
 # --------------------------------------------------------------------------------------------------------------- poses
@@ -206,8 +170,6 @@ def test_pose_errors_by_hand() -> None:
     assert metrics.direction_angle([1, 0, 0], [0, 0, 0]) == 0
     assert metrics.direction_angle([0, 0, 0], [1, 0, 0]) == 90
     assert metrics.direction_angle([0, 0, 0], [1, 0, 0], signed=True) == 180
-    with pytest.raises(ShapeError, match=r"t: expected a finite vector \(3,\)"):
-        metrics.pose_error(R, [1, 0], R, [1, 0, 0])
 
 
 def test_pose_accuracy_by_hand() -> None:
@@ -218,8 +180,6 @@ def test_pose_accuracy_by_hand() -> None:
     assert found["30–60"] == {"rotation": 0.0, "translation": 0.0, "n": 1}
     assert found["all"] == {"rotation": 0.6, "translation": 0.6, "n": 5}
     assert set(metrics.pose_accuracy([1], [1], [20])) == {"all", "15–30"}
-    with pytest.raises(ShapeError, match="angles: expected one a pair"):
-        metrics.pose_accuracy([1], [1], [20, 30])
 
 
 @given(st.lists(st.tuples(ANGLES, ANGLES, st.floats(0, 60)), min_size=1, max_size=20))
@@ -237,10 +197,6 @@ def test_area_by_hand() -> None:
     assert metrics.auc([math.inf]) == {5.0: 0.0, 10.0: 0.0, 20.0: 0.0}
     assert metrics.auc([10.0], (20,)) == {20: pytest.approx(0.75)}  # up to 1 at 10, then level
     assert metrics.auc([5.0, 10.0], (5, 10)) == {5: pytest.approx(0.0), 10: pytest.approx((1.25 + 2.5) / 10)}
-    with pytest.raises(InputError, match="errors: expected one a pair, got none"):
-        metrics.auc([])
-    with pytest.raises(InputError, match="errors: expected numbers ≥ 0"):
-        metrics.auc([math.nan])
 
 
 @given(ERRORS, st.floats(1, 50))
@@ -265,3 +221,27 @@ def test_localisation_by_hand() -> None:
     distance, angle = metrics.camera_error(R, -R @ moved, np.eye(3), -centre)
     assert (distance, angle) == pytest.approx((0.3, 3.0))
     assert metrics.camera_error(None, None, R, centre) == (math.inf, math.inf)
+
+
+ZERO = np.zeros((2, 3, 2))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: metrics.aepe(np.zeros((3, 2, 2)), ZERO), ShapeError, r"flow: expected vectors of the truth's shape"),
+        (lambda: metrics.aepe(ZERO, ZERO, np.zeros((2, 3), bool)), InputError, "valid: the truth is known at no pixel"),
+        (lambda: metrics.fl(ZERO, ZERO, np.ones((2, 3))), ShapeError, r"valid: expected booleans \(2, 3\)"),
+        (lambda: metrics.accuracy(ZERO, ZERO, px=()), InputError, "px: expected numbers ≥ 0, one at least"),
+        (lambda: metrics.aepe("zero", ZERO), InputError, "flow: expected numbers"),
+        (lambda: metrics.sparse_accuracy(ZERO, np.zeros((4, 2)), np.zeros((3, 2))), ShapeError, "b: expected 4 points"),
+        (lambda: metrics.corner_error(np.eye(2), np.eye(3), (10, 20)), ShapeError, "homography: expected a finite"),
+        (lambda: metrics.pose_error(np.eye(3), [1, 0], np.eye(3), [1, 0, 0]), ShapeError, "t: expected a finite"),
+        (lambda: metrics.pose_accuracy([1], [1], [20, 30]), ShapeError, "angles: expected one a pair"),
+        (lambda: metrics.auc([]), InputError, "errors: expected one a pair, got none"),
+        (lambda: metrics.auc([math.nan]), InputError, "errors: expected numbers ≥ 0"),
+    ],
+)
+def test_refusals(call, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()

@@ -53,11 +53,6 @@ def test_homography_among_outliers() -> None:
     assert np.asarray(found)[2, 2] == 1.0
 
 
-def test_homography_of_exact_matches_is_exact() -> None:
-    a, b, _ = plane(wrong=0, noise=0)
-    assert metrics.corner_error(robust.homography(a, b), H, (600, 600)) < 1e-2
-
-
 def test_fundamental_among_outliers() -> None:
     a, b, R, t, bad = world()
     found = robust.fundamental(a, b)
@@ -89,12 +84,6 @@ def test_f_must_find_a_fifth_more(monkeypatch: pytest.MonkeyPatch, plane_n: int,
     monkeypatch.setattr(robust, "homography", finds("homography", plane_n))
     monkeypatch.setattr(robust, "fundamental", finds("fundamental", line_n))
     assert robust.geometry(np.zeros((20, 2)), np.zeros((20, 2))).kind == kind
-
-
-def test_geometry_passes_its_tolerances_on() -> None:
-    a, b, _ = plane(noise=2.0)
-    loose, tight = robust.geometry(a, b, plane=6.0, line=0.01), robust.geometry(a, b, plane=1.0, line=0.01)
-    assert loose.n == robust.homography(a, b, 6.0).n > tight.n == robust.homography(a, b, 1.0).n
 
 
 def test_pose_among_outliers() -> None:
@@ -229,13 +218,15 @@ def test_nonsense_never_raises(seed: int, n: int) -> None:
         assert found.matrix is None or np.isfinite(found.matrix).all()
 
 
-def test_wrong_arguments_are_named() -> None:
-    a, b, *_ = world()
-    with pytest.raises(ShapeError, match="a, b: expected points"):
-        robust.homography(a, b[:-1])
-    with pytest.raises(InputError, match="px: expected"):
-        robust.fundamental(a, b, px=0)
-    with pytest.raises(ShapeError, match="Ka: expected"):
-        robust.pose(a, b, np.eye(2), Kb)
-    with pytest.raises(InputError, match="Kb: expected"):
-        robust.pose(a, b, Ka, -Kb)
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda a, b: robust.homography(a, b[:-1]), ShapeError, "a, b: expected points"),
+        (lambda a, b: robust.fundamental(a, b, px=0), InputError, "px: expected"),
+        (lambda a, b: robust.pose(a, b, np.eye(2), Kb), ShapeError, "Ka: expected"),
+        (lambda a, b: robust.pose(a, b, Ka, -Kb), InputError, "Kb: expected"),
+    ],
+)
+def test_refusals(call, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call(*world()[:2])
