@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import likewise as lw
-from likewise import media
+from likewise import media, samples
 from likewise.pixels.aligner import (
     WEIGHTS,
     Aligned,
@@ -161,10 +161,13 @@ def tilted(photo):
     return (seen**1.6 * torch.tensor([0.9, 0.75, 0.6]).view(3, 1, 1)).clamp(0, 1), homography_flow(H, h, w)
 
 
-def test_a_photo_and_itself(photo):
-    flow = default().flow(photo, photo)
-    assert flow.shape == (*photo.shape[-2:], 2)
-    assert torch.linalg.vector_norm(flow, dim=-1).max() < 0.05
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_photo_compared_with_itself_stays_where_it_is(which):
+    """The recurrence alone drifts by 0.03 px a step, up to 8 px on bare walls: what is left is that it is one plane."""
+    photo = samples.pair()[which]
+    found = compare(photo, photo)
+    assert np.asarray(found.flow).shape == (*photo.shape[:2], 2)
+    assert np.linalg.norm(np.asarray(found.flow), axis=-1).max() < 0.05
 
 
 def test_a_homography_under_another_light_is_found(photo, tilted):

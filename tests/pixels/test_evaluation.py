@@ -134,12 +134,6 @@ def test_models_and_data_that_cannot_be_measured() -> None:
         evaluate(Constant(0, 0), unknown)
 
 
-def test_a_flow_that_is_not_a_number_counts_as_infinitely_wrong() -> None:
-    found = evaluate(Constant(math.nan, 0), FlowDataset((pair("x", (4, 2)),)))
-    assert found["aepe"] == math.inf
-    assert (found["acc@5"], found["fl"]) == (0, 1)
-
-
 # ------------------------------------------------------------------------------------------------------------- matches
 
 

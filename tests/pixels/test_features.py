@@ -113,16 +113,6 @@ def test_blank_and_tiny_pictures_have_none(size: tuple[int, int]) -> None:
     assert found.descriptors.ndim == 2
 
 
-def test_the_same_picture_in_any_form_gives_the_same_features() -> None:
-    shown = texture(size=(96, 128))
-    alpha = np.dstack([shown, shown, shown, np.full_like(shown, 255)])
-    forms = [shown[..., None], np.dstack([shown] * 3), alpha, shown.astype(np.uint16) * 257, shown / 255.0]
-    forms += [torch.from_numpy(shown)[None].expand(3, -1, -1) / 255.0, torch.from_numpy(shown)]
-    expected = detect(shown)
-    for form in forms:
-        assert np.array_equal(detect(form).points, expected.points)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

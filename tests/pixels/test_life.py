@@ -16,19 +16,10 @@ from torch.autograd import gradcheck
 from likewise.errors import InputError, ShapeError
 from likewise.pixels import geometry as g
 from likewise.pixels import life
+from pixels.test_geometry import double, noise, seeds, source
 
-seeds = st.integers(0, 2**31 - 1)
-double = torch.zeros((), dtype=torch.float64)
 RECTIFIED = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64)
 """Cameras side by side: the line of (x, y) is the row y."""
-
-
-def source(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def noise(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(*shape, generator=source(seed), dtype=torch.float64)
 
 
 def fundamental(seed: int, b: int | None = None) -> Tensor:
@@ -97,15 +88,6 @@ def test_exact_matches_cost_nothing(seed: int) -> None:
     assert life.sed(x, on_the_line(x, F, seed + 2), F).max() < 1e-6
 
 
-def test_sed_takes_one_matrix_for_each_of_a_batch() -> None:
-    F, x, y = fundamental(1, 3), 16 * noise(3, 4, 5, 2), 16 * noise(3, 4, 5, 2, seed=1)
-    got = life.sed(x, y, F)
-    assert got.shape == (3, 4, 5)
-    for i in range(3):
-        assert torch.allclose(got[i], life.sed(x[i], y[i], F[i]))
-    assert life.sed(x[0, 0, 0], y[0, 0, 0], F[0]).shape == ()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_at_the_epipole_value_and_gradient_are_finite(dtype: torch.dtype) -> None:
     """Forward motion: the epipole is the middle of the image, a pixel, and no line leads from it."""
@@ -172,16 +154,6 @@ def test_cycle_by_hand() -> None:
     assert float(life.cycle_loss(there, constant(-4, 4), alpha=4.0)) == pytest.approx(4)
     assert float(life.cycle_loss(there, constant(-4, 4), beta=1.0)) == pytest.approx(4)
     assert float(life.cycle_loss(there, constant(-3, 0), scale=2.0)) == pytest.approx(2 * math.log(1.5))
-
-
-def test_only_pixels_that_stay_in_the_frame_count() -> None:
-    back = constant(-4, 0)
-    back[:, :, -2:] += 1  # reached from columns 4 and 5 of 10: (1, 1) is missed by √2 there
-    d, kept = life.cycle(constant(4, 0), back)
-    assert kept[0, 0].tolist() == [True] * 6 + [False] * 4
-    assert d[0, 0, :6].tolist() == pytest.approx([0] * 4 + [math.sqrt(2)] * 2)
-    assert float(life.cycle_loss(constant(4, 0), back)) == pytest.approx(math.sqrt(2) / 3)
-    assert float(life.cycle_loss(constant(40, 0), back)) == 0
 
 
 def loop_cycle(f: Tensor, b: Tensor, alpha: float, beta: float, adaptive: bool) -> float:

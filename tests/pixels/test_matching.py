@@ -135,30 +135,24 @@ def test_near_features_alike_by_lists_and_by_loop(radius: float, monkeypatch: py
     assert np.array_equal(nearest.guided(x, places, y, points, radius), expected)
 
 
-def test_mutual_nearest_agrees_with_opencv() -> None:
-    one, two = detect(texture(1, (120, 160))), detect(texture(1, (120, 160), blur=2.6))
+@pytest.mark.parametrize("detector", [cv2.SIFT_create(), cv2.ORB_create()])
+def test_mutual_nearest_agrees_with_opencv(detector: object) -> None:
+    """Binary descriptors go by Hamming's distance; where two are equally near, OpenCV may take another."""
+    one, two = (detect(texture(1, (120, 160), blur=b), detector) for b in (2.5, 2.6))
     i, j = nearest.mutual(*nearest.comparable(one, two))
-    peer = cv2.BFMatcher(cv2.NORM_L2, crossCheck=True).match(one.descriptors, two.descriptors)
+    norm = cv2.NORM_HAMMING if one.binary else cv2.NORM_L2
+    peer = {
+        (m.queryIdx, m.trainIdx) for m in cv2.BFMatcher(norm, crossCheck=True).match(one.descriptors, two.descriptors)
+    }
     assert len(i) > 20
-    assert {(m.queryIdx, m.trainIdx) for m in peer} == set(zip(i.tolist(), j.tolist(), strict=True))
+    assert len(peer & set(zip(i.tolist(), j.tolist(), strict=True))) >= (0.8 if one.binary else 1.0) * len(i)
 
 
-def test_binary_descriptors_go_by_hamming() -> None:
-    rng = np.random.default_rng(0)
-    rows = [rng.integers(0, 256, (40, 32)).astype(np.uint8) for _ in range(2)]
-    one, two = (Features(rng.uniform(0, 99, (40, 2)), r) for r in rows)
+def test_bits_by_hand() -> None:
+    one, two = Features([[0, 0]], np.array([[0b1010]], np.uint8)), Features([[0, 0]], np.array([[0b0110]], np.uint8))
     x, y = nearest.comparable(one, two)
-    bits = np.unpackbits(rows[0][3] ^ rows[1][5]).sum()
-    assert ((x[3] - y[5]) ** 2).sum() == 4 * bits
-    assert nearest.similarity(x[3:4], y[5:6])[0] == pytest.approx(1 - 2 * bits / 256)
-    i, j = nearest.mutual(x, y)
-    peer = cv2.BFMatcher(cv2.NORM_HAMMING, crossCheck=True).match(*rows)
-    distances = {(m.queryIdx, m.trainIdx): m.distance for m in peer}
-    found = [int(((x[p] - y[q]) ** 2).sum() / 4) for p, q in zip(i, j, strict=True)]
-    assert len(i)
-    assert sum(
-        distances.get((p, q)) == d for (p, q), d in zip(zip(i, j, strict=True), found, strict=True)
-    ) >= 0.8 * len(i)
+    assert ((x - y) ** 2).sum() == 4 * 2
+    assert nearest.similarity(x, y)[0] == pytest.approx(1 - 2 * 2 / 8)
 
 
 # --------------------------------------------------------------------------------------------------------- hand cases
@@ -256,30 +250,6 @@ def test_guided_matches_are_more_and_better_than_raw_ones(turned, features: obje
     assert right[1] > right[0]
     assert metrics.mma(guided, H, stage=1)[5] > 0.9
     assert metrics.corner_error(guided.homography(), H, a.shape) < 1.0
-
-
-@pytest.mark.slow
-def test_a_rendered_place_gives_back_its_cameras() -> None:
-    from scipy.spatial import cKDTree
-
-    from likewise.pixels.rendering import Renderer
-
-    walls = [np.dstack([texture(s, (128, 128), blur=1.0)] * 3) for s in range(4)]
-    pair = Renderer(walls, (240, 320), lighting=0.3, sensor=0.3).pair(3)
-    y, x = np.mgrid[:240, :320]
-    start = np.stack([x, y], axis=2).astype(np.float64)
-    seen = pair.visible.numpy()
-    goals = (start + pair.flow.numpy())[seen]
-    _, which = cKDTree(goals).query(start.reshape(-1, 2))  # the flow b→a: back to the pixel that comes nearest
-    back = (start[seen][which] - goals[which]).reshape(240, 320, 2)
-    found = match(pair.a, pair.b, flows=(pair.flow, back), radius=3)
-    first = found.of_stage(1)
-    assert len(first) > 100
-    assert metrics.sparse_accuracy(pair.flow, first.a, first.b)[3] > 0.9
-    pose = found.pose(pair.Ka, pair.Kb)
-    rotation, translation = metrics.pose_error(pose.R, pose.t, pair.R, pair.t)
-    assert rotation < 1
-    assert translation < 10
 
 
 def test_a_model_with_flow_alone_will_do(turned) -> None:

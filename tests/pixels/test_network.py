@@ -24,7 +24,6 @@ from likewise.pixels.life.network import (
     cells,
     log_dual,
     place,
-    similarities,
     smoothed,
     starts,
     unit,
@@ -153,13 +152,6 @@ def test_both_ways_are_each_others_mirror():
     other, again = starts(b, a, 0.1)
     assert torch.allclose(there.flow, again.flow, atol=1e-5)
     assert torch.allclose(back.flow, other.flow, atol=1e-5)
-
-
-def test_similarities_are_inner_products():
-    a, b = unit_map(3, 1, 8, 2, 3), unit_map(4, 1, 8, 3, 2)
-    s = similarities(a, b, 0.5)
-    assert s.shape == (1, 6, 6)
-    assert s[0, 4, 3].item() == pytest.approx(float(a[0, :, 1, 1] @ b[0, :, 1, 1]) / 0.5, abs=1e-6)
 
 
 def test_smoothing_keeps_a_constant_and_fills_what_is_unsure():

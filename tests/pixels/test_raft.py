@@ -201,16 +201,6 @@ def test_a_constant_flow_survives_the_way_in_and_out(h: int, w: int) -> None:
     torch.testing.assert_close(frame.leave(padded), torch.tensor([3.0, -5.0]).expand(1, h, w, 2), atol=1e-4, rtol=0)
 
 
-def test_resizing_moves_points_as_pixel_centres_do() -> None:
-    """Zero flow between one image at two sizes sends pixel x to (x + ½) s − ½."""
-    flow = resize_flow(torch.zeros(4, 6, 2, dtype=torch.float64), (4, 6), ((4, 6), (8, 18)))
-    assert flow[0, 0].tolist() == [1.0, 0.5]
-    assert flow[3, 5].tolist() == [5.5 * 3 - 0.5 - 5, 3.5 * 2 - 0.5 - 3]
-    back = resize_flow(torch.zeros(4, 6, 2, dtype=torch.float64), (8, 18), ((4, 6), (4, 6)))
-    assert back.shape == (8, 18, 2)
-    assert back[7, 17].tolist() == pytest.approx([17.5 / 3 - 0.5 - 17, 7.5 / 2 - 0.5 - 7])
-
-
 def test_another_size_of_b_is_met_with_its_own_pixels(small: RAFT) -> None:
     a, b = (x[0] for x in pictures(128, 192, dtype=torch.float32))
     a = a[:, :, :128]
