@@ -50,7 +50,7 @@ def test_hpatches_has_levels_and_two_kinds(tmp_path: Path) -> None:
     dataset = layouts.read(root)
     assert repr(dataset) == "FlowDataset(hpatches: 10 pairs in 10 groups)"
     assert dataset.groups[:5] == tuple(f"illumination {n}" for n in ("I", "II", "III", "IV", "V"))
-    pair = next(p for p in dataset if p.group == "viewpoint III")
+    pair = dataset.of_groups("viewpoint III")[0]
     assert (pair.name, pair.truths) == ("v_door 1–4", ("homography",))
     flow = pair.truth()
     np.testing.assert_array_equal(flow.valid, np.arange(64)[None].repeat(48, axis=0) <= 64 - 1 - 4)
@@ -376,7 +376,12 @@ def test_the_papers_recipe_has_its_three_losses_and_no_change_of_light() -> None
 # --------------------------------------------------------------------------------------------------- truth at any size
 
 
-def test_a_data_set_has_a_pair() -> None:
+def test_a_data_set_can_be_divided() -> None:
+    a = scenes.texture(0)
+    dataset = FlowDataset(tuple(FlowPair(a, a, str(i), "ab"[i % 2], homography=np.eye(3)) for i in range(4)), "four")
+    assert [p.name for p in dataset.of_groups("b")] == ["1", "3"]
+    with pytest.raises(InputError, match="groups: expected some of a, b, got c"):
+        dataset.of_groups("c")
     with pytest.raises(InputError, match="items: nothing has no pair"):
         FlowDataset((), "nothing")
 

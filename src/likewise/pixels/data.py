@@ -240,6 +240,13 @@ class FlowDataset:
         """The groups of its pairs, in the order in which they first appear."""
         return tuple(dict.fromkeys(pair.group for pair in self.items))
 
+    def of_groups(self, *groups: str) -> FlowDataset:
+        """The pairs of these groups."""
+        unknown = [g for g in groups if g not in self.groups]
+        if unknown or not groups:
+            raise InputError(f"groups: expected some of {', '.join(self.groups)}, got {', '.join(unknown) or 'none'}")
+        return FlowDataset(tuple(p for p in self.items if p.group in groups), self.name)
+
     def __repr__(self) -> str:
         return f"FlowDataset({self.name}: {len(self):,} pairs in {len(self.groups)} groups)"
 
