@@ -4,7 +4,7 @@
     python benchmarks/speed_index.py --n 100000 --kind ivf
 
 Bars: opening ≤ 10 s, a batch of 1,000 adds ≤ 1 s. That kill −9 loses nothing which was acknowledged is
-tests/store/test_index.py's, 4 moments in the fast lane, 40 in the slow one.
+tests/store/test_index.py's, 2 moments in the fast lane, 40 in the slow one.
 """
 
 from __future__ import annotations

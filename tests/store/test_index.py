@@ -307,13 +307,9 @@ def survives(path: Path, seeds: range) -> None:
             assert len(stamps) <= 1, "what is put again is the old or the new"
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    survives(tmp_path / "i", range(4))
-
-
-@pytest.mark.slow
-def test_kill_9_at_forty_moments(tmp_path: Path) -> None:
-    survives(tmp_path / "i", range(40))
+@pytest.mark.parametrize("moments", [2, pytest.param(40, marks=pytest.mark.slow)])
+def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path, moments: int) -> None:
+    survives(tmp_path / "i", range(moments))
 
 
 # ------------------------------------------------------------------------------------------------- approximate search
