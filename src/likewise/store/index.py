@@ -246,10 +246,9 @@ class Index:
         """See what has been written since this index was opened or last refreshed; `load` reads vectors, too."""
         with self._transaction("DEFERRED") as db:
             # other tables are not ours; views and triggers would run a stranger's SQL
-            if {sql for (sql,) in db.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL LIMIT 9")} != set(
-                SCHEMA
-            ):
-                raise FileError(f"{self.file}: not an index of likewise, or of another version; build it again")
+            tables = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL LIMIT 9")}
+            if tables != set(SCHEMA):
+                raise FileError(f"{self.file}: not an index of likewise, or an older one; use another place")
             meta = dict(db.execute("SELECT key, value FROM meta WHERE key != 'model' LIMIT 9"))
             about, self._facts = About.from_json(meta.get("about"), self.file), _parsed(Facts, meta.get("cache"))
             if meta.get("deletions") != self._deletions:  # of what is left nothing is known: begin anew
