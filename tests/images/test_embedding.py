@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
@@ -63,19 +61,6 @@ def test_a_folder_of_which_nothing_can_be_read_gives_no_rows(tmp_path: Path) -> 
     (tmp_path / "bad" / "x.png").write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
     found = embed_folder(tmp_path / "bad", tmp_path / "rows.npz", Patches())
     assert (found.rows.shape, len(found.skipped)) == ((0, DIM), 1)
-
-
-def test_exif_turns_a_picture_before_it_is_embedded(tmp_path: Path) -> None:
-    paint(tmp_path / "a" / "plain.png", 3)
-    array = media.read_array(tmp_path / "a" / "plain.png")
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(array).save(tmp_path / "a" / "turned.png", exif=exif.tobytes())
-    found = embed_folder(tmp_path / "a", tmp_path / "rows.npz", Patches())
-    rows = dict(zip(found.names, found.rows, strict=True))
-    upright = Patches.row(np.ascontiguousarray(np.rot90(array, -1)))
-    np.testing.assert_allclose(rows["turned.png"], upright, atol=1e-6)
-    assert np.linalg.norm(rows["turned.png"] - rows["plain.png"]) > 0.1
 
 
 KILLED = """
@@ -210,19 +195,3 @@ def test_rows_that_have_no_direction_are_refused() -> None:
         with pytest.raises(InputError, match="zero or not finite"):
             embedding.unit_rows(bad, 1)
     np.testing.assert_allclose(embedding.unit_rows([[3.0, 4.0]], 1), [[0.6, 0.8]], atol=1e-7)
-
-
-def test_real_photographs(data: Path, tmp_path: Path) -> None:
-    """A few birds of CUB-200 with the default embedder: the rows are its own, in the order of names."""
-    source = data / "cub200"
-    if not source.is_dir():
-        pytest.skip("needs cub200 in LIKEWISE_DATA")
-    from likewise.images import default
-
-    for kind in sorted(p for p in source.iterdir() if p.is_dir())[:2]:
-        (tmp_path / "birds" / kind.name).mkdir(parents=True)
-        for file in media.images(kind)[:3]:
-            shutil.copy(file, tmp_path / "birds" / kind.name)
-    found = embed_folder(tmp_path / "birds", tmp_path / "rows.npz", chunk=4)
-    assert found.rows.shape == (6, 1280)
-    np.testing.assert_allclose(found.rows, default().embed(tmp_path / "birds"), atol=1e-5)

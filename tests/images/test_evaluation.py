@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import likewise as lw
 from likewise.errors import InputError, ShapeError
@@ -78,10 +77,6 @@ def test_a_class_that_cannot_be_read_is_no_class_and_one_left_alone_is_a_miss() 
     assert figures["R@1"] == pytest.approx(24 / 25)
 
 
-def test_without_clusters() -> None:
-    assert not {"nmi", "f1"} & set(evaluate(Colours(), coloured(), nmi=False))
-
-
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
@@ -93,20 +88,6 @@ def test_without_clusters() -> None:
 def test_errors(data, error, message) -> None:
     with pytest.raises(error, match=message):
         evaluate(Colours(), data)
-
-
-def test_a_folder_of_which_one_file_is_torn(tmp_path: Path) -> None:
-    data = coloured()
-    for i, item in enumerate(data.items):
-        place = tmp_path / data.classes[data.labels[i]] / f"{i}.png"
-        place.parent.mkdir(exist_ok=True)
-        Image.fromarray(item).save(place)
-    expected = evaluate(Colours(), data)
-    (tmp_path / data.classes[0] / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
-    figures = evaluate(Colours(), tmp_path)
-    assert figures["R@1"] == expected["R@1"]
-    assert figures["dataset"] == tmp_path.name
-    assert [s["name"].rpartition("/")[2] for s in figures["skipped"]] == ["torn.png"]
 
 
 def test_our_embedder_and_its_arrays_agree() -> None:

@@ -8,13 +8,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from likewise.errors import InputError
 from likewise.images import losses
-from likewise.train.loop import average_into
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -210,12 +209,6 @@ def test_psi_is_applied_to_the_second() -> None:
     assert c(a, b).item() == pytest.approx((9 * (a * told) ** 2).mean().item())
 
 
-def test_pairs() -> None:
-    tasks = ("disc", "shared", "intra", "dance")
-    assert losses.decorrelated_pairs(tasks, "disc") == [(0, 1), (0, 2), (0, 3)]
-    assert len(losses.decorrelated_pairs(tasks, "all")) == 6
-
-
 # ------------------------------------------------------------------------------------------------------ the whole
 
 
@@ -245,27 +238,6 @@ def test_a_weight_of_zero_is_not_computed() -> None:
     assert list(parts) == ["loss_0"]
     with pytest.raises(InputError, match="weights"):
         losses.Objective([losses.TripletMargin(0, "disc", 3)], (1.0, 2.0), 6)
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 100), st.integers(0, 50))
-def test_a_step_is_a_function_of_seed_and_step(seed: int, step: int) -> None:
-    whole, b = objective(), batch(seed=seed, step=step)
-    assert whole(b)[0].item() == whole(b)[0].item()
-
-
-def test_momentum_takes_statistics_along() -> None:
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    slow = copy.deepcopy(net)
-    net(torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) * 5 + 3)
-    with torch.no_grad():
-        net[0].weight.add_(1.0)
-    before = copy.deepcopy(slow.state_dict())
-    average_into(slow.state_dict(), net, 0.9)
-    for key, value in slow.state_dict().items():
-        now = net.state_dict()[key]
-        want = 0.9 * before[key] + 0.1 * now if value.is_floating_point() else now
-        assert torch.allclose(value, want), key
 
 
 # ----------------------------------------------------------------------------------------------------------- triplets

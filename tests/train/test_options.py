@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 
 from likewise.errors import ConfigError
 from likewise.train.options import add_options, build, check, list_options, option, table
@@ -113,15 +113,6 @@ def test_build_refuses_an_unknown_name() -> None:
         build(Settings, {"gama": 1.0})
     with pytest.raises(ConfigError, match="expected integer"):
         build(Estimator, {"k": -1})
-
-
-def test_an_estimator_is_cloned_by_scikit_learn() -> None:
-    estimator = Estimator(gamma=0.3, k=4)
-    assert estimator.get_params() == {"gamma": 0.3, "k": 4}
-    assert clone(estimator).gamma == 0.3
-    assert clone(estimator).set_params(gamma="auto").gamma == "auto"
-    with pytest.raises(ConfigError, match="gamma"):
-        check(Estimator(gamma=-1))
 
 
 @click.command()
