@@ -104,8 +104,7 @@ def evaluate(
         "side": side,
     }
     groups = {g: summary([r for r in rows if r["group"] == g]) for g in dict.fromkeys(r["group"] for r in rows)}
-    failed = getattr(model, "failures", None)
-    failures = {} if failed is None else {"failures": failed}
+    failures = {"failures": model.failures} if hasattr(model, "failures") else {}
     return {**figures, **summary(rows), **failures, "groups": groups, "pairs": rows, "skipped": skipped}
 
 

@@ -532,13 +532,12 @@ def random_warp(
     *,
     generator: torch.Generator,
     strength: float = 0.15,
-    cells: int = 3,
     like: Tensor | None = None,
     **affine: float,
 ) -> Chain:
     """b random affine maps, each followed by a random thin plate; the options are those of both."""
     first = random_affine(b, h, w, generator=generator, like=like, **affine)
-    return Chain(first, random_thin_plate(b, h, w, generator=generator, strength=strength, cells=cells, like=like))
+    return Chain(first, random_thin_plate(b, h, w, generator=generator, strength=strength, like=like))
 
 
 def _affine(matrix: Tensor, points: Tensor) -> Tensor:

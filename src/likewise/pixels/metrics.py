@@ -210,12 +210,8 @@ def pose_accuracy(
     members = {"all": np.ones(len(true), dtype=bool)}
     for low, high in itertools.pairwise(edges):
         members[f"{low:g}–{high:g}"] = (true <= high) & ((true > low) | ((true == low) & (low == edges[0])))
-    return {name: _right(errors[:, m], degrees) for name, m in members.items() if m.any()}
-
-
-def _right(errors: Floats, degrees: float) -> dict[str, float]:
-    rotation, translation = (errors <= degrees).mean(axis=1)
-    return {"rotation": float(rotation), "translation": float(translation), "n": int(errors.shape[1])}
+    right = {name: (errors[:, m] <= degrees).mean(axis=1).tolist() for name, m in members.items() if m.any()}
+    return {name: {"rotation": r, "translation": t, "n": int(members[name].sum())} for name, (r, t) in right.items()}
 
 
 def auc(errors: Any, thresholds: Iterable[float] = AUC_DEGREES) -> dict[float, float]:

@@ -96,10 +96,14 @@ class Correlation:
         elif self.demand:
             windows = torch.stack([self._computed(at, level) for level, at in enumerate(places)], dim=1)
         else:
-            each = zip(self.maps, places, self.sizes, strict=True)
-            windows = torch.stack([window(level, at, size, self.radius) for level, at, size in each], dim=1)
+            windows = torch.stack([self._read(at, level) for level, at in enumerate(places)], dim=1)
         windows = windows.mT if self.centred else windows
         return windows.reshape(b, h, w, self.planes).permute(0, 3, 1, 2)
+
+    def _read(self, points: Tensor, level: int) -> Tensor:
+        """(2r + 1)² samples of each row's own image around its point, x slowest, 0 outside."""
+        index, inside = whole_places(points, self.sizes[level], self.radius)
+        return between(self.maps[level].gather(1, index.flatten(1)).view_as(index) * inside, points)
 
     def _computed(self, points: Tensor, level: int) -> Tensor:
         """The products of a window by torch operations that carry gradients, on any device, some points at a time."""
@@ -127,9 +131,6 @@ class Correlation:
 
         threads = min(torch.get_num_threads(), max(1, n // SHARE))
         bounds = np.linspace(0, n, threads + 1).astype(int).tolist()
-        if threads == 1:
-            work(0, n)
-            return out
         with ThreadPoolExecutor(threads, "likewise") as pool:
             list(pool.map(work, bounds[:-1], bounds[1:]))
         return out
@@ -141,14 +142,6 @@ def pooled(f: Float[Tensor, "b c h w"], levels: int, *, whole: bool = False) -> 
     for _ in range(levels - 1):
         maps.append(functional.avg_pool2d(maps[-1], 2, ceil_mode=whole, count_include_pad=False))
     return maps
-
-
-def window(
-    level: Float[Tensor, "n cells"], points: Float[Tensor, "n 2"], size: tuple[int, int], radius: int
-) -> Float[Tensor, "n side side"]:
-    """(2r + 1)² samples of each row's own image of this size around its point, x slowest, 0 outside."""
-    index, inside = whole_places(points, size, radius)
-    return between(level.gather(1, index.flatten(1)).view_as(index) * inside, points)
 
 
 def whole_places(points: Tensor, size: tuple[int, int], radius: int) -> tuple[Tensor, Tensor]:
