@@ -451,29 +451,3 @@ def test_spaces_of_a_shipped_generator() -> None:
     net = fashion_features()
     torch.testing.assert_close(generator.in_space(net).function()(z), net(generator(z)))
     assert generator.in_space(net).space == "likewise-fashion-lenet"
-
-
-def test_features_tell_real_clothes_apart_better_than_pixels_do() -> None:
-    """The rule of the nearest class centre, learnt on 1,000 test pictures, on 1,000 others."""
-    folder = Path("/usr/share/datasets/fashion-mnist")
-    if not folder.is_dir():
-        pytest.skip("Debian's dataset-fashion-mnist is not installed: this test needs real clothes")
-    raw, labels = (
-        np.frombuffer(gzip.decompress((folder / f"t10k-{what}-ubyte.gz").read_bytes()), np.uint8, offset=offset)
-        for what, offset in (("images-idx3", 16), ("labels-idx1", 8))
-    )
-    x = torch.from_numpy(raw[: 2000 * 784].reshape(-1, 1, 28, 28) / np.float32(255))
-    y = labels[:2000]
-    assert nearest_centre(fashion_features()(x).numpy(), y) > nearest_centre(x.flatten(1).numpy(), y) + 0.05
-
-
-def nearest_centre(rows: np.ndarray, y: np.ndarray) -> float:
-    half = len(rows) // 2
-    centres = np.stack([rows[:half][y[:half] == c].mean(0) for c in range(10)])
-    guess = ((rows[half:, None] - centres) ** 2).sum(2).argmin(1)
-    return float((guess == y[half:]).mean())
-
-
-def test_another_name_is_refused() -> None:
-    with pytest.raises(InputError, match="name: expected one of fashion, fashion-vae, got 'faces'"):
-        pretrained("faces")

@@ -39,16 +39,13 @@ def test_no_rounded_sample_lies_outside(psi, scale):
     assert np.isfinite(latent.log_density(z)).all()
 
 
-def test_the_seed_decides():
+def test_the_seed_decides_and_latents_say_what_they_are():
     for latent in EVERY:
+        assert isinstance(latent, Latent)
         one, two = (latent.sample(5, np.random.default_rng(3)) for _ in range(2))
         assert one.tobytes() == two.tobytes()
         # the first rows of a longer draw are those of a shorter one
         assert latent.sample(9, np.random.default_rng(3))[:5].tobytes() == one.tobytes()
-
-
-def test_latents_say_what_they_are():
-    assert all(isinstance(latent, Latent) for latent in EVERY)
     assert TruncatedNormal(4, 0.5).to_dict() == {"kind": "TruncatedNormal", "dim": 4, "psi": 0.5, "scale": 1.0}
 
 

@@ -32,7 +32,6 @@ def figure(value: float = 1.0, **changed: object) -> Figure:
 def test_a_figure_is_a_float_that_knows_its_circumstances() -> None:
     f = figure(41.3, error=0.8)
     assert isinstance(f, float)
-    assert type(float(f)) is float
     assert repr(f) == "Figure(frechet=41.3 ± 0.8, lenet, 10 real, 20 fake)"
     assert json.loads(json.dumps([f])) == [41.3]
     about = {"measure": "frechet", "net": "lenet", "n_real": 10, "n_fake": 20, "k": None, "error": 0.8}

@@ -57,18 +57,10 @@ def test_weights_are_the_products_of_the_paper(logs: np.ndarray, rho: float, dat
     np.testing.assert_allclose(np.exp(found), naive(logs, rho, k), rtol=1e-9, atol=1e-15)
 
 
-@given(rows, polarities, st.floats(-50, 50))
+@given(rows, polarities, st.floats(-500, 500))
 def test_a_generator_that_is_scaled_has_the_same_weights(logs: np.ndarray, rho: float, scale: float) -> None:
-    np.testing.assert_allclose(log_weights(logs + scale, rho), log_weights(logs, rho), atol=1e-9)
-
-
-def test_thirty_values_neither_overflow_nor_underflow() -> None:
-    """Products of σ^ρ leave the range of floats here; clipping them, as the reference does, flattens the weights."""
-    logs = np.full((3, 30), 200.0) + np.array([[0.0], [0.01], [0.02]])
-    for rho in (-2.0, 2.0):
-        w = np.exp(log_weights(logs, rho))
-        np.testing.assert_allclose(w[1] / w[0], math.exp(rho * 0.3), rtol=1e-9)
-        np.testing.assert_allclose(w[2] / w[1], math.exp(rho * 0.3), rtol=1e-9)
+    """Also where the products of σ^ρ leave the range of floats."""
+    np.testing.assert_allclose(log_weights(logs + scale, rho), log_weights(logs, rho), atol=1e-8)
 
 
 def test_the_reference_clip_is_far_from_the_weights() -> None:
