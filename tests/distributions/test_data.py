@@ -384,7 +384,7 @@ def test_damaged_and_foreign_checkpoints(tmp_path: Path) -> None:
         load(tmp_path / "flipped.safetensors")
     about = whole["header"]
     broken = {
-        "class": ({**whole, "class": "sets.Nothing"}, "is not registered"),
+        "class": ({**whole, "class": "sets.Nothing"}, "is not known"),
         "format": ({**whole, "format": 99}, "is of format 99"),
         "family": ({**whole, "header": {**about, "family": "os"}}, "family: expected one of"),
         "settings": ({**whole, "header": {**about, "settings": {"exec": 1}}}, "exec: not an option"),
