@@ -373,7 +373,7 @@ def test_images_sorts_naturally_and_leaves_out_what_is_hidden_or_no_picture(tmp_
 def test_natural_order_does_not_depend_on_the_order_of_finding(names: list[str], random: Random) -> None:
     paths = [Path(n) for n in names]
     shuffled = random.sample(paths, len(paths))
-    assert sorted(paths, key=media._natural) == sorted(shuffled, key=media._natural)
+    assert sorted(paths, key=media.natural) == sorted(shuffled, key=media.natural)
 
 
 def test_from_pillow_and_decode_agree_with_read_array(tmp_path: Path) -> None:

@@ -289,8 +289,8 @@ def signatures(X: Any, *, where: str = "X") -> list[Signature]:
 def load_signatures(path: str | os.PathLike[str]) -> tuple[list[Signature], list[Any] | None]:
     """The sets of an .npz file, and their labels.
 
-    Either points (P, d) and offsets (n + 1,), where given with weights, labels, levels and names, as
-    `likewise.sets.data.save_npz` writes them; or one array (m, d) a set, whose names become the labels.
+    Either points (P, d) and offsets (n + 1,), set i being rows offsets[i] to offsets[i + 1], where given with weights
+    (P,), names (P,), labels (n,) and levels (n,); or one array (m, d) a set, whose names become the labels.
     """
     arrays = media.load_arrays(path)
     if not arrays:

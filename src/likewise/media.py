@@ -165,7 +165,7 @@ def images(path: str | os.PathLike[str], *, recursive: bool = True) -> list[Path
     for folder, inner, names in os.walk(root, onerror=_raise_unreadable):
         inner[:] = [d for d in inner if recursive and not d.startswith(".")]
         found += [Path(folder, n) for n in names if not n.startswith(".")]
-    return sorted((p for p in found if is_image(p)), key=lambda p: _natural(p.relative_to(root)))
+    return sorted((p for p in found if is_image(p)), key=lambda p: natural(p.relative_to(root)))
 
 
 def is_image(path: str | os.PathLike[str]) -> bool:
@@ -194,7 +194,7 @@ def size_and_time(path: str | os.PathLike[str]) -> tuple[int, int]:
     return about.st_size, about.st_mtime_ns
 
 
-def _natural(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
+def natural(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     """A sorting key under which frame2 comes before frame10; ties are settled by the exact spelling."""
 
     def part(text: str) -> tuple[tuple[int, int, str], ...]:

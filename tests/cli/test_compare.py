@@ -151,7 +151,7 @@ def test_a_learned_metric_and_its_levels(run: Runner, here: Path) -> None:
     y = np.repeat(["a", "b"], 6)
     shifts = [np.array([float(label == "b"), 0.0, 4 * draw.random()]) for label in y]
     X = [Signature(draw.normal(0, 0.2, (4, 3)) + shift) for shift in shifts]
-    data.save_npz("sets.npz", X)
+    worlds.stack_sets("sets.npz", X)
     model = lw.sets.WassersteinLMNN(rho0=0.1, rhot=0.1, rounds=1, max_iter=2).fit(X, y)
     lw.save(model, "m.safetensors")
     words = ("sets.npz#0", "sets.npz#9", "--metric", "m.safetensors", "--json")

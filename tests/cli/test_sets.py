@@ -43,7 +43,7 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for c in y
     ]
     path = tmp_path_factory.mktemp("vectors") / "sets.npz"
-    data.save_npz(path, sets, y.tolist())
+    worlds.stack_sets(path, sets, labels=y)
     return path
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from likewise import cli
 from likewise.errors import InputError
-from likewise.sets import data
 from likewise.sets.lmnn import WassersteinLMNN, fit_identity
 from likewise.store import checkpoint
 from likewise.store import run as runs
 from likewise.store.job import Job
 from likewise.types import Signature
+from worlds import layouts
 
 OPTIONS = {"max_iter": 4, "rounds": 2, "rule": "auto", "multilevel": False}
 
@@ -102,7 +102,7 @@ WORDS = ("--max-iter", "4", "--rounds", "2", "--rule", "auto", "--no-multilevel"
 @pytest.fixture
 def file(world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    data.save_npz("sets.npz", world[0], labels=[f"class {c}" for c in world[1]])
+    layouts.stack_sets("sets.npz", world[0], labels=[f"class {c}" for c in world[1]])
     return "sets.npz"
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
+from likewise.types import Signature
+
 RELATIONS = {"fs": "father-son", "fd": "father-dau", "ms": "mother-son", "md": "mother-dau"}
 
 
@@ -139,3 +141,9 @@ TS = """# a made-up file
 1,2,3:10,20,30:up
 4,5:40,50:down
 """
+
+
+def stack_sets(path: str | Path, sets: Sequence[Signature], **each: Sequence[object]) -> None:
+    """An .npz of sets one after the other, with what `each` set has: labels, levels."""
+    points, weights = (np.concatenate([getattr(s, name) for s in sets]) for name in ("points", "weights"))
+    np.savez(path, points=points, weights=weights, offsets=np.cumsum([0, *map(len, sets)]), **each)

@@ -5,10 +5,9 @@ Besides networks there are two features that need none, by name: "pixels" and "l
 
 from __future__ import annotations
 
-import re
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +20,9 @@ from sklearn.cluster import KMeans
 from threadpoolctl import ThreadpoolController
 
 from likewise import inputs, media
-from likewise.errors import FileError, InputError, LikewiseError, ShapeError
-from likewise.nn.features import extract
-from likewise.sets.transport.solvers import Index, pack
+from likewise.errors import FileError, InputError, LikewiseError
+from likewise.nn.features import Net, extract
+from likewise.sets.transport.solvers import Index
 from likewise.types import Array, Signature
 
 FilePath = str | PathLike[str]
@@ -95,7 +94,7 @@ def _clusters(points: Array, k: int, seed: int) -> Index:
         return np.asarray(KMeans(k, n_init=4, random_state=seed).fit(points).labels_, dtype=np.int64)
 
 
-@cache
+@functools.cache
 def _threads() -> Any:
     """The thread pools of the libraries under k-means; looked up once, since that takes as long as k-means."""
     return ThreadpoolController()
@@ -234,45 +233,9 @@ def thumbnails(s: Signature) -> list[Any] | None:
     return shown if any(image is not None for image in shown) else None
 
 
-def save_npz(path: FilePath, signatures: Sequence[Signature], labels: Sequence[Any] | None = None) -> None:
-    """Write signatures to one .npz: points (P, d), weights (P,), offsets (n + 1,); where given labels, levels, names.
-
-    Set i is rows offsets[i] to offsets[i + 1]. Labels and levels are integers or strings: nothing that needs pickle.
-    """
-    if labels is not None and len(labels) != len(signatures):
-        raise ShapeError(f"labels: expected {len(signatures)}, one a signature, got {len(labels)}")
-    pack(signatures)  # refuses an empty list and sets of different dimension
-    sizes = [len(s) for s in signatures]
-    arrays: dict[str, NDArray[Any]] = {
-        "points": np.concatenate([s.points for s in signatures]),
-        "weights": np.concatenate([s.weights for s in signatures]),
-        "offsets": np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-    }
-    if labels is not None:
-        arrays["labels"] = _plain(labels, "labels")
-    if any(s.level is not None for s in signatures):
-        arrays["levels"] = _plain([s.level for s in signatures], "levels")
-    if all(s.names is not None for s in signatures):
-        arrays["names"] = _plain([n for s in signatures for n in s.names or ()], "names")
-    with media.atomic(path) as temporary, open(temporary, "wb") as stream:
-        np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-
-
-def _plain(values: Sequence[Any], where: str) -> NDArray[Any]:
-    """Integers or strings as an array that needs no pickle."""
-    array = np.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iuUb":
-        raise InputError(f"{where}: expected all integers or all strings, got {array.dtype} of shape {array.shape}")
-    return array
-
-
 def children(folder: Path) -> list[Path]:
     """What a folder holds, in natural order (2 before 10), without hidden names."""
-
-    def natural(p: Path) -> list[tuple[int, int, str]]:
-        return [(0, int(s), "") if s.isdecimal() else (1, 0, s) for s in re.split(r"(\d+)", p.name) if s]
-
-    return sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=natural)
+    return sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=media.natural)
 
 
 def folder(path: FilePath, *tried: str) -> Path:
@@ -287,30 +250,18 @@ def folder(path: FilePath, *tried: str) -> Path:
 # ── features that need no network ─────────────────────────────────────────────────────────────────────────────────
 
 
-class NamedFeature:
-    """A feature that needs no network, with a name: what `likewise.nn.features` takes for a net."""
-
-    side = None  # files are decoded at full size: patterns of pixels change with the scale
-
-    def __init__(self, name: str, feature: Callable[[Any], Array]) -> None:
-        self.name, self.feature = name, feature
-
-    def embed(self, images: Sequence[Any]) -> Array:
-        """One row an image."""
-        return np.stack([self.feature(image).ravel() for image in images])
-
-
 def named_feature(features: Any) -> Any:
     """The net that a name of FEATURES stands for; anything else is taken as it is."""
     if not isinstance(features, str):
         return features
     if features not in FEATURES:
         raise InputError(f"features: expected one of {', '.join(FEATURES)}, got {features!r}")
-    nets = {
-        "pixels": NamedFeature("pixels", grey_pixels),
-        "lbp": NamedFeature("lbp", lambda image: block_lbp(image, root=True)),
-    }
-    return nets.get(features)
+    return None if features == "embed" else Net(functools.partial(_rows, features), features, takes_any_size=True)
+
+
+def _rows(name: str, images: Sequence[Any], where: str) -> Array:
+    """One row an image, by a feature that needs no network; files are decoded at full size, as patterns need it."""
+    return np.stack([(grey_pixels(i) if name == "pixels" else block_lbp(i, root=True)).ravel() for i in images])
 
 
 def grey(image: Any) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,13 +13,6 @@ from likewise.errors import InputError, ShapeError
 from likewise.types import Array
 
 Labels = Sequence[Any] | NDArray[Any]
-
-
-class Cameras(TypedDict, total=False):
-    """Who took what: give both, or neither."""
-
-    query_cameras: Labels | None
-    gallery_cameras: Labels | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,24 +31,33 @@ class Roc:
         return f"Roc(auc={self.auc:.3f}, {len(self.fpr)} thresholds)"
 
 
-def match_density(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]) -> Array:
+def match_density(D: ArrayLike, query_ids: Labels, gallery_ids: Labels) -> Array:
     """m(r), r = 1 … N: the share of queries whose first true match has rank r, for a gallery of N items.
 
-    Ties are broken at random and the expectation is returned, so a constant D scores as chance does. With cameras,
-    gallery items of the query's own identity *and* camera are left out of its ranking. Each query needs a true match.
+    Ties are broken at random and the expectation is returned, so a constant D scores as chance does. Each query needs a
+    true match.
     """
-    matrix, matches, kept = _ranking(D, query_ids, gallery_ids, **cameras)
-    density = np.zeros(matrix.shape[1])
-    for row, match, keep in zip(matrix, matches, kept, strict=True):
+    matrix = _numbers(D, "D", 2)
+    n, m = matrix.shape
+    queries, gallery = _ids(query_ids, n, "query_ids"), _ids(gallery_ids, m, "gallery_ids")
+    matches = queries[:, None] == gallery[None, :]
+    lonely = np.flatnonzero(~matches.any(axis=1))
+    if len(lonely):
+        raise InputError(
+            f"query {lonely[0]} (identity {queries[lonely[0]]}) has no true match in the gallery; "
+            f"leave it out ({len(lonely)} such)"
+        )
+    density = np.zeros(m)
+    for row, match in zip(matrix, matches, strict=True):
         best = row[match].min()
-        better = int((row[keep] < best).sum())
+        better = int((row < best).sum())
         level = row == best
-        first = _first_of_tied(int((level & match).sum()), int((level & keep).sum()))
+        first = _first_of_tied(int((level & match).sum()), int(level.sum()))
         density[better : better + len(first)] += first
     return density / len(matrix)
 
 
-def cmc(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]) -> Array:
+def cmc(D: ArrayLike, query_ids: Labels, gallery_ids: Labels) -> Array:
     """Cumulative match characteristic: the share of queries whose true match is among the first r, for r = 1 … N.
 
     Ties count by their expectation under a random order, so that a constant D scores as chance does.
@@ -66,8 +68,6 @@ def cmc(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[
         Distances; smaller is closer.
     query_ids, gallery_ids : sequences
         Who each query and each gallery item is.
-    query_cameras, gallery_cameras : sequences, optional
-        Who took it; gallery items of the query's own identity and camera then leave its ranking.
 
     Returns
     -------
@@ -85,11 +85,11 @@ def cmc(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[
     >>> lw.sets.cmc([[0.1, 0.5], [0.2, 0.7]], ["ann", "bob"], ["ann", "bob"])
     array([0.5, 1. ])
     """
-    density = match_density(D, query_ids, gallery_ids, **cameras)
+    density = match_density(D, query_ids, gallery_ids)
     return np.minimum(np.cumsum(density), 1.0)
 
 
-def pur(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[Cameras]) -> float:
+def pur(D: ArrayLike, query_ids: Labels, gallery_ids: Labels) -> float:
     """Proportion of uncertainty removed: 1 when every match ranks first, 0 when ranks are uniform [MLML Eq. 17].
 
     PUR = (log N + Σ_r m(r) log m(r)) / log N, with m the match *density* at rank r. The paper's symbol reads as the
@@ -97,7 +97,7 @@ def pur(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[
 
     Parameters
     ----------
-    D, query_ids, gallery_ids, query_cameras, gallery_cameras
+    D, query_ids, gallery_ids
         As in `cmc`.
 
     Returns
@@ -116,7 +116,7 @@ def pur(D: ArrayLike, query_ids: Labels, gallery_ids: Labels, **cameras: Unpack[
     >>> lw.sets.pur([[0.1, 0.5], [0.7, 0.2]], ["ann", "bob"], ["ann", "bob"])
     1.0
     """
-    return pur_of_density(match_density(D, query_ids, gallery_ids, **cameras))
+    return pur_of_density(match_density(D, query_ids, gallery_ids))
 
 
 def pur_of_density(density: ArrayLike) -> float:
@@ -217,34 +217,6 @@ def _first_of_tied(matches: int, tied: int) -> Array:
     left = tied - np.arange(tied - matches + 1)
     hit = matches / left
     return np.asarray(hit * np.append(1.0, np.cumprod(1.0 - hit[:-1])))
-
-
-def _ranking(
-    D: ArrayLike,
-    query_ids: Labels,
-    gallery_ids: Labels,
-    query_cameras: Labels | None = None,
-    gallery_cameras: Labels | None = None,
-) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
-    """D, which entries are true matches, and which take part at all."""
-    matrix = _numbers(D, "D", 2)
-    n, m = matrix.shape
-    queries, gallery = _ids(query_ids, n, "query_ids"), _ids(gallery_ids, m, "gallery_ids")
-    same = queries[:, None] == gallery[None, :]
-    kept = np.ones_like(same)
-    if (query_cameras is None) != (gallery_cameras is None):
-        raise InputError("query_cameras and gallery_cameras: give both or neither")
-    if query_cameras is not None and gallery_cameras is not None:
-        a, b = _ids(query_cameras, n, "query_cameras"), _ids(gallery_cameras, m, "gallery_cameras")
-        kept = ~(same & (a[:, None] == b[None, :]))
-    matches = same & kept
-    lonely = np.flatnonzero(~matches.any(axis=1))
-    if len(lonely):
-        raise InputError(
-            f"query {lonely[0]} (identity {queries[lonely[0]]}) has no true match in the gallery; "
-            f"leave it out ({len(lonely)} such)"
-        )
-    return matrix, matches, kept
 
 
 def _ids(ids: Labels, n: int, where: str) -> NDArray[Any]:
