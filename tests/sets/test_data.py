@@ -162,12 +162,6 @@ class TestNpz:
 
 
 class TestFeatures:
-    def test_lbp_of_a_flat_picture_is_one_pattern(self):
-        histograms = d.block_lbp(np.full((16, 16), 7, np.uint8), (2, 2))
-        assert histograms.shape == (4, 59)
-        assert (histograms == histograms[0]).all()
-        assert histograms.sum(axis=1) == pytest.approx(1)
-
     def test_lbp_against_a_naive_loop(self):
         """Blocks of one picture are told apart, and each is the histogram of its own pixels' patterns."""
         image = np.random.default_rng(0).integers(0, 256, (13, 11)).astype(np.uint8)

