@@ -31,19 +31,6 @@ def test_json_has_the_plan_and_reads_back(tmp_path):
     assert read["gamma"] == found.gamma
 
 
-def test_the_picture_is_written(tmp_path):
-    lw.sets.compare(P, Q).plot(tmp_path / "plan.png")
-    assert (tmp_path / "plan.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_lists_tuples_signatures_and_object_arrays_are_the_same():
-    expected = lw.sets.distances(SETS, gamma=0.5)
-    objects = np.empty(6, dtype=object)
-    objects[:] = [lw.Signature(*s) for s in SETS]
-    np.testing.assert_array_equal(lw.sets.distances(objects, gamma=0.5), expected)
-    np.testing.assert_array_equal(lw.sets.distances(list(objects), gamma=0.5), expected)
-
-
 def test_rows_of_a_matrix_are_sets_of_one_point():
     X = np.random.default_rng(0).normal(size=(7, 3))
     D = lw.sets.distances(X, gamma=0.5)

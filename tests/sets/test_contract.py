@@ -30,14 +30,6 @@ class TestSets(ContractOfALevel):
             (lambda: lw.sets.compare(x, y, metric=np.eye(9)), "metric"),
         ]
 
-    def test_a_learned_metric_is_saved_and_loaded_to_the_same_answer(self, tmp_path):
-        X = ragged(12, seed=3, low=2, high=4)
-        y = [0, 1] * 6
-        model = lw.sets.WassersteinLMNN(max_iter=3, rule="gallery").fit(X, y)
-        lw.save(model, tmp_path / "m.safetensors")
-        again = lw.load(tmp_path / "m.safetensors")
-        assert again.pairwise(X, X).tobytes() == model.pairwise(X, X).tobytes()
-
 
 def test_exact_w2_of_growing_samples_tends_to_the_frechet_distance_of_the_gaussians():
     r = np.random.default_rng(0)
@@ -55,11 +47,14 @@ def test_exact_w2_of_growing_samples_tends_to_the_frechet_distance_of_the_gaussi
     assert gaps[2] == pytest.approx(0, abs=0.25)
 
 
-def test_a_metric_on_axes_loads_in_a_process_that_has_not_seen_it(tmp_path):
+def test_a_metric_on_axes_gives_the_same_answer_in_a_process_that_has_not_seen_it(tmp_path):
     sets = ragged(12, seed=3, low=2, high=4)
     model = lw.sets.WassersteinLMNN(max_iter=2, n_components=2).fit(sets, [0, 1] * 6)
     model.source_ = {"features": "pixels", "k": 8}
     lw.save(model, tmp_path / "m.safetensors")
-    code = f"import likewise as lw; m = lw.load({str(tmp_path / 'm.safetensors')!r}); print(m.axes_.shape, m.source_)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "(3, 2) {'features': 'pixels', 'k': 8}"
+    code = (
+        "import sys, likewise as lw; m = lw.load(sys.argv[1]); print(m.pairwise([[[1.0, 2, 3]]]).tobytes(), m.source_)"
+    )
+    ran = [sys.executable, "-c", code, str(tmp_path / "m.safetensors")]
+    done = subprocess.run(ran, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{model.pairwise([[[1, 2, 3]]]).tobytes()} {model.source_}"

@@ -335,11 +335,10 @@ def test_rule_auto_with_families_of_two_holds_out_families(world_with_relations)
 
 
 def test_an_unseen_level_is_refused_unless_the_rule_needs_none(fitted, train):
-    X = train[0]
-    with pytest.raises(InputError, match=r"level 'uncle' was not seen.*class 0.*rule='global'"):
-        fitted.pair_distance([(X[0], X[1])], levels=["uncle"])
-    with pytest.raises(InputError, match="uncle"):
-        fitted.pairwise(X[:1], [Signature(X[1], level="uncle")])
+    X, uncle = train[0], Signature(train[0][1], level="uncle")
+    for ask in (lambda: fitted.pair_distance([(X[0], uncle)]), lambda: fitted.pairwise(X[:1], [uncle])):
+        with pytest.raises(InputError, match=r"level 'uncle' was not seen.*class 0.*rule='global'"):
+            ask()
     for rule in ("global", "mean"):
         model = WassersteinLMNN(rule=rule, max_iter=0).fit(*train)
         assert model.pair_distance([(X[0], X[1])], levels=["uncle"])[0] > 0
@@ -428,13 +427,10 @@ def test_bad_questions_are_refused(fitted, train):
 # ── scikit-learn ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_params_and_clone():
-    model = WassersteinLMNN(gamma=0.2, k_targets=2)
+def test_params_are_the_options():
+    model = clone(WassersteinLMNN(gamma=0.2, k_targets=2))
     assert set(model.get_params()) == {k.name for k in list_options(ml.LMNNOptions)}
-    copy = clone(model.set_params(rule="mean"))
-    assert copy.get_params() == model.get_params()
-    assert copy is not model
-    assert repr(copy).startswith("WassersteinLMNN(gamma=0.2")
+    assert repr(model).startswith("WassersteinLMNN(gamma=0.2")
 
 
 def test_cross_val_score_on_lists_and_object_arrays(train):
@@ -476,13 +472,6 @@ def test_scikit_learn_s_own_checks():
             if type(error).__name__ != "SkipTest":
                 failed.append(f"{name}: {type(error).__name__}: {str(error)[:300]}")
     assert not failed, "\n".join(failed)
-
-
-def test_rows_of_an_array_are_one_point_sets():
-    from sklearn.datasets import load_iris
-
-    X, y = load_iris(return_X_y=True)
-    assert cross_val_score(WassersteinLMNN(max_iter=5, rounds=1, **FIXED), X[::3], y[::3], cv=3).mean() > 0.9
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────────

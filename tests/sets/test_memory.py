@@ -114,22 +114,27 @@ def lines(folder="model.run"):
     return [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_command_goes_on_after_a_stop(file, monkeypatch, capsys):
-    assert fit(file, "--out", "whole.safetensors", *WORDS) == 0
-    expected = lines("whole.run")
+def stopped_fit(file, monkeypatch, after):
+    """Run the command until so many steps are logged, then fail."""
     log, count = runs.Run.log, []
 
     def broken(self, step, **figures):
         count.append(step)
-        if len(count) == 11:
+        if len(count) > after:
             raise InputError("pulled the plug")
         log(self, step, **figures)
 
-    monkeypatch.setattr(runs.Run, "log", broken)
-    assert fit(file, *WORDS) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.Run, "log", broken)
+        assert fit(file, *WORDS) == 2
+
+
+def test_the_command_goes_on_after_a_stop(file, monkeypatch):
+    assert fit(file, "--out", "whole.safetensors", *WORDS) == 0
+    expected = lines("whole.run")
+    stopped_fit(file, monkeypatch, 10)
     assert len(lines()) == 10  # it grew while it learned
     assert sorted(Job.open("model.run/parts").finished()) == ["choice-0", "choice-1"]
-    monkeypatch.setattr(runs.Run, "log", log)
     assert fit(file, *WORDS) == 0
     assert len(lines()) == len(expected) + 2  # two trials of the fold that was cut short
     assert [line["step"] for line in lines()] == list(range(len(expected) + 2))
@@ -139,15 +144,6 @@ def test_the_command_goes_on_after_a_stop(file, monkeypatch, capsys):
 
 
 def test_the_command_begins_anew_when_told_to(file, monkeypatch):
-    log = runs.Run.log
-
-    def broken(self, step, **figures):
-        if step == 6:
-            raise InputError("pulled the plug")
-        log(self, step, **figures)
-
-    monkeypatch.setattr(runs.Run, "log", broken)
-    assert fit(file, *WORDS) == 2
-    monkeypatch.setattr(runs.Run, "log", log)
+    stopped_fit(file, monkeypatch, 6)
     assert fit(file, *WORDS, "--no-resume") == 0
     assert [line["fold"] for line in lines()[:5]] == ["choice-0"] * 4 + ["choice-1"]

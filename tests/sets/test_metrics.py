@@ -47,9 +47,6 @@ class TestRanking:
         D = [[0.1, 0.5, 0.9], [0.2, 0.3, 0.1], [0.9, 0.8, 0.7]]
         assert cmc(D, ["a", "b", "c"], ["a", "b", "c"]) == pytest.approx([2 / 3, 2 / 3, 1])
 
-    def test_ties_score_as_chance(self):
-        assert cmc(np.zeros((2, 4)), [0, 1], [0, 1, 2, 3]) == pytest.approx([0.25, 0.5, 0.75, 1])
-
     @given(SEEDS)
     def test_naive_loop_over_every_order_of_ties(self, seed):
         D, queries, gallery = ranking(seed, n=5, levels=3)

@@ -38,9 +38,6 @@ def apply(x, which):
 def test_exp_to_two_units_in_the_last_place():
     x = np.linspace(-707, 707, 80_000)
     np.testing.assert_allclose(apply(x, 0), np.exp(x), rtol=5e-16)
-
-
-def test_exp_far_below_is_nearly_nothing():
     assert (apply(np.array([-710.0, -1e4, -1e30, -np.inf] * 2), 0) < 1e-307).all()
 
 
