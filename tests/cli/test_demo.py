@@ -65,14 +65,6 @@ def test_same_scene_by_hand() -> None:
     assert possible == pytest.approx(0.75)  # cat: min(.5, .25), cup: min(.5, .5), sea: min(0, .25)
 
 
-def test_same_scene_names_may_have_hyphens_and_the_plan_may_miss() -> None:
-    kept, possible = same_scene(
-        np.array([[0.5, 0.0], [0.0, 0.5]]), ["old-cat-1.jpg", "b-1.jpg"], ["b-2.jpg", "old-cat-2.jpg"]
-    )
-    assert kept == 0
-    assert possible == 1
-
-
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

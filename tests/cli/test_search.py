@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from likewise import samples
 from likewise.cli import main
 from likewise.media import write_image
 from likewise.search import Collection
+from worlds.command import Runner
 
 
 @pytest.fixture(scope="module")
@@ -41,55 +42,41 @@ def home(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_index_then_search_with_nothing_else_said(
-    home: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_index_then_search_with_nothing_else_said(run: Runner, home: Path, photos: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(home)
-    assert main(["search", str(photos / samples.names()[2] / "1.jpg"), "-k", "2", "--verify", "1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = run.good("search", photos / samples.names()[2] / "1.jpg", "-k", 2, "--verify", 1).out.splitlines()
     assert lines[1].split() == ["rank", "verdict", "distance", "local", "inliers", "photo"]
     assert lines[2].split()[:2] == ["1", "same"]
     assert lines[2].endswith(f"{samples.names()[2]}/1.jpg")
     assert len(lines) == 4
 
 
-def test_again_brings_it_up_to_date_and_json_says_how(
-    home: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["index", str(photos), "--out", str(home / "likewise-index"), "--json", "--check"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["added"], said["unchanged"], said["removed"]) == (0, 6, 0)
-    assert said["parts"] is True
+def test_again_brings_it_up_to_date_and_json_says_how(run: Runner, home: Path, photos: Path) -> None:
+    said = run.good("index", photos, "--out", home / "likewise-index", "--json", "--check").json
+    assert (said["added"], said["unchanged"], said["removed"], said["parts"]) == (0, 6, 0, True)
 
 
-def test_json_page_and_several_shots(
-    home: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = ["--index", str(home / "likewise-index"), "-k", "3", "--verify", "1"]
+def test_json_page_and_several_shots(run: Runner, home: Path, photos: Path) -> None:
+    place = ("--index", home / "likewise-index", "-k", 3, "--verify", 1, "--json")
     two = [str(photos / n / "1.jpg") for n in samples.names()[1:3]]
-    assert main(["search", *two, *place, "--json", "--out", str(tmp_path / "p.html")]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = run.good("search", *two, *place, "--out", "p.html").json
     assert said["query"] == two
     assert {Path(h["path"]).parent.name for h in said["hits"][:2]} == set(samples.names()[1:3])
     assert {h["shot"] for h in said["hits"][:2]} == {0, 1}
-    assert (tmp_path / "p.html").stat().st_size > 10_000
-    assert main(["search", *two, *place, "--each", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["queries"]) == 2
+    assert Path("p.html").stat().st_size > 10_000
+    assert len(run.good("search", *two, *place, "--each").json["queries"]) == 2
 
 
-def test_others_leaves_the_query_out(home: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = ["--index", str(home / "likewise-index"), "-k", "2", "--verify", "0", "--json"]
+def test_others_leaves_the_query_out(run: Runner, home: Path, photos: Path) -> None:
+    place = ("--index", home / "likewise-index", "-k", 2, "--verify", 0, "--json")
     asked = photos / samples.names()[2] / "1.jpg"
-    for words, first in (([], True), (["--others"], False)):
-        assert main(["search", str(asked), *place, *words]) == 0
-        hits = json.loads(capsys.readouterr().out)["hits"]
-        assert (Path(hits[0]["path"]) == asked) == first
-        assert len(hits) == 2
+    for words, first in (((), True), (("--others",), False)):
+        hits = run.good("search", asked, *place, *words).json["hits"]
+        assert ((Path(hits[0]["path"]) == asked), len(hits)) == (first, 2)
 
 
-def test_duplicates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["search", "--duplicates", "--index", str(home / "likewise-index"), "--json"]) == 0
-    groups = json.loads(capsys.readouterr().out)["groups"]
+def test_duplicates(run: Runner, home: Path) -> None:
+    groups = run.good("search", "--duplicates", "--index", home / "likewise-index", "--json").json["groups"]
     assert [[Path(p).name for p in g] for g in groups] == [["again.jpg", "1.jpg"]]
 
 
@@ -103,28 +90,14 @@ def test_duplicates(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["search", "--duplicates", "--out", "p.html"], "out: --duplicates draws nothing"),
         (["search", "q.jpg", "r.jpg", "--each", "--out", "p.png"], "out: a figure shows one query"),
         (["index", "nowhere"], "not a folder"),
+        (["search", "torn.jpg", "--index", "{home}/likewise-index"], "torn.jpg"),
+        (["search", "notes.txt", "--index", "{home}/likewise-index"], "notes.txt: not a"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(
-    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    err = capsys.readouterr().err
-    assert sentence in err
-    assert err.count("\n") == 1
-
-
-def test_a_query_that_is_no_picture_is_named(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "q.jpg").write_bytes(b"nothing")
-    assert main(["search", str(tmp_path / "q.jpg"), "--index", str(home / "likewise-index")]) == 2
-    assert "q.jpg" in capsys.readouterr().err
-
-
-def test_a_query_that_is_neither_a_picture_nor_a_video(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (home / "notes.txt").write_text("words")
-    assert main(["search", str(home / "notes.txt"), "--index", str(home / "likewise-index")]) == 2
-    assert "notes.txt: not a" in capsys.readouterr().err
+def test_what_is_wrong_is_one_sentence(run: Runner, home: Path, words: list[str], sentence: str) -> None:
+    Path("torn.jpg").write_bytes(b"nothing")
+    Path("notes.txt").write_text("words")
+    run(*(word.format(home=home) for word in words)).refused(sentence)
 
 
 @pytest.mark.slow

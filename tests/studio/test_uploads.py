@@ -198,10 +198,7 @@ def test_images_that_nobody_uses_make_room() -> None:
         assert len(files) <= 8
         assert store.total == sum(f.stat().st_size for f in files)
     assert not store.folder.exists()
-
-
-def test_the_store_is_bounded_in_bytes_too() -> None:
-    with contextlib.closing(ImageStore(max_bytes=60_000)) as store:
+    with contextlib.closing(ImageStore(max_bytes=60_000)) as store:  # bounded in bytes, too
         for i in range(12):
             store.add(scene(i), f"{i}")
             assert store.total <= 60_000
