@@ -48,6 +48,11 @@ class Named:
     def __call__(self, *words: object) -> Ran:
         return self.run(*(str(w).replace("mine:", f"{self.name}:") for w in words))
 
+    def good(self, *words: object) -> Ran:
+        ran = self(*words)
+        assert ran.code == 0, ran.err
+        return ran
+
 
 @pytest.fixture
 def mine(run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch) -> Named:
@@ -57,26 +62,24 @@ def mine(run: Runner, here: Path, monkeypatch: pytest.MonkeyPatch) -> Named:
 
 @pytest.fixture
 def bank(mine: Named) -> Path:
-    assert mine("harvest", "mine:generator", "--n", 200, "--out", "bank").code == 0
+    mine.good("harvest", "mine:generator", "--n", 200, "--out", "bank")
     return Path("bank")
 
 
 def test_harvest_writes_a_bank_that_opens(mine: Named):
-    ran = mine("harvest", "mine:generator", "--n", 120, "--k", 2, "--out", "bank", "--json")
-    assert ran.code == 0, ran.err
+    ran = mine.good("harvest", "mine:generator", "--n", 120, "--k", 2, "--out", "bank", "--json")
     assert (ran.json["n"], ran.json["k"], ran.json["name"]) == (120, 2, "ramps")
     assert len(lw.distributions.Bank.open("bank")) == 120
 
 
 def test_harvest_goes_on_with_what_is_there(mine: Named, bank: Path):
     before = Job.open(bank).finished()
-    assert mine("harvest", "mine:generator", "--n", 200, "--out", "bank").code == 0
+    mine.good("harvest", "mine:generator", "--n", 200, "--out", "bank")
     assert Job.open(bank).finished() == before
 
 
 def test_sample_writes_pictures_latents_and_figures(mine: Named, bank: Path):
-    ran = mine("sample", bank, "mine:generator", "--rho", -0.5, "--n", 9, "--json")
-    assert ran.code == 0, ran.err
+    ran = mine.good("sample", bank, "mine:generator", "--rho", -0.5, "--n", 9, "--json")
     assert len(list(Path("samples/images").glob("*.png"))) == 9
     z = np.load("samples/latents.npy", allow_pickle=False)
     store = lw.distributions.Bank.open(bank)
@@ -86,31 +89,27 @@ def test_sample_writes_pictures_latents_and_figures(mine: Named, bank: Path):
 
 
 def test_sample_as_far_as_an_effective_share_allows(mine: Named, bank: Path):
-    ran = mine("sample", bank, "mine:generator", "--ess", 0.3, "--json")
-    assert ran.code == 0, ran.err
+    ran = mine.good("sample", bank, "mine:generator", "--ess", 0.3, "--json")
     assert ran.json["ess"] == pytest.approx(0.3, abs=1e-6)
     assert ran.json["rho"] > 0
 
 
 def test_sample_of_a_class(mine: Named):
-    assert mine("harvest", "mine:classes", "--n", 60, "--out", "bank").code == 0
-    ran = mine("sample", "bank", "mine:classes", "--rho", 0.2, "--label", 1, "--n", 5, "--json")
-    assert ran.code == 0, ran.err
+    mine.good("harvest", "mine:classes", "--n", 60, "--out", "bank")
+    ran = mine.good("sample", "bank", "mine:classes", "--rho", 0.2, "--label", 1, "--n", 5, "--json")
     assert set(lw.distributions.Bank.open("bank").labels[ran.json["rows"]].tolist()) == {1}
 
 
 def test_a_space_of_features_is_named_again(mine: Named):
-    assert mine("harvest", "mine:generator", "--n", 50, "--space", "mine:flat", "--out", "bank").code == 0
-    ran = mine("sample", "bank", "mine:generator", "--rho", 0.1)
-    assert (ran.code, "--space module:attribute" in ran.err) == (2, True)
-    assert mine("sample", "bank", "mine:generator", "--rho", 0.1, "--space", "mine:flat").code == 0
+    mine.good("harvest", "mine:generator", "--n", 50, "--space", "mine:flat", "--out", "bank")
+    mine("sample", "bank", "mine:generator", "--rho", 0.1).refused("--space module:attribute")
+    mine.good("sample", "bank", "mine:generator", "--rho", 0.1, "--space", "mine:flat")
 
 
 def test_sweep_writes_table_frontier_and_grid(mine: Named, bank: Path):
-    assert mine("sample", bank, "mine:generator", "--rho", 0, "--n", 80, "--out", "real").code == 0
+    mine.good("sample", bank, "mine:generator", "--rho", 0, "--n", 80, "--out", "real")
     words = ("--real", "real/images", "--features", "mine:flat", "--rhos", "-0.5,0")
-    ran = mine("sweep", bank, "mine:generator", *words)
-    assert ran.code == 0, ran.err
+    ran = mine.good("sweep", bank, "mine:generator", *words)
     assert ran.out.count("\n") == 4  # a table of two rows
     kept = json.loads(Path("sweep/sweep.json").read_text())
     assert [c["rho"] for c in kept["cells"]] == [-0.5, 0]
@@ -119,8 +118,7 @@ def test_sweep_writes_table_frontier_and_grid(mine: Named, bank: Path):
 
 
 def test_modes_are_drawn(mine: Named, bank: Path):
-    ran = mine("modes", bank, "mine:generator", "--n", 5, "--json")
-    assert ran.code == 0, ran.err
+    ran = mine.good("modes", bank, "mine:generator", "--n", 5, "--json")
     assert max(ran.json["modes"]["log_volume"]) < min(ran.json["anti_modes"]["log_volume"])
     assert Path("modes/modes.png").exists()
 
@@ -143,5 +141,4 @@ def test_modes_are_drawn(mine: Named, bank: Path):
     ],
 )
 def test_refusals_are_one_line(mine: Named, bank: Path, words, said):
-    ran = mine(*words)
-    ran.refused(said)
+    mine(*words).refused(said)

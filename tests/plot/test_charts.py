@@ -175,11 +175,9 @@ def test_a_shuffled_matching_is_untangled(m: int, seed: int) -> None:
 def test_width_is_in_proportion_to_mass_and_opacity_rises_with_it() -> None:
     F = np.array([[0.4, 0.1], [0.2, 0.3]])
     drawn = sorted(lines(plot.plan(bag(2), bag(2, 1), F)), key=lambda p: p.get_linewidth())
-    widths = np.array([p.get_linewidth() for p in drawn])
-    alphas = [p.get_alpha() for p in drawn]
+    widths, alphas = np.array([p.get_linewidth() for p in drawn]), [p.get_alpha() for p in drawn]
     assert widths / widths.sum() == pytest.approx([0.1, 0.2, 0.3, 0.4])
-    assert alphas == sorted(alphas)
-    assert alphas[0] < alphas[-1]
+    assert sorted(set(alphas)) == alphas
 
 
 def test_only_masses_that_can_be_seen_are_drawn() -> None:
@@ -192,9 +190,7 @@ def test_a_large_set_is_cut_to_its_heaviest_points_and_says_so() -> None:
     weights = np.array([0.05, 0.5, 0.05, 0.4])
     p = Signature(np.zeros((4, 2)), weights)
     fig = plot.plan(p, bag(2), random_plan(4, 2), most=2)
-    assert "2 light points left out" in words(fig)
-    assert "50 %" in words(fig)
-    assert "40 %" in words(fig)
+    assert all(said in words(fig) for said in ("2 light points left out", "50 %", "40 %"))
     assert "5 %" not in words(fig).replace("50 %", "")
     assert "left out" not in words(plot.plan(p, bag(2), random_plan(4, 2)))
 

@@ -43,13 +43,9 @@ def test_right_ones_are_green_and_wrong_ones_red_in_their_places() -> None:
 
 def test_files_missing_pictures_names_and_captions(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((9, 12, 3), np.uint8)).save(tmp_path / "a.png")
-    fig = plot.ranking(
-        [tmp_path / "a.png"],
-        [[None, str(tmp_path / "a.png")]],
-        names=["$x^{"],
-        captions=[["one", "a caption that is much too long for its picture"]],
-    )
-    said = [t.get_text() for t in fig.axes[0].texts]
+    words = [["one", "a caption that is much too long for its picture"]]
+    fig = plot.ranking([tmp_path / "a.png"], [[None, str(tmp_path / "a.png")]], names=["$x^{"], captions=words)
+    said = texts(fig.axes[0])
     assert {"$x^{", "one"} <= set(said)
     assert any(t.startswith("a caption") and t.endswith("…") for t in said)
     assert len(fig.axes[0].images) == 2
