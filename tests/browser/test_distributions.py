@@ -17,10 +17,18 @@ SOURCE = "document.querySelector('.grid-picture').src"
 
 
 @pytest.fixture(scope="module")
-def generator(visits: Any) -> Iterator[Visit]:
+def window(visits: Any) -> Iterator[Visit]:
     with visits("distributions") as v:
         v.wait(".grid-picture:not([hidden])", heavy=True)
         yield v
+
+
+@pytest.fixture
+def generator(window: Visit) -> Visit:
+    """The window at ρ = 0 and ψ = 1, whatever another test has left."""
+    window.page.get_by_role("button", name="Plain sampling").click()
+    window.until(f"({ALT}).includes('ρ = 0.0, ψ = 1.00')", heavy=True)
+    return window
 
 
 def ess(v: Visit) -> float:
@@ -80,9 +88,7 @@ def test_a_click_on_a_curve_goes_there(generator: Visit) -> None:
     generator.until(f"({ALT}).includes('ρ = 4')")
 
 
-def test_draw_anew_draws_others_and_plain_sampling_goes_back(generator: Visit) -> None:
-    generator.page.get_by_role("button", name="Plain sampling").click()
-    generator.until(f"({ALT}).includes('ρ = 0.0, ψ = 1.00')")
+def test_resample_draws_others(generator: Visit) -> None:
     before = generator.page.evaluate(SOURCE)
     generator.page.get_by_role("button", name="Resample").click()
     generator.until(f"was => ({SOURCE}) !== was", before)

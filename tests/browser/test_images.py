@@ -16,11 +16,19 @@ DONE = """id => {
 
 
 @pytest.fixture(scope="module")
-def gallery(visits: Any) -> Iterator[Visit]:
+def window(visits: Any) -> Iterator[Visit]:
     with visits("images") as v:
         v.wait(".gallery .thumb", heavy=True)
         v.until(DONE, heavy=True)
         yield v
+
+
+@pytest.fixture
+def gallery(window: Visit) -> Visit:
+    """The window with its gallery, no dialogue open, whatever another test has left."""
+    window.page.keyboard.press("Escape")
+    window.page.get_by_role("radio", name="Gallery").check()
+    return window
 
 
 def searched(v: Visit, thumb: Any) -> list[dict[str, str]]:
@@ -104,7 +112,6 @@ def test_the_map_is_zoomed_moved_and_clicked(gallery: Visit) -> None:
     gallery.page.keyboard.press("Enter")
     gallery.until("name => document.querySelector('.query-name').textContent === name", name)
     gallery.until(DONE, heavy=True)
-    gallery.page.get_by_role("radio", name="Gallery").check()
 
 
 def test_duplicates_are_looked_for(gallery: Visit) -> None:
@@ -112,7 +119,6 @@ def test_duplicates_are_looked_for(gallery: Visit) -> None:
     gallery.wait(".duplicates .group, .duplicates .empty", heavy=True)
     for group in gallery.page.locator(".duplicates .group").all():
         assert group.locator(".thumb").count() >= 2
-    gallery.page.get_by_role("radio", name="Gallery").check()
 
 
 @pytest.mark.parametrize("way", ["chooser", "drop"])

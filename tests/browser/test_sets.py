@@ -12,12 +12,23 @@ from tests.worlds.layouts import video
 
 
 @pytest.fixture(scope="module")
-def albums(visits: Any) -> Iterator[Visit]:
+def window(visits: Any) -> Iterator[tuple[Visit, float]]:
+    """The tab, and the γ that it takes by itself."""
     with visits("sets") as v:
         v.wait("#panel-sets[data-gamma]", heavy=True)
         v.until("document.querySelector('#panel-sets .work').hidden", heavy=True)  # the metric is learned, too
-        v.until("document.querySelector('#panel-sets [data-reading=metric]').textContent === 'learned'", heavy=True)
-        yield v
+        yield v, drawn(v)
+
+
+@pytest.fixture
+def albums(window: tuple[Visit, float]) -> Visit:
+    """The window under the learned metric at that γ, whatever another test has left."""
+    v, automatic = window
+    v.page.get_by_role("radio", name="learned").check()
+    v.page.get_by_role("button", name="Automatic γ").click()
+    v.until("document.querySelector('#panel-sets [data-reading=metric]').textContent === 'learned'", heavy=True)
+    v.soon(lambda: drawn(v) == pytest.approx(automatic), "the plan is that of the automatic γ")
+    return v
 
 
 def bands(v: Visit) -> dict[tuple[str, str], float]:
