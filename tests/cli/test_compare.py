@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from pathlib import Path
@@ -43,8 +44,9 @@ def world(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two photos, two albums, an empty folder and a module, where the aligner does not run."""
     # this first: it imports the module, which must not keep the aligner that stands in for the real one
     monkeypatch.setattr("likewise.search.verify.one_pass", lambda thorough: Shifted(), raising=False)
-    monkeypatch.setattr("likewise.pixels.aligner.default", Shifted)
+    # Where it is used, not where it is made: a module first imported under the patch would keep it for good.
     monkeypatch.setattr("likewise.pixels.default", Shifted)
+    monkeypatch.setattr(importlib.import_module("likewise.pixels.compare"), "default", Shifted)
     monkeypatch.syspath_prepend(here)
     first = texture(0, 96, 128)
     media.write_image("a.png", first)
