@@ -43,6 +43,8 @@ MODEL, WEIGHTS = "model.safetensors", "weights.safetensors"
 """The file of a run directory that holds the embedder, and what stands in its place for a backbone of one's own."""
 NAMED = 5
 """Unreadable images that are named one by one."""
+TURNED = 16
+"""Images of a batch that are turned where a task asks for that."""
 PCA_ROWS = 10_000
 """Images from which the principal axes are computed, at most."""
 CHUNK = 16
@@ -262,11 +264,21 @@ class Training:
             torch.from_numpy(self.data.labels[indices]).to(self.device),
             torch.from_numpy(indices).to(self.device),
             moved,
+            self._turn(x[0]) if self.objective.turned else None,
             step=step,
             seed=self.config.seed,
         )
         total, parts = self.objective(self._batch)
         return total, parts
+
+    def _turn(self, x: Tensor) -> Tensor:
+        """Rows of some of the images, turned by 0 to 3 quarters."""
+        if self.config.frozen:
+            raise InputError("frozen: a task that turns images needs them whole; use frozen=0")
+        few = x[: max(1, TURNED // self.processes.size)]
+        rows = self.processes.gather(self.network(torch.cat([few.rot90(k, (-2, -1)) for k in range(4)])))
+        by_process = rows.reshape(self.processes.size, 4, len(few), *rows.shape[1:])
+        return by_process.transpose(0, 1).flatten(0, 2)  # all that are turned alike side by side
 
     def after(self, step: int) -> None:
         """Queue rows, and let the momentum network follow.

@@ -134,7 +134,7 @@ def _structures(config: Config) -> list[Variant]:
 def _rivals(config: Config) -> list[Variant]:
     """The sample-specific task against its rivals, and a purely discriminative ensemble [DiVA Fig. 1, 4]."""
     names = {"dance": "DaNCE", "moco": "NCE with a queue (MoCo)", "instance": "instance discrimination"}
-    names["cluster"] = "DeepCluster"
+    names |= {"cluster": "DeepCluster"} if config.frozen else {"cluster": "DeepCluster", "rotation": "RotNet"}
     pairs = [Variant(name, {"tasks": f"disc,{task}"}) for task, name in names.items()]
     return [MARGIN, Variant("discriminative ensemble", {"tasks": "disc,disc"}), *pairs]
 
