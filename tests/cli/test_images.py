@@ -20,8 +20,8 @@ from worlds.shapes import stripes
 PREFIX = ("images",)
 RGB = {"red": (220, 40, 40), "green": (40, 220, 40), "blue": (40, 40, 220)}
 SMALL = (
-    *("--backbone", "convnet", "--size", "32", "--dim", "32", "--classes", "3", "--per-class", "4"),
-    *("--steps", "4", "--workers", "1"),
+    *("--backbone", "convnet", "--size", "32", "--dim", "32", "--classes", "3"),
+    *("--steps", "4"),
 )
 
 

@@ -107,7 +107,7 @@ def test_there_are_at_most_250_options() -> None:
 
 def test_options_of_a_training_stand_under_headings() -> None:
     text = likewise("pixels", "train", "--help").stdout
-    assert text.index("Options:") < text.index("Length:") < text.index("--warm") < text.index("Data:")
+    assert text.index("Options:") < text.index("Length:") < text.index("--steps") < text.index("Data:")
 
 
 def test_version_is_the_package_s() -> None:

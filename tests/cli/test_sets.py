@@ -150,7 +150,7 @@ def test_fit_writes_a_model_figures_a_picture_and_a_run(fitted: Path) -> None:
 
 
 def test_a_fitted_model_takes_images_again(run: Runner, views: Path) -> None:
-    words = ("--features", "pixels", "--k", "2", "--pca", "5", "--rounds", "1", "--max-iter", "3", *HELD)
+    words = ("--features", "pixels", "--k", "2", "--pca", "5", "--max-iter", "3", *HELD)
     ran = run.good("fit", views, "--out", "m.safetensors", *words, "--json")
     assert ran.json["dimensions"] == {"described": 400, "learned": 5}
     model = lw.load("m.safetensors")
@@ -174,7 +174,7 @@ def test_a_fitted_model_takes_images_again(run: Runner, views: Path) -> None:
         (("fit", "one", *PIXELS), ("two classes",)),
         (("fit", "few", *PIXELS), ("one member",)),
         (("fit", "{views}", "--out", "model.pickle"), (".safetensors",)),
-        (("fit", "{views}", "--rounds", "0"), ("rounds", "0")),
+        (("fit", "{views}", "--max-iter", "-1"), ("max_iter", "-1")),
         (("fit", "none"), ("no such file or folder",)),
     ],
 )
@@ -188,17 +188,17 @@ def test_refusals_are_one_line(run: Runner, vectors: Path, views: Path, words: t
 
 
 def test_an_earlier_model_is_only_replaced_when_told(run: Runner, vectors: Path) -> None:
-    quick = (*HELD, "--rounds", "1")
-    assert run("fit", vectors, *quick, "--max-iter", "3").code == 0
+    assert run("fit", vectors, *HELD, "--max-iter", "3").code == 0
     first = Path("model.safetensors").read_bytes()
-    run("fit", vectors, *quick, "--max-iter", "1").refused("model.safetensors", "--overwrite")
+    run("fit", vectors, *HELD, "--max-iter", "1").refused("model.safetensors", "--overwrite")
     assert Path("model.safetensors").read_bytes() == first
-    assert run("fit", vectors, *quick, "--max-iter", "1", "--overwrite", "--json").json["iterations"] == 1
+    assert run("fit", vectors, *HELD, "--max-iter", "1", "--overwrite", "--json").json["options"]["max_iter"] == 1
     assert Path("model.safetensors").read_bytes() != first
-    assert len(Path("model.run/metrics.jsonl").read_text().splitlines()) == 1
+    steps = [json.loads(line)["step"] for line in Path("model.run/metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(len(steps)))  # the first run's lines are gone
 
 
 def test_a_run_that_failed_does_not_stand_in_the_way(run: Runner, vectors: Path, views: Path) -> None:
     run("fit", views / "1", *PIXELS).refused("no classes")
     assert Path("model.run").exists()
-    assert run("fit", vectors, *HELD, "--rounds", "1", "--max-iter", "2").code == 0
+    assert run("fit", vectors, *HELD, "--max-iter", "2").code == 0

@@ -96,7 +96,7 @@ def test_the_identity_is_of_all_that_decides(world):
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-WORDS = ("--max-iter", "4", "--rounds", "2", "--rule", "auto", "--no-multilevel")
+WORDS = ("--max-iter", "4", "--rule", "auto", "--no-multilevel")
 
 
 @pytest.fixture

@@ -41,7 +41,6 @@ PIXELS, SETS, DISTRIBUTIONS = "Two photos (pixels, images)", "Albums and videos 
 @count("--n", least=2, group=DISTRIBUTIONS, help="images drawn of a generator; by default as many as the other has")
 @flag("--rho", type=float, group=DISTRIBUTIONS, help="polarity with which a bank is drawn; below 0 modes")
 @flag("--generator", group=DISTRIBUTIONS, help="the generator that a bank came from, where it is not a shipped one")
-@flag("--family", group=DISTRIBUTIONS, help="the kind of network in a file of weights, where its keys do not tell")
 @flag(
     "--features",
     group=DISTRIBUTIONS,
@@ -239,7 +238,6 @@ def _model(path: str | None, device: str) -> Any:
 @count("--shortlist", default=100, help="candidates that are re-ranked")
 @flag("--rerank/--no-rerank", default=True, help="order candidates by local similarity")
 @count("--verify", least=0, default=5, help="how many of the best are verified")
-@flag("--thorough", is_flag=True, show_default=False, help="verify slowly: other viewpoints are tried, too")
 @flag("--under", help="only photos below this folder")
 @flag("--label", help="only photos that lie in a subfolder of this name")
 @flag("--others", is_flag=True, show_default=False, help="leave out QUERY itself, where it is a photo of the index")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-METHODS = ("auto", "gram", "left", "subspace", "sketch", "fd")
 family_flag = flag("--family", help="the kind of network in a file of weights, where its keys do not tell")
 top_flag = count("--top", help="singular values in a volume; by default all that the bank keeps")
 
@@ -75,7 +74,6 @@ def bank_at(path: str, name: str, family: str | None, space: str | None, device:
 @out_flag("bank", "the folder of the bank")
 @count("--k", help="singular values kept of each Jacobian; by default the largest 30")
 @flag("--space", default="pixel", help="where volumes are measured: pixel, preactivation, style, or module:attribute")
-@flag("--method", default="auto", type=click.Choice(METHODS), help="how singular values are computed")
 @family_flag
 @device_flag
 @seed_flag
@@ -87,7 +85,7 @@ def harvest(
     """Measure the volumes of a GENERATOR at n latents, once; every ρ and k is then a matter of weights.
 
     GENERATOR is a name (fashion), module:attribute (a Generator, or a function that gives one), or a file: a state dict
-    (.pth, .pt, .safetensors), an ONNX network, or a checkpoint of likewise. An interrupted harvest resumes.
+    (.pth, .pt, .safetensors) or a checkpoint of likewise. An interrupted harvest resumes.
 
     \b
     likewise distributions harvest fashion --n 2000 --out bank
@@ -110,13 +108,6 @@ def harvest(
 @flag("--psi", default=1.0, type=click.FloatRange(0), help="truncation; 1 is none")
 @count("--label", least=0, help="only of this class")
 @top_flag
-@flag("--target", default="latent", type=click.Choice(["latent", "uniform"]), help="the density that ρ = 0 has")
-@flag(
-    "--scheme",
-    default="multinomial",
-    type=click.Choice(["multinomial", "systematic", "without"]),
-    help="with replacement, systematically, or without replacement",
-)
 @seed_flag
 @out_flag("samples", "folder for images and JSON")
 @json_flag
@@ -183,7 +174,6 @@ def _save_array(path: Path, array: Any) -> None:
 @flag("--psis", default="1", callback=terminal.numbers(float), help="truncations; 1 is none")
 @top_flag
 @count("--n", least=2, help="images of each cell; by default as many as are real")
-@count("--neighbours", default=3, help="k of the k-NN balls")
 @flag("--features", help="module:attribute of what embeds images; by default EfficientNet-Lite0")
 @seed_flag
 @out_flag("sweep", "folder for figures and table")

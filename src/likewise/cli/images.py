@@ -12,7 +12,6 @@ import click
 from likewise.cli import Command, terminal
 from likewise.cli.terminal import (
     cluster_flags,
-    count,
     device_flag,
     flag,
     json_flag,
@@ -26,7 +25,7 @@ from likewise.train.options import build
 
 TRAINING = {
     "Length": ("steps", "epochs", "evaluate_every"),
-    "Data": ("size", "classes", "per_class", "flip", "validation", "workers"),
+    "Data": ("size", "classes", "validation"),
     "Network": ("backbone", "weights", "dim", "tasks", "frozen", "lr"),
 }
 """The options of Config that are flags, by their headings; the others are for Python and `likewise papers diva`."""
@@ -107,13 +106,9 @@ def embed(folder: str, out: str, model: str | None, device: str, as_json: bool, 
 @with_model
 @flag("--ks", default="1,2,4,8", callback=terminal.numbers(int), help="the k of R@k, with commas between")
 @flag("--nmi/--no-nmi", default=True, help="cluster, too: slow with thousands of classes")
-@count("--batch-size", default=32, help="images at a time")
-@seed_flag
 @out_flag("evaluate", "folder for evaluate.json and figures")
 @json_flag
-def evaluate(
-    data: str, model: str | None, device: str, ks: list[int], seed: int, out: str, as_json: bool, **given: Any
-) -> None:
+def evaluate(data: str, model: str | None, device: str, ks: list[int], nmi: bool, out: str, as_json: bool) -> None:
     """Look every image of DATA, a folder for each class, up among all others: is the nearest of the same class?
 
     Images that cannot be read are named, counted and left out. Writes evaluate.json (figures, recall of each class,
@@ -130,10 +125,10 @@ def evaluate(
 
     wanted, place, dataset = check_ks(ks), terminal.check_writable(Path(out)), read_folder(data)
     terminal.remark(f"{dataset}")
-    report = examine(model_at(model, device), dataset, ks=wanted, progress=sys.stderr.isatty(), seed=seed, **given)
+    report = examine(model_at(model, device), dataset, ks=wanted, progress=sys.stderr.isatty(), nmi=nmi)
     terminal.tell_left_out([(s["name"], s["reason"]) for s in report.figures["skipped"]])
     record = terminal.finite(report.figures) | {"per_class": report.per_class(), "confusions": report.confusions()}
-    record |= {"data": data, "seed": seed}
+    record["data"] = data
     terminal.write_json(place / "evaluate.json", record)
     plot.save(report.plot_rankings(), place / "rankings.png")
     plot.save(report.plot_spectrum(), place / "spectrum.png")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -65,7 +64,6 @@ def model_at(path: str | None, device: str = "cpu") -> Any:
 @flag("--features", default="sift", type=click.Choice(FEATURES), help="what is matched; the last three need kornia")
 @flag("--guided/--raw", default=True, help="with the flow, or mutual nearest features alone")
 @flag("--radius", default=5.0, help="pixels, at the flow's resolution, around where it points")
-@count("--most", default=4096, help="features a photo")
 @with_model
 @out_flag("matches.png", "where to draw the matches")
 @flag("--save", type=click.Path(), help="write them as arrays: .npz")
@@ -115,15 +113,13 @@ def match(a: str, b: str, guided: bool, radius: float, out: str, as_json: bool, 
 @click.command(cls=Command)
 @click.argument("file", type=click.Path())
 @count("--every", default=1, help="take each n-th frame")
-@count("--most", least=2, help="frames that are taken, at most; by default all")
 @count("--size", least=64, help="make frames smaller first: longest side in pixels")
 @flag("--format", "form", default="flo", type=click.Choice(["flo", "png"]), help="Middlebury or KITTI")
-@flag("--largest", type=float, help="pixels of motion in full colour; by default what suits the whole video")
 @flag("--film", type=click.Path(), help="write frames and colours side by side: film.mp4")
 @with_model
 @out_flag("flow", "the folder to write to")
 @json_flag
-def video(file: str, form: str, largest: float | None, film: str | None, out: str, as_json: bool, **given: Any) -> None:
+def video(file: str, form: str, film: str | None, out: str, as_json: bool, **given: Any) -> None:
     """Where does every pixel of a frame go in the next one? A flow file a frame, and its colours.
 
     Writes OUT/flow/000000.flo … and OUT/wheel/000000.png …, all in the colours of one scale. Finished frames are kept:
@@ -135,8 +131,6 @@ def video(file: str, form: str, largest: float | None, film: str | None, out: st
     from likewise.store.run import Run
 
     shown = None if film is None else terminal.target(film, "film", (".mp4",))
-    if largest is not None and not (math.isfinite(largest) and largest > 0):
-        raise InputError(f"largest: expected a length in pixels > 0, got {largest:g}")
     model, device = given.pop("model"), given.pop("device")
     folder, network = terminal.check_writable(Path(out)), without_search(model_at(model, device))
     name = str(getattr(network, "name", type(network).__name__))
@@ -146,7 +140,7 @@ def video(file: str, form: str, largest: float | None, film: str | None, out: st
     with terminal.working("decoding") as say:
         flows, fresh = _flows(network, _frames(file, **given), folder / "flow", form, say)
         say("colours")
-        wheels, scale = _wheels(flows, folder / "wheel", largest)
+        wheels, scale = _wheels(flows, folder / "wheel")
         if shown is not None:
             say("film")
             write_film(shown, _side_by_side(_frames(file, **given), wheels))
@@ -166,11 +160,11 @@ def without_search(network: Any) -> Any:
     return Aligner(network.network, replace(network.options, search="never"), name=network.name)
 
 
-def _frames(file: str, every: int, most: int | None, size: int | None) -> Iterator[RGB]:
+def _frames(file: str, every: int, size: int | None) -> Iterator[RGB]:
     from likewise.media import frames
     from likewise.plot.style import fit
 
-    return (fit(frame, size) for frame in frames(file, every=every, most=most))
+    return (fit(frame, size) for frame in frames(file, every=every))
 
 
 def _flows(network: Any, frames: Iterable[RGB], folder: Path, form: str, say: Any) -> tuple[list[Path], int]:
@@ -197,13 +191,13 @@ def _flows(network: Any, frames: Iterable[RGB], folder: Path, form: str, say: An
     return files, fresh
 
 
-def _wheels(flows: list[Path], folder: Path, largest: float | None) -> tuple[list[Path], float]:
-    """The colours of each flow on one scale: by default the largest of the flows' 99th percentiles."""
+def _wheels(flows: list[Path], folder: Path) -> tuple[list[Path], float]:
+    """The colours of each flow on one scale: the largest of the flows' 99th percentiles."""
     from likewise.media import write_image
     from likewise.plot.flows import longest, wheel
     from likewise.types import read_flow
 
-    scale = largest or max(longest(read_flow(f)) for f in flows)
+    scale = max(longest(read_flow(f)) for f in flows)
     return [write_image(folder / f"{f.stem}.png", wheel(read_flow(f), largest=scale)) for f in flows], scale
 
 
@@ -238,8 +232,8 @@ def write_film(path: Path, frames: Iterable[RGB], rate: int = 12) -> None:
 # ── train ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 TRAINING = {
-    "Length": ("steps", "warm", "refine", "joint", "evaluate_every"),
-    "Data": ("height", "width", "pairs", "bend", "light", "night", "validation"),
+    "Length": ("steps", "evaluate_every"),
+    "Data": ("height", "width", "validation"),
     "Network": ("network", "iters", "lr"),
 }
 """The options of Config that are flags, by their headings; the others are for Python and `likewise papers life`."""
@@ -292,17 +286,17 @@ FIGURES = (
     *("mma@1", "mma@3", "mma@5", "corners@5", "auc@5", "auc@10", "auc@20", "seconds"),
 )
 """Figures that are printed where there are any; the JSON has all."""
+HELD_OUT = 100
+"""Pairs of the renderer's held-out set."""
 
 
 @click.command(cls=Command)
 @click.argument("data", type=click.Path())
 @with_model
 @count("--size", least=8, help="make images smaller first: shortest side in pixels; by default their own")
-@count("--pairs", default=100, help="how many, where DATA is rendered")
-@flag("--matching", is_flag=True, show_default=False, help="match features with the help of the flow, too")
 @out_flag("evaluate", "folder for evaluate.json")
 @json_flag
-def evaluate(data: str, model: str | None, device: str, pairs: int, out: str, as_json: bool, **given: Any) -> None:
+def evaluate(data: str, model: str | None, device: str, out: str, as_json: bool, **given: Any) -> None:
     """Measure flow on pairs of which the truth is known.
 
     DATA is a folder of pairs, each a folder with a.png, b.png and flow.flo (or flow.png, KITTI's) as `likewise pixels
@@ -314,7 +308,7 @@ def evaluate(data: str, model: str | None, device: str, pairs: int, out: str, as
     """
     from likewise.pixels.evaluation import evaluate as measure
 
-    folder, dataset, network = terminal.check_writable(Path(out)), _dataset(data, pairs), model_at(model, device)
+    folder, dataset, network = terminal.check_writable(Path(out)), _dataset(data), model_at(model, device)
     terminal.remark(f"{dataset}")
     report = measure(network, dataset, progress=sys.stderr.isatty(), **given)
     terminal.tell_left_out([(s["name"], s["reason"]) for s in report["skipped"]])
@@ -329,13 +323,13 @@ def evaluate(data: str, model: str | None, device: str, pairs: int, out: str, as
     terminal.remark(f"see {folder}")
 
 
-def _dataset(data: str, pairs: int) -> FlowDataset:
+def _dataset(data: str) -> FlowDataset:
     from likewise.pixels.data import FlowDataset, FlowPair, rendered
     from likewise.pixels.rendering import held_out_pairs
 
     if data == "rendered" and not Path(data).exists():
-        with terminal.working(f"rendering {pairs} pairs"):
-            return rendered(held_out_pairs(pairs), "held-out, rendered")
+        with terminal.working(f"rendering {HELD_OUT} pairs"):
+            return rendered(held_out_pairs(HELD_OUT), "held-out, rendered")
     if not Path(data).is_dir():
         raise FileError(f"{data}: no such folder")
     items = []
@@ -364,8 +358,6 @@ def _dataset(data: str, pairs: int) -> FlowDataset:
     type=click.Choice(["auto", "single", "each"]),
     help="who shares intrinsics: photos of one make, focal length and size; all of one size; nobody",
 )
-@count("--features", least=64, default=4096, help="features a photo, at most")
-@count("--overlap", least=8, default=30, help="points that a pair has in common")
 @seed_flag
 @json_flag
 def sfm(photos: str, out: str, as_json: bool, **given: Any) -> None:
@@ -404,16 +396,12 @@ def sfm(photos: str, out: str, as_json: bool, **given: Any) -> None:
 @click.argument("place", metavar="MAP", type=click.Path())
 @click.argument("query", nargs=-1, type=click.Path())
 @flag("--build", type=click.Path(), help="make MAP of this folder of photos first, as likewise pixels sfm does")
-@count("--retrieve", default=5, help="photos of MAP that are matched")
-@flag("--shortlist", default="features", type=click.Choice(["features", "embed"]), help="how those are chosen")
 @flag("--features", default="sift", type=click.Choice(FEATURES), help="what is matched")
 @flag("--guided/--raw", default=True, help="matches with the flow, or without it")
 @with_model
 @seed_flag
 @json_flag
-def localize(
-    place: str, query: tuple[str, ...], build: str | None, shortlist: str, as_json: bool, **given: Any
-) -> None:
+def localize(place: str, query: tuple[str, ...], build: str | None, as_json: bool, **given: Any) -> None:
     """Place each QUERY photo in MAP, a folder that likewise pixels sfm or --build made: its pose, X_camera = R X + t.
 
     Centres are in the map's own units, and in metres where the photos' GPS gives the scale. A photo that cannot be
@@ -422,7 +410,6 @@ def localize(
     \b
     likewise pixels localize map/ query.jpg --build photos/
     """
-    from likewise.images import default
     from likewise.pixels.localize import Map
 
     if not query and build is None:
@@ -436,7 +423,6 @@ def localize(
     terminal.remark(f"{survey}")
     network, device = given.pop("model"), given.pop("device")
     given["model"] = model_at(network, device) if given["guided"] and query else None
-    given["embedder"] = None if shortlist == "features" else default()
     poses = []
     with terminal.working("placing") as say:
         for name in query:
@@ -466,12 +452,9 @@ def _pose(name: str, at: Located, survey: Map) -> str:
 @flag("--pairs", default=8, type=click.IntRange(1, 100_000), help="how many")
 @flag("--size", default="240x320", help="height × width in pixels")
 @flag("--textures", type=click.Path(), help="a folder of photos to paint with; by default made-up patterns")
-@flag("--motion", default=1.0, help="how far the camera moves, turns and zooms, 0.01 to 4")
-@flag("--lighting", default=1.0, help="0: one light for both, 1: two that are drawn apart")
-@flag("--sensor", default=1.0, help="strength of noise, blur and vignette, 0 to 4")
 @seed_flag
 @json_flag
-def render(out: str, pairs: int, size: str, textures: str | None, seed: int, as_json: bool, **given: float) -> None:
+def render(out: str, pairs: int, size: str, textures: str | None, seed: int, as_json: bool) -> None:
     """Render pairs of images of random places under two lights, with exact flow, occlusion and cameras.
 
     Each pair is a folder: a.png, b.png, flow.flo (a→b), occluded.png (white where something stands before the pixel in
@@ -489,8 +472,8 @@ def render(out: str, pairs: int, size: str, textures: str | None, seed: int, as_
         raise InputError(f"size: expected height x width in pixels, such as 240x320, got {size!r}")
     folder, (height, width) = terminal.check_writable(Path(out)), (int(shape[1]), int(shape[2]))
     paint = None if textures is None else Photos.folder(textures, shortest=384).pictures
-    renderer = Renderer(paint, (height, width), **given)
-    asked: dict[str, Any] = {"size": [height, width], **given, "seed": seed}
+    renderer = Renderer(paint, (height, width))
+    asked: dict[str, Any] = {"size": [height, width], "seed": seed}
     Run.create(folder, {**asked, "textures": textures and str(Path(textures).resolve())}, seed=seed, resume=True)
     places = [folder / f"{i:05d}" for i in range(pairs)]
     with progress(pairs, "rendering") as advance:

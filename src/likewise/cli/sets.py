@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from likewise.cli import Command, terminal
-from likewise.cli.terminal import cluster_flags, count, flag, json_flag, out_flag, seed_flag, training_flags
+from likewise.cli.terminal import (
+    cluster_flags,
+    count,
+    device_flag,
+    flag,
+    json_flag,
+    out_flag,
+    seed_flag,
+    training_flags,
+)
 from likewise.errors import FileError, InputError, LikewiseError
 
 if TYPE_CHECKING:
@@ -23,11 +32,8 @@ if TYPE_CHECKING:
 
 VALUES = ("kl", "paper", "divergence", "sharp")
 LEARNING = {
-    "Learning": (
-        *("multilevel", "gamma", "value", "k_targets", "k_impostors"),
-        *("rho0", "rhot", "start", "max_iter", "rounds"),
-    ),
-    "Classifying": ("rule", "n_neighbors", "n_jobs"),
+    "Learning": (*("multilevel", "gamma", "value", "rho0", "rhot", "start", "max_iter"),),
+    "Classifying": ("rule", "n_jobs"),
 }
 """The options of WassersteinLMNN that are flags; the others are for Python and `likewise papers mlml`."""
 PARTS = "parts"
@@ -35,10 +41,11 @@ PARTS = "parts"
 
 
 def reading_flags(function: Any) -> Any:
-    """--features, --k, --every and --seed: how paths become sets; what is not given is the metric's, or the default."""
+    """--features, --device, --k, --every, --seed: how paths become sets; the metric's, or the usual, unless given."""
     for decorate in (
         seed_flag,
         count("--every", group="Reading", help="take each n-th frame of a video  [default: 1]"),
+        device_flag,
         count("--k", group="Reading", help="points of a set: every image, or so many k-means centres  [default: 8]"),
         flag("--features", group="Reading", type=click.Choice(["embed", "pixels", "lbp"]), help="  [default: embed]"),
     ):
@@ -53,16 +60,18 @@ def reading(given: dict[str, Any], model: WassersteinLMNN | None = None) -> dict
     return {**usual, **said, "seed": given["seed"]}
 
 
-def read(path: str, how: dict[str, Any]) -> tuple[SetCollection, list[dict[str, str]]]:
+def read(path: str, how: dict[str, Any], device: str) -> tuple[SetCollection, list[dict[str, str]]]:
     """The sets at a path, and the images that cannot be read, which are named on stderr."""
+    from likewise.images import default
     from likewise.sets.data import list_sets, read_sets
     from likewise.store.run import progress
 
     if not Path(path).exists():
         raise FileError(f"{path}: no such file or folder")
     total = 0 if Path(path).is_file() else len(list_sets(path)[0])
+    moved = {} if device == "cpu" or how["features"] != "embed" else {"features": default(device=device)}
     with progress(total, "reading sets") as advance:
-        sets = read_sets(path, on_error="skip", progress=advance, **how)
+        sets = read_sets(path, on_error="skip", progress=advance, **how | moved)
     return sets, terminal.tell_left_out(sets.skipped)
 
 
@@ -114,7 +123,7 @@ def distances(path: str, out: str, metric: str | None, metric_level: str | None,
     check_executor(given["executor"], given["n_jobs"])
     model, level = metric_at(metric, metric_level)
     folder, how = terminal.check_writable(Path(out)), reading(given, model)
-    sets, left_out = read(path, how)
+    sets, left_out = read(path, how, given.pop("device"))
     own = {} if model is None else {"gamma": model.gamma_, "value": model.value}
     settings = {name: given[name] or own.get(name, default) for name, default in (("gamma", "auto"), ("value", "kl"))}
     settings |= {name: given[name] for name in ("block", "n_jobs", "executor", "resume")}
@@ -157,7 +166,7 @@ def fit(path: str, out: str, pca: int, overwrite: bool, resume: bool, as_json: b
     file = terminal.target(out, "out", (".safetensors",))
     run = _begin(file, overwrite, resume, {"path": path, "pca": pca, **given})
     how = reading(given)
-    sets, left_out = read(path, how)
+    sets, left_out = read(path, how, given.pop("device"))
     if sets.labels is None:
         expected = "expected class/object/images, class/videos, or an .npz with labels"
         raise InputError(f"path: the sets in {path} have no classes; {expected}")

@@ -233,8 +233,8 @@ class Tab:
 
 
 SAMPLE = (
-    *("--steps", "150", "--evaluate-every", "15", "--classes", "12", "--per-class", "3", "--size", "96"),
-    *("--frozen", "12", "--workers", "1", "--dim", "128", "--lr", "5e-4"),
+    *("--steps", "150", "--evaluate-every", "15", "--classes", "12", "--size", "96"),
+    *("--frozen", "12", "--dim", "128", "--lr", "5e-4"),
 )
 """A training that takes about a minute, logged at every step."""
 
