@@ -39,7 +39,6 @@ NOT_RUN = {
 SHORTER = {
     "likewise pixels train photos/ --out run/": "--steps 1 --network cells --evaluate-every 0",
     "likewise images train birds/ --out run/": "--steps 2 --size 64 --classes 2",
-    "likewise pixels evaluate rendered": "--pairs 2",
 }
 """Lines that begin so are run with these flags after them: what they do is the same, only less of it."""
 
