@@ -172,8 +172,8 @@ def main() -> None:
             for file, n in count_inner_imports(HOUSE).most_common():
                 print(f"{n:>5} {file}")
     short = [f for f in HOUSE.rglob("*.py") if f.name != "__init__.py" and len(f.read_text().splitlines()) < 60]
-    for file in short:
-        print(f"{len(file.read_text().splitlines()):>10} lines only: {file.relative_to(HOUSE)}")
+    for one in short:
+        print(f"{len(one.read_text().splitlines()):>10} lines only: {one.relative_to(HOUSE)}")
 
 
 if __name__ == "__main__":

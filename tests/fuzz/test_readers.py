@@ -87,7 +87,7 @@ def refuses(_: Path) -> None:
         (lambda _: pickle.loads(b"cos\ngetcwd\n."), "other", "pickle.find_class"),
         (lambda _: subprocess.run(["true"], check=True), "other", "subprocess.Popen"),
         (lambda f: (f.parent / "elsewhere").write_text("x"), "other", "write to"),
-        (lambda _: {}["x"], "other", "KeyError"),
+        (lambda _: dict[str, int]()["x"], "other", "KeyError"),
         (lambda f: (f / "own").write_text("x"), "accepted", ""),
         (refuses, "refused", "no"),
     ],
