@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 from pathlib import Path
 
@@ -17,23 +16,7 @@ from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.images.data import LOOKAHEAD, Augment, BalancedBatches, Dataset, Loader, folder, sample
 from likewise.nn.backbone import crop
-
-PIXEL = np.full((2, 2, 3), 90, dtype=np.uint8)
-
-
-def put(root: Path, *names: str) -> None:
-    """Small pictures of these names, all the same."""
-    first = root / names[0]
-    media.write_image(first, PIXEL)
-    for name in names[1:]:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(first, root / name)
-
-
-def names_of(dataset: Dataset) -> list[tuple[str, str]]:
-    """(class, file) of each picture."""
-    return [(dataset.classes[c], Path(p).name) for p, c in zip(dataset.items, dataset.labels, strict=True)]  # type: ignore[arg-type]
-
+from worlds.shapes import names_of, put
 
 # ---------------------------------------------------------------------------------------------------------- data sets
 

@@ -14,17 +14,7 @@ from torch import nn
 
 from likewise.errors import InputError
 from likewise.images import losses
-
-
-def unit(*shape: int, seed: int = 0) -> torch.Tensor:
-    g = torch.Generator().manual_seed(seed)
-    return nn.functional.normalize(torch.randn(*shape, generator=g, dtype=torch.float64), dim=-1)
-
-
-def batch(n: int = 12, heads: int = 4, dim: int = 6, *, each: int = 4, seed: int = 0, step: int = 0) -> losses.Batch:
-    z = unit(n, heads, dim, seed=seed)
-    y = torch.arange(n // each).repeat_interleave(each)
-    return losses.Batch(z, y, torch.arange(n), moved=unit(n, heads, dim, seed=seed + 1), step=step, seed=seed)
+from worlds.shapes import batch, unit
 
 
 @pytest.mark.parametrize("kind", ["disc", "shared", "intra"])

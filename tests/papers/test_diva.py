@@ -16,31 +16,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from likewise import media
 from likewise.errors import ConfigError, FileError, InputError, LikewiseError
 from likewise.images import losses
 from likewise.images.config import Config
 from likewise.images.data import Dataset
 from likewise.papers.diva import TABLES, layouts, rivals, tables
 from likewise.papers.diva.rivals import PRESETS, preset
-from worlds.shapes import stripes
-
-PIXEL = np.full((2, 2, 3), 90, dtype=np.uint8)
-
-
-def put(root: Path, *names: str) -> None:
-    """Small pictures of these names, all the same."""
-    first = root / names[0]
-    media.write_image(first, PIXEL)
-    for name in names[1:]:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(first, root / name)
-
-
-def names_of(dataset: Dataset) -> list[tuple[str, str]]:
-    """(class, file) of each picture."""
-    return [(dataset.classes[c], Path(p).name) for p, c in zip(dataset.items, dataset.labels, strict=True)]  # type: ignore[arg-type]
-
+from worlds.shapes import batch, names_of, put, stripes, unit
 
 # ------------------------------------------------------------------------------------------------------------- CUB200
 
@@ -185,17 +167,6 @@ def test_whatever_a_list_holds_the_refusal_is_ours(tmp_path_factory: pytest.Temp
 
 
 # ------------------------------------------------------------------------------------------------------------- rivals
-
-
-def unit(*shape: int, seed: int = 0) -> torch.Tensor:
-    g = torch.Generator().manual_seed(seed)
-    return nn.functional.normalize(torch.randn(*shape, generator=g, dtype=torch.float64), dim=-1)
-
-
-def batch(n: int = 12, heads: int = 4, dim: int = 6, *, each: int = 4, seed: int = 0, step: int = 0) -> losses.Batch:
-    z = unit(n, heads, dim, seed=seed)
-    y = torch.arange(n // each).repeat_interleave(each)
-    return losses.Batch(z, y, torch.arange(n), moved=unit(n, heads, dim, seed=seed + 1), step=step, seed=seed)
 
 
 def test_instance_discrimination_contrasts_with_all_other_pictures() -> None:
