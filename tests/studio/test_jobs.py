@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -66,10 +66,10 @@ def test_a_job_that_fails_says_one_sentence(queue: Jobs, error: Any, said: str) 
     assert _run(queue, task)[-1] == {"state": "failed", "error": said}
 
 
-def test_one_works_the_others_wait_and_the_ninth_is_refused(queue: Jobs) -> None:
+def test_one_works_the_others_wait_in_order_and_hear_how_many_are_ahead(queue: Jobs) -> None:
     free, order = threading.Event(), list[int]()
 
-    def blocking(number: int) -> Callable[[Work], int]:
+    def blocking(number: int) -> Task:
         def task(_: Work) -> int:
             order.append(number)
             free.wait(20)
@@ -86,34 +86,15 @@ def test_one_works_the_others_wait_and_the_ninth_is_refused(queue: Jobs) -> None
         with pytest.raises(RequestError) as refused:
             queue.submit(blocking(9), loop)
         assert refused.value.status == 503
+        queue.cancel(waiting.pop(2))
         free.set()
         return [await _lines(job) for job in (first, *waiting)]
 
     told = asyncio.run(run())
-    assert order == list(range(9))
+    assert order == [0, 1, 2, 4, 5, 6, 7, 8]
     assert [lines[-1]["result"] for lines in told] == order
-
-
-def test_who_waits_hears_how_many_are_ahead(queue: Jobs) -> None:
-    free, begun = threading.Event(), threading.Event()
-
-    def task(_: Work) -> None:
-        begun.set()
-        free.wait(20)
-
-    async def run() -> tuple[dict[str, Any], dict[str, Any]]:
-        loop = asyncio.get_running_loop()
-        queue.submit(task, loop)
-        await asyncio.to_thread(begun.wait, 20)
-        other, last = queue.submit(task, loop), queue.submit(task, loop)
-        lines = last.lines()
-        before = json.loads(await anext(lines))
-        queue.cancel(other)
-        after = json.loads(await anext(lines))
-        free.set()
-        return before, after
-
-    assert asyncio.run(run()) == ({"state": "waiting", "ahead": 2}, {"state": "waiting", "ahead": 1})
+    ahead = [line["ahead"] for line in told[-1] if line["state"] == "waiting"]
+    assert (ahead[:2], ahead) == ([8, 7], sorted(ahead, reverse=True))
 
 
 # ── over a connection ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,55 +128,54 @@ def stages() -> Iterator[tuple[httpx.Client, Session, Stages, Stages]]:
     assert not session.store.folder.exists()
 
 
-def test_closing_the_connection_stops_a_running_job_at_its_next_stage(stages: Any) -> None:
-    client, _, running, _ = stages
+@contextlib.contextmanager
+def running(client: httpx.Client, job: Stages) -> Iterator[None]:
+    """While somebody listens to a job that has begun; the job ends when nobody does."""
     with client.stream("POST", "api/sets/compare", json={}) as answer:
-        lines = answer.iter_lines()
+        assert answer.status_code == 200
+        lines = answer.iter_lines()  # held: a stream whose lines nobody holds is closed
         while json.loads(next(lines))["state"] != "working":
             pass
-        assert running.begun.wait(10)
-    assert running.ended.wait(10)
-    assert running.count < 1000
+        assert job.begun.wait(10)
+        yield
+    assert job.ended.wait(10)
+
+
+def test_closing_the_connection_stops_a_running_job_at_its_next_stage(stages: Any) -> None:
+    client, _, job, _ = stages
+    with running(client, job):
+        pass
+    assert job.count < 1000
 
 
 def test_closing_the_connection_takes_a_waiting_job_out(stages: Any) -> None:
-    client, session, running, other = stages
-    with client.stream("POST", "api/sets/compare", json={}) as first:
-        lines = first.iter_lines()  # held: a stream whose lines nobody holds is closed
-        assert next(lines)
-        assert running.begun.wait(10)
+    client, session, job, other = stages
+    with running(client, job):
         with client.stream("POST", "api/pixels/compare", json={}) as waiting:
-            others = waiting.iter_lines()
-            assert json.loads(next(others)) == {"state": "waiting", "ahead": 1}
+            lines = waiting.iter_lines()
+            assert json.loads(next(lines)) == {"state": "waiting", "ahead": 1}
         until = time.monotonic() + 10
         while session.jobs._waiting and time.monotonic() < until:
             time.sleep(0.01)
         assert not session.jobs._waiting
-    assert running.ended.wait(10)
     assert not other.begun.wait(0.3)
 
 
 def test_light_requests_do_not_wait_and_the_tenth_job_is_503(stages: Any) -> None:
-    client, _, running, _ = stages
-    with contextlib.ExitStack() as held:
-        first = held.enter_context(client.stream("POST", "api/sets/compare", json={}))
-        assert running.begun.wait(10)
+    client, _, job, _ = stages
+    with running(client, job), contextlib.ExitStack() as held:
         others = [held.enter_context(client.stream("POST", "api/sets/compare", json={})) for _ in range(8)]
-        assert {s.status_code for s in (first, *others)} == {200}
+        assert {s.status_code for s in others} == {200}
         refused = client.post("api/sets/compare", json={})
         assert (refused.status_code, refused.json()["error"]) == (503, jobs.BUSY)
         began = time.perf_counter()
         assert client.get("api/images/sources").status_code == 200
         assert time.perf_counter() - began < 3
-    assert running.ended.wait(10)
 
 
 def test_the_server_ends_while_a_job_runs(stages: Any) -> None:
-    client, session, running, _ = stages
-    with client.stream("POST", "api/sets/compare", json={}) as answer:
-        lines = answer.iter_lines()
-        assert next(lines)
-        assert running.begun.wait(10)
+    client, session, job, _ = stages
+    with running(client, job):
         session.jobs.stop()
-        assert running.ended.wait(10)
+        assert job.ended.wait(10)
         assert client.post("api/sets/compare", json={}).status_code == 503

@@ -81,23 +81,6 @@ def test_matches_follow_the_radius(client: httpx.Client, aligned: dict[str, Any]
     assert sum(row[4] == 1 for row in narrow["matches"]) <= sum(row[4] == 1 for row in said["matches"])
 
 
-@pytest.mark.slow
-def test_sample_pairs_are_images(client: httpx.Client) -> None:
-    pairs = client.get("api/pixels/samples").json()
-    assert len(pairs) == 3
-    for pair in pairs:
-        for side in ("a", "b"):
-            assert load(client, pair[side]["thumb"]).shape[2] == 3
-    assert client.get("api/pixels/samples").json() == pairs
-
-
-def test_an_image_too_small_is_told_in_a_sentence(client: httpx.Client, send: Send) -> None:
-    small = send(np.zeros((20, 20, 3), dtype=np.uint8))["id"]
-    last = lines_of(client, "api/pixels/compare", {"a": small, "b": small})[-1]
-    assert last["state"] == "failed"
-    assert last["error"].startswith("a: ")
-
-
 # ── images ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -143,38 +126,21 @@ def test_a_search_is_told_in_stages_and_says_why(gallery: Any, folder: Path) -> 
     assert first["distance"] == pytest.approx(0, abs=1e-3)
     assert first["inliers"] >= 8
     assert set(found["seconds"]) == {"shortlist", "rerank", "verify"}
+    sent = client.post("api/pictures", content=encoded(scene(7, 160))).json()[0]
+    fields = {"source": folder.name, "query": sent["id"], "k": 2, "verify": 0}
+    assert result_of(client, "api/images/search", fields)["hits"][0]["name"] == "right/7.png"
 
 
 @pytest.mark.slow
-def test_a_hit_is_verified_thoroughly(gallery: Any, folder: Path) -> None:
+def test_a_hit_is_verified_thoroughly_and_copies_are_grouped(gallery: Any, folder: Path) -> None:
     client, opened = gallery
     query, hit = (opened["pictures"][i]["id"] for i in (0, 5))
-    said = lines_of(client, "api/images/why", {"source": folder.name, "query": query, "hit": hit})[-1]["result"]
+    said = result_of(client, "api/images/why", {"source": folder.name, "query": query, "hit": hit})
     assert said["verdict"] == "same"
     assert str(said["inliers"]) in said["words"]
     assert said["why"].startswith("data:image/jpeg;base64,")
     assert load(client, said["warp"]).shape == (160, 160, 3)
-
-
-def test_an_uploaded_image_searches_too(gallery: Any, folder: Path) -> None:
-    client, _ = gallery
-    sent = client.post("api/pictures", content=encoded(scene(7, 160))).json()[0]
-    lines = lines_of(client, "api/images/search", {"source": folder.name, "query": sent["id"], "k": 2, "verify": 0})
-    assert lines[-1]["result"]["hits"][0]["name"] == "right/7.png"
-
-
-@pytest.mark.slow
-def test_copies_are_grouped(gallery: Any, folder: Path) -> None:
-    client, opened = gallery
-    ids = {p["name"]: p["id"] for p in opened["pictures"]}
-    groups = client.post("api/images/duplicates", json={"source": folder.name}).json()["groups"]
-    assert [ids["left/0.png"], ids["right/5.png"]] in groups
-
-
-def test_copies_are_sought_in_what_is_open(gallery: Any) -> None:
-    client, _ = gallery
-    assert client.post("api/images/duplicates", json={"source": "samples"}).status_code == 409
-    assert client.post("api/images/duplicates", json={"source": "x"}).status_code == 404
+    assert [query, hit] in client.post("api/images/duplicates", json={"source": folder.name}).json()["groups"]
 
 
 def test_the_map_is_the_same_each_time_and_in_bounds() -> None:
@@ -222,18 +188,6 @@ def test_a_plan_carries_each_picture_to_its_copy(client: httpx.Client, albums: d
     auto = client.post("api/sets/plan", json={"key": albums["key"], "gamma": None, "metric": "learned"}).json()
     assert auto["gamma"] == pytest.approx(gamma["auto"])
     assert np.asarray(auto["plan"]).sum(0) == pytest.approx([1 / 3] * 3, abs=1e-4)
-
-
-def test_albums_are_bounded(client: httpx.Client) -> None:
-    for ids, got in (([], "0"), (["x"] * 101, "101"), ("x", "'x'")):
-        last = lines_of(client, "api/sets/compare", {"a": ids, "b": ["x"]})[-1]
-        assert last == {"state": "failed", "error": f"a: expected a list of 1 to 100 images, got {got}"}
-
-
-def test_sample_albums(client: httpx.Client) -> None:
-    found = client.get("api/sets/samples").json()["albums"]
-    assert [(a["name"], len(a["pictures"])) for a in found] == [("monday", 8), ("friday", 8)]
-    assert load(client, found[0]["pictures"][0]["thumb"]).shape == (240, 240, 3)
 
 
 def test_a_learned_metric_is_kept_and_a_damaged_one_is_learned_again(
@@ -314,11 +268,6 @@ def test_a_field_out_of_bounds_is_named(
         assert field == "key" or answer.json()["error"].startswith(f"{field}: expected")
 
 
-def test_generators_are_named_and_others_are_not_found(client: httpx.Client) -> None:
-    assert [g["name"] for g in client.get("api/distributions/generators").json()] == ["fashion", "fashion-vae"]
-    assert lines_of(client, "api/distributions/open", {"name": "os:system"})[-1]["state"] == "failed"
-
-
 PROGRAM = """
 import torch
 from likewise.distributions import Generator, Normal
@@ -359,25 +308,57 @@ def test_a_generator_of_ones_own_is_measured_against_ones_own_pictures(
 # ── nonsense ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 NOT_OBJECTS = (b"", b"{", b"[1]", b'"x"', b'{"key": NaN}', b'{"radius": Infinity}', b"\xff\xfe", b"[" * 5000, b"null")
+NOT_THERE = ("pictures/x/view", "pictures/x/large", "files/x.jpg", "runs/x")
 
 
 @pytest.mark.parametrize(
-    ("path", "data"), [*(("api/sets/plan", data) for data in NOT_OBJECTS), *((path, b"[NaN") for path in BODIES)]
+    ("path", "data", "status", "said"),
+    [
+        *(("api/sets/plan", data, 400, "the request") for data in NOT_OBJECTS),
+        *((path, b"[NaN", 400, "the request") for path in BODIES),
+        ("api/sets/plan", b" " * 300_000, 413, "the request is longer"),
+        ("api/images/duplicates", b'{"source": "samples"}', 409, "source: open samples first"),
+        *((f"api/{path}", None, 404, "") for path in NOT_THERE),
+    ],
 )
-def test_what_is_not_a_json_object_is_400(client: httpx.Client, path: str, data: bytes) -> None:
-    answer = client.post(path, content=data)
-    assert answer.status_code == 400
-    assert answer.json()["error"].startswith("the request")
+def test_what_is_refused(client: httpx.Client, path: str, data: bytes | None, status: int, said: str) -> None:
+    answer = client.get(path) if data is None else client.post(path, content=data)
+    assert (answer.status_code, set(answer.json())) == (status, {"error"})
+    assert answer.json()["error"].startswith(said)
 
 
-def test_a_body_that_is_too_long_is_413(client: httpx.Client) -> None:
-    assert client.post("api/sets/plan", content=b" " * 300_000).status_code == 413
+@pytest.mark.parametrize(
+    ("path", "fields", "said"),
+    [
+        ("pixels/compare", {"a": "SMALL", "b": "SMALL"}, "a: "),
+        *(
+            ("sets/compare", {"a": ids, "b": ["x"]}, f"a: expected a list of 1 to 100 images, got {got}")
+            for ids, got in (([], "0"), (["x"] * 101, "101"), ("x", "'x'"))
+        ),
+        ("distributions/open", {"name": "os:system"}, "this generator is not here"),
+    ],
+)
+def test_a_job_that_cannot_be_done_says_why(
+    client: httpx.Client, send: Send, path: str, fields: dict[str, Any], said: str
+) -> None:
+    small = send(np.zeros((20, 20, 3), dtype=np.uint8))["id"]
+    given = {name: small if value == "SMALL" else value for name, value in fields.items()}
+    last = lines_of(client, f"api/{path}", given)[-1]
+    assert (last["state"], last["error"][: len(said)]) == ("failed", said)
 
 
-@pytest.mark.parametrize("path", ["api/pictures/x/view", "api/pictures/x/large", "api/files/x.jpg", "api/runs/x"])
-def test_what_is_not_there(client: httpx.Client, path: str) -> None:
-    answer = client.get(path)
-    assert (answer.status_code, set(answer.json())) == (404, {"error"})
+def test_sample_albums_and_generators(client: httpx.Client) -> None:
+    albums = client.get("api/sets/samples").json()["albums"]
+    assert [(a["name"], len(a["pictures"])) for a in albums] == [("monday", 8), ("friday", 8)]
+    assert load(client, albums[0]["pictures"][0]["thumb"]).shape == (240, 240, 3)
+    assert [g["name"] for g in client.get("api/distributions/generators").json()] == ["fashion", "fashion-vae"]
+
+
+@pytest.mark.slow
+def test_sample_pairs_are_each_time_the_same_images(client: httpx.Client) -> None:
+    pairs = client.get("api/pixels/samples").json()
+    assert {load(client, pair[side]["thumb"]).shape[2] for pair in pairs for side in ("a", "b")} == {3}
+    assert (len(pairs), pairs) == (3, client.get("api/pixels/samples").json())
 
 
 def test_an_image_that_was_deleted_meanwhile_is_not_found(gallery: Any, folder: Path, tmp_path: Path) -> None:

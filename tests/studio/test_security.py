@@ -28,13 +28,29 @@ def test_tokens_are_long_and_never_the_same() -> None:
     assert all(set(t) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_") for t in some)
 
 
+OURS = f"/{TOKEN}/api/about"
+WRONG_PATHS = ("/", "/api/about", "/wrong/api/about", f"/{TOKEN[:-1]}/api/about", f"/{TOKEN}x/api/about", "//api/about")
+OTHER_HOSTS = ("evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:{}", "127.0.0.1:{}.evil", "127.0.0.1.evil:{}")
+OTHER_PAGES = ("http://evil.example", "null", "https://127.0.0.1:{}", "http://127.0.0.1", "http://127.0.0.1:{}.x")
+
+
 @pytest.mark.parametrize(
-    "path", ["/", "/api/about", "/wrong/api/about", f"/{TOKEN[:-1]}/api/about", f"/{TOKEN}x/api/about", "//api/about"]
+    ("path", "headers", "status", "said"),
+    [
+        *((path, {}, 403, security.WRONG_TOKEN) for path in WRONG_PATHS),
+        *((OURS, {"Host": host}, 421, security.WRONG_HOST) for host in OTHER_HOSTS),
+        *((OURS, {"Origin": origin}, 403, security.WRONG_ORIGIN) for origin in OTHER_PAGES),
+        (OURS, {"Sec-Fetch-Site": "cross-site"}, 403, security.WRONG_ORIGIN),
+    ],
 )
-def test_without_the_token_nothing_is_told(port: int, path: str) -> None:
-    answer = httpx.get(f"http://127.0.0.1:{port}{path}")
-    assert answer.status_code == 403
-    assert answer.json() == {"error": security.WRONG_TOKEN}
+def test_without_the_token_by_another_name_or_from_another_page_nothing_is_told(
+    port: int, path: str, headers: dict[str, str], status: int, said: str
+) -> None:
+    given = {name: value.format(port) for name, value in headers.items()}
+    for method in ("GET", "POST"):
+        answer = httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=given)
+        assert (answer.status_code, answer.json()) == (status, {"error": said})
+        assert answer.headers["content-security-policy"] == POLICY  # refusals carry the headers, too
 
 
 def test_the_token_alone_leads_to_the_page(client: httpx.Client) -> None:
@@ -42,30 +58,10 @@ def test_the_token_alone_leads_to_the_page(client: httpx.Client) -> None:
     assert (answer.status_code, answer.headers["location"]) == (307, f"/{TOKEN}/")
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "127.0.0.1", "127.0.0.1:1", "evil.example:{}", "127.0.0.1:{}.evil", "127.0.0.1.evil:{}", "x"],
-)
-def test_another_name_is_misdirected(client: httpx.Client, port: int, host: str) -> None:
-    answer = client.get("api/about", headers={"Host": host.format(port)})
-    assert (answer.status_code, answer.json()) == (421, {"error": security.WRONG_HOST})
-    assert answer.headers["content-security-policy"] == POLICY  # refusals carry the headers, too
-
-
-@pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "https://127.0.0.1:{}", "http://127.0.0.1", "http://127.0.0.1:{}.x"]
-)
-def test_another_page_is_refused(client: httpx.Client, port: int, origin: str) -> None:
-    answer = client.post("api/sets/plan", json={}, headers={"Origin": origin.format(port)})
-    assert answer.status_code == 403
-    assert answer.json() == {"error": security.WRONG_ORIGIN}
-
-
-def test_our_own_page_is_not(client: httpx.Client, port: int) -> None:
+def test_our_own_page_is_answered(client: httpx.Client, port: int) -> None:
     ours = {"Origin": f"http://127.0.0.1:{port}", "Sec-Fetch-Site": "same-origin"}
     for headers in (ours, {"Host": f"LOCALHOST:{port}"}):
         assert client.get("api/images/sources", headers=headers).status_code == 200
-    assert client.get("api/images/sources", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 
 @pytest.mark.parametrize("path", ["api/images/sources", "api/nothing", "", "index.html", "api/files/x.jpg"])
@@ -125,31 +121,23 @@ def test_no_path_leads_out_of_the_page(port: int, path: str) -> None:
     assert "import" not in text
 
 
-def test_web_sockets_are_closed() -> None:
-    said: list[object] = []
-
-    async def send(message: object) -> None:
-        said.append(message)
-
-    asyncio.run(security.Guard(None, TOKEN, 80)({"type": "websocket"}, None, send))  # type: ignore[arg-type]
-    assert said == [{"type": "websocket.close", "code": 1008}]
-
-
 def test_only_this_machine_can_connect() -> None:
     with bind(0) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
         assert listening.family == socket.AF_INET
 
 
-def test_requests_at_once_are_bounded() -> None:
+def test_web_sockets_are_closed_and_requests_at_once_are_bounded() -> None:
     said: list[dict[str, Any]] = []
 
     async def send(message: dict[str, Any]) -> None:
         said.append(message)
 
-    guard = security.Guard(None, TOKEN, 80, limit=3)  # type: ignore[arg-type]
-    guard.under_way = 3
-    scope = {"type": "http", "path": f"/{TOKEN}/x", "headers": [(b"host", b"127.0.0.1")]}
-    asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
-    assert said[0]["status"] == 503
-    assert (b"content-security-policy", POLICY.encode()) in said[0]["headers"]
+    guard = security.Guard(None, TOKEN, 80)  # type: ignore[arg-type]
+    guard.under_way = security.AT_ONCE
+    http = {"type": "http", "path": f"/{TOKEN}/x", "headers": [(b"host", b"127.0.0.1")]}
+    for scope in ({"type": "websocket"}, http):
+        asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
+    assert said[0] == {"type": "websocket.close", "code": 1008}
+    assert said[1]["status"] == 503
+    assert (b"content-security-policy", POLICY.encode()) in said[1]["headers"]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import http.client
 import socket
 import struct
-import threading
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import numpy as np
@@ -64,112 +62,69 @@ def test_names_are_only_names(client: httpx.Client, name: str) -> None:
     assert len(said["name"]) <= 120
 
 
-def test_too_long_by_its_own_word_is_refused_before_it_comes(port: int) -> None:
-    link = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-    link.putrequest("POST", f"/{TOKEN}/api/pictures")
-    link.putheader("Content-Length", str(uploads.MAX_IMAGE + 1))
-    link.endheaders()
-    assert link.getresponse().status == 413
-    link.close()
+MEGABYTE = b"100000\r\n" + bytes(1 << 20) + b"\r\n"
+"""A chunk as HTTP sends it; 40 are allowed."""
 
 
-def talk(port: int, header: str, chunks: list[bytes]) -> bytes:
-    """What the server says to an upload that is begun and not ended."""
+@pytest.mark.parametrize(
+    ("header", "chunks", "limit", "status", "said"),
+    [
+        (f"Content-Length: {uploads.MAX_IMAGE + 1}", [], {}, 413, "the file is longer than 40 MB; make it smaller"),
+        ("Transfer-Encoding: chunked", [MEGABYTE] * 41, {}, 413, "the file is longer than 40 MB; make it smaller"),
+        ("Content-Length: 100000", [b"x"], {"PATIENCE": 0.2}, 408, "did not come in time"),  # stops sending
+        ("Content-Length: 100000", [b"x", b"x"], {"GRACE": 0.05}, 408, "did not come in time"),  # sends too slowly
+    ],
+    ids=["declared", "counted", "stopped", "slow"],
+)
+def test_an_upload_is_given_up_as_soon_as_it_must_be(
+    port: int,
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    header: str,
+    chunks: list[bytes],
+    limit: dict[str, float],
+    status: int,
+    said: str,
+) -> None:
+    """By its own word, or counted while it comes: the answer comes though the stream has not ended, nor ever does."""
+    for name, seconds in limit.items():
+        monkeypatch.setattr(uploads, name, seconds)
     with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
         link.sendall(f"POST /{TOKEN}/api/pictures HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{header}\r\n\r\n".encode())
         for chunk in chunks:
             link.sendall(chunk)
+            time.sleep(0.1 if limit else 0)
         answer = b""
         while b"}" not in answer and (more := link.recv(1 << 16)):
             answer += more
-        if b" 408 " in answer:
-            assert link.recv(1) == b""  # who is given up is hung up on
-    return answer
-
-
-def test_too_long_without_a_word_is_refused_while_it_comes(port: int, session: Session) -> None:
-    """No Content-Length: chunks are counted, and the answer comes though the stream has not ended, nor ever does."""
-    chunk = b"100000\r\n" + bytes(1 << 20) + b"\r\n"  # a megabyte; 40 are allowed
-    answer = talk(port, "Transfer-Encoding: chunked", [chunk] * 41)
-    assert answer.startswith(b"HTTP/1.1 413 ")
-    assert b"the file is longer than 40 MB; make it smaller" in answer
+        assert status != 408 or link.recv(1) == b""  # who is given up is hung up on
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert said.encode() in answer
     assert not list(session.store.folder.glob("upload-*"))
 
 
-class Body:
-    """A request that sends the same bytes again and again, each after a pause; counts how often it was asked."""
-
-    headers: ClassVar[dict[str, str]] = {}
-
-    def __init__(self, chunk: bytes, pause: float) -> None:
-        self.chunk, self.pause, self.asked = chunk, pause, 0
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        while True:
-            self.asked += 1
-            yield self.chunk
-            await asyncio.sleep(self.pause)
+def test_uploads_at_once_are_bounded(client: httpx.Client, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.store, "uploading", uploads.AT_ONCE)
+    assert client.post("api/pictures", content=encoded(scene())).status_code == 503
 
 
 @pytest.mark.parametrize(
-    ("name", "seconds", "chunk", "pause", "status", "most"),
+    ("data", "said"),
     [
-        ("PATIENCE", 10, bytes(100), 0, 413, 3),  # after the chunk that is too much, none is asked for
-        ("PATIENCE", 0.05, b"x", 20, 408, 1),  # stops sending
-        ("GRACE", 0.05, b"x", 0.02, 408, 20),  # sends too slowly
+        *((bomb(*size), "declares") for size in [(100_000, 100_000), (60_001, 1000), (2**31 - 1, 2**31 - 1)]),
+        *((data, "") for data in (b"", b"hello", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7 ")),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), ""),
     ],
 )
-def test_an_upload_is_given_up_as_soon_as_it_must_be(
-    monkeypatch: pytest.MonkeyPatch, name: str, seconds: float, chunk: bytes, pause: float, status: int, most: int
-) -> None:
-    monkeypatch.setattr(uploads, name, seconds)
-    body, kept = Body(chunk, pause), bytearray()
-    with pytest.raises(RequestError) as refused:
-        asyncio.run(uploads.copy(body, kept.extend, 250))  # type: ignore[arg-type]
-    assert refused.value.status == status
-    assert body.asked <= most
-    assert len(kept) <= 250
-
-
-def test_who_is_given_up_is_hung_up_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "PATIENCE", 0.2)
-    answer = talk(port, "Content-Length: 100000", [b"x"])
-    assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"did not come in time" in answer
-
-
-def test_uploads_at_once_are_bounded(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.store, "uploading", uploads.AT_ONCE)
-
-    async def one() -> None:
-        async with uploads.receive(None, session.store, 1):  # type: ignore[arg-type]
-            pass
-
-    with pytest.raises(RequestError) as refused:
-        asyncio.run(one())
-    assert refused.value.status == 503
-
-
-@pytest.mark.parametrize("size", [(100_000, 100_000), (60_001, 1000), (2**31 - 1, 2**31 - 1)])
-def test_bombs_are_refused_by_their_header(client: httpx.Client, size: tuple[int, int]) -> None:
+def test_bombs_and_what_is_not_an_image_are_told_by_the_name_sent(client: httpx.Client, data: bytes, said: str) -> None:
     before = time.perf_counter()
-    answer = client.post("api/pictures", content=bomb(*size), headers={"X-Name": "bomb.png"})
-    assert answer.status_code == 422
-    assert answer.json()["error"].startswith("bomb.png: declares")
-    assert time.perf_counter() - before < 5
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"hello", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7 ", b"\x89PNG\r\n\x1a\n" + bytes(40)],
-)
-def test_what_is_not_an_image_is_told_by_the_name_it_was_sent_under(client: httpx.Client, data: bytes) -> None:
     answer = client.post("api/pictures", content=data, headers={"X-Name": "a.jpg"})
     assert answer.status_code == 422
     error = answer.json()["error"]
-    assert error.startswith("a.jpg: ")
+    assert error.startswith(f"a.jpg: {said}")
     assert "likewise-studio" not in error
     assert "upload-" not in error
+    assert time.perf_counter() - before < 5  # by their header: a bomb is not decoded
 
 
 def test_frames_of_a_video_are_evenly_spaced(client: httpx.Client, tmp_path: Path) -> None:
@@ -206,12 +161,8 @@ def test_images_that_nobody_uses_make_room() -> None:
 
 def test_ids_are_unguessable_and_threads_do_not_share_one() -> None:
     kept: Recent[int] = Recent(1000, "this")
-    ids: list[str] = []
-    threads = [threading.Thread(target=lambda: ids.extend(kept.put(i) for i in range(100))) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    with ThreadPoolExecutor(4) as pool:
+        ids = [key for keys in pool.map(lambda _: [kept.put(i) for i in range(100)], range(4)) for key in keys]
     assert len(set(ids)) == 400
     assert all(kept.find(i) is not None for i in ids)
     assert min(map(len, ids)) >= 22

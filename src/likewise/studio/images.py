@@ -19,6 +19,7 @@ from likewise.errors import InputError, RequestError
 from likewise.images import default
 from likewise.plot.report import inline
 from likewise.search import Collection
+from likewise.store.index import FORMAT
 from likewise.studio.app import Given
 from likewise.studio.requests import Fields, Work, not_found, text, watch, whole
 from likewise.studio.uploads import ImageStore, SessionImage, evenly, written
@@ -118,8 +119,9 @@ class Tab:
                 collection = Collection.open(self._sources[name])
             else:
                 model = default()
-                # By the folder's path and the model, in the user's cache.
-                key = hashlib.sha256(f"{os.path.realpath(folder)} {model.digest}".encode()).hexdigest()[:20]
+                # By the folder's path, the model and the format, in the user's cache: another version's is left alone.
+                named = f"{os.path.realpath(folder)} {model.digest} {FORMAT}"
+                key = hashlib.sha256(named.encode()).hexdigest()[:20]
                 with watch(model, work, "indexing", len(media.images(folder))):
                     collection = Collection.build(folder, self.cache / f"index-{key}", model=model)
             self._collections[name] = collection

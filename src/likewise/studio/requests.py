@@ -22,7 +22,7 @@ from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from likewise.errors import InputError, LikewiseError, RequestError
@@ -61,8 +61,8 @@ class Guard:
     Every response, refusals and errors too, goes out with HEADERS, and is not to be stored unless it says otherwise.
     """
 
-    def __init__(self, app: ASGIApp, token: str, port: int, limit: int = AT_ONCE) -> None:
-        self.app, self.token, self.limit, self.under_way = app, token, limit, 0
+    def __init__(self, app: ASGIApp, token: str, port: int) -> None:
+        self.app, self.token, self.under_way = app, token, 0
         self.hosts = {f"{host}:{port}" for host in HOSTS} | ({*HOSTS} if port == 80 else set())
         self.origins = {f"http://{host}" for host in self.hosts}
 
@@ -95,7 +95,7 @@ class Guard:
             return error_response(403, WRONG_ORIGIN)
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return error_response(403, WRONG_ORIGIN)
-        if self.under_way >= self.limit:
+        if self.under_way >= AT_ONCE:
             return error_response(503, TOO_MANY)
         return None if slash else RedirectResponse(f"/{self.token}/")
 
@@ -274,8 +274,7 @@ class Work:
 class Jobs:
     """The queue and its one worker, which begins with the first job."""
 
-    def __init__(self, limit: int = MAX_WAITING) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
         self._waiting = deque[Work]()
         self._running: Work | None = None
         self._change = threading.Condition()
@@ -285,7 +284,7 @@ class Jobs:
         """Queue a piece of work; refused where too many wait."""
         job = Work(task, loop)
         with self._change:
-            if len(self._waiting) >= self.limit or not self._open:
+            if len(self._waiting) >= MAX_WAITING or not self._open:
                 raise RequestError(503, BUSY)
             if self._thread.ident is None:
                 self._thread.start()
@@ -346,38 +345,20 @@ class Jobs:
             return self._running
 
 
-class Stream(Response):
+class Stream(StreamingResponse):
     """The lines of a job as NDJSON, one write each; when the reader goes, the job is cancelled."""
 
     media_type = "application/x-ndjson"
 
     def __init__(self, jobs: Jobs, job: Work) -> None:
         self.jobs, self.job = jobs, job
-        super().__init__()
-        del self.headers["content-length"]
+        super().__init__(job.lines())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_disconnect(receive))
         try:
-            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
+            await super().__call__(scope, receive, send)
         finally:
             self.jobs.cancel(self.job)
-            sending.cancel()
-            leaving.cancel()
-
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for line in self.job.lines():
-            await send({"type": "http.response.body", "body": line, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 @contextlib.contextmanager
