@@ -35,10 +35,18 @@ def ess(v: Visit) -> float:
     return float(v.page.locator(".gauge .headline-figure").inner_text().strip("<> %"))
 
 
-def test_plain_sampling_uses_the_whole_bank(generator: Visit) -> None:
-    assert ess(generator) == 100
+def asked(v: Visit, what: str) -> float | None:
+    """The ρ of which a grid or a point was asked for last."""
+    return next((body["rho"] for path, body in reversed(v.bodies) if path == f"distributions/{what}"), None)
+
+
+def test_plain_sampling_uses_the_whole_bank_and_resample_draws_others(generator: Visit) -> None:
     generator.until("document.querySelector('.grid-picture').naturalWidth > 50")
     assert generator.page.locator(".end img").count() == 2
+    before = generator.page.evaluate(SOURCE)
+    generator.page.get_by_role("button", name="Resample").click()
+    generator.until(f"was => ({SOURCE}) !== was", before)
+    assert ess(generator) == 100
 
 
 def test_rho_is_dragged_and_the_grid_follows_within_a_second(generator: Visit) -> None:
@@ -52,8 +60,7 @@ def test_rho_is_dragged_and_the_grid_follows_within_a_second(generator: Visit) -
     assert took < crowd()
     assert generator.page.evaluate(SOURCE) != before
     assert ess(generator) < full
-    asked = [body["rho"] for path, body in generator.bodies if path == "distributions/grid"]
-    assert asked[-1] == pytest.approx(-2, abs=0.15)
+    assert asked(generator, "grid") == pytest.approx(-2, abs=0.15)
 
 
 def test_the_curves_come_and_the_place_is_measured(generator: Visit) -> None:
@@ -62,37 +69,22 @@ def test_the_curves_come_and_the_place_is_measured(generator: Visit) -> None:
         line = generator.page.locator(f".chart-line[data-series='{name}']")
         assert int(line.get_attribute("data-points")) >= 3
     generator.slide(RHO, "-0.5")
-    asked: list[float] = []
-    for _ in range(300):  # a measurement of the setting before may still be under way
-        asked = [body["rho"] for path, body in generator.bodies if path == "distributions/point"]
-        if asked and abs(asked[-1] + 0.5) < 0.15:
-            break
-        generator.page.wait_for_timeout(100)
-    assert asked[-1] == pytest.approx(-0.5, abs=0.15)
+    # A measurement of the setting before may still be under way.
+    generator.soon(lambda: asked(generator, "point") == pytest.approx(-0.5, abs=0.15), "ρ = −0.5 is asked", heavy=True)
     generator.until("document.querySelector('#panel-distributions').textContent.includes('measured here')", heavy=True)
     assert generator.page.locator(".chart-now-ring").count() == 3
     assert 0 <= float(generator.reading("precision", "distributions")) <= 1
 
 
-def test_psi_and_keys(generator: Visit) -> None:
+def test_psi_by_keys_and_rho_by_a_click_on_a_curve(generator: Visit) -> None:
     before = generator.page.evaluate(SOURCE)
     generator.page.locator(PSI).focus()
     generator.page.keyboard.press("Home")
     generator.until(f"was => ({SOURCE}) !== was && !({ALT}).includes('ψ = 1.00')", before)
-
-
-def test_a_click_on_a_curve_goes_there(generator: Visit) -> None:
     box = generator.box(".chart.pickable")
     generator.page.mouse.click(box["x"] + 0.95 * box["width"], box["y"] + box["height"] / 2)
     generator.until("document.querySelector('.slider output').textContent.startsWith('4')")
     generator.until(f"({ALT}).includes('ρ = 4')")
-
-
-def test_resample_draws_others(generator: Visit) -> None:
-    before = generator.page.evaluate(SOURCE)
-    generator.page.get_by_role("button", name="Resample").click()
-    generator.until(f"was => ({SOURCE}) !== was", before)
-    assert ess(generator) == 100
 
 
 def test_on_a_phone_the_sliders_stand_above_the_grid(visit: Any) -> None:

@@ -16,45 +16,36 @@ def page(visits: Any) -> Iterator[Visit]:
         yield v
 
 
-def called(v: Visit, module: str, name: str, *arguments: Any) -> Any:
-    """What a function of one of the page's modules gives."""
-    words = "async ([module, name, given]) => (await import(`./${module}.js`))[name](...given)"
-    return v.page.evaluate(words, [module, name, list(arguments)])
+CURVE = {"points": [[0, 1], [2, 5], [3, None], [4, 9]]}
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "written"),
+    ("function", "given", "expected"),
     [
-        ("figure", 0.37919, "0.379"),
-        ("figure", 12.345, "12.3"),
-        ("figure", -0.5, "\u22120.500"),
-        ("figure", 12345, "12\u202f345"),
-        ("figure", 0, "0"),
-        ("figure", 1.5e-6, "1.50 e\u22126"),
-        ("figure", None, "–"),
-        ("share", 1, "100 %"),
-        ("share", 0.9999, "> 99.9 %"),
-        ("share", 0.0001, "< 0.1 %"),
-        ("whole", 1234567, "1\u202f234\u202f567"),
-        ("seconds", 0.0123, "12 ms"),
-        ("bytes", 1234567, "1.23 MB"),
+        ("numbers.figure", [0.37919], "0.379"),
+        ("numbers.figure", [12.345], "12.3"),
+        ("numbers.figure", [-0.5], "\u22120.500"),
+        ("numbers.figure", [12345], "12\u202f345"),
+        ("numbers.figure", [0], "0"),
+        ("numbers.figure", [1.5e-6], "1.50 e\u22126"),
+        ("numbers.figure", [None], "–"),
+        ("numbers.share", [1], "100 %"),
+        ("numbers.share", [0.9999], "> 99.9 %"),
+        ("numbers.share", [0.0001], "< 0.1 %"),
+        ("numbers.whole", [1234567], "1\u202f234\u202f567"),
+        ("numbers.seconds", [0.0123], "12 ms"),
+        ("numbers.bytes", [1234567], "1.23 MB"),
+        ("chart.ticks", [0, 1, 5], [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        ("chart.ticks", [-5, 5, 4], [-5, -2.5, 0, 2.5, 5]),
+        ("chart.ticks", [0.013, 0.019, 3], [0.014, 0.016, 0.018]),
+        ("chart.powers", [0.5, 700], [1, 10, 100]),
+        ("chart.powers", [8, 90], [10, 20, 50]),
+        ("chart.valueAt", [CURVE, 1], 3),
+        ("chart.valueAt", [CURVE, 3], 7),  # what is not known is bridged
+        ("chart.valueAt", [CURVE, 0], 1),
+        ("chart.valueAt", [CURVE, 5], None),  # not beyond its ends
     ],
 )
-def test_figures_are_written_as_people_read_them(page: Visit, name: str, value: Any, written: str) -> None:
-    assert called(page, "numbers", name, value) == written
-
-
-def test_ticks_are_round_and_inside(page: Visit) -> None:
-    assert called(page, "chart", "ticks", 0, 1, 5) == [0, 0.2, 0.4, 0.6, 0.8, 1]
-    assert called(page, "chart", "ticks", -5, 5, 4) == [-5, -2.5, 0, 2.5, 5]
-    assert called(page, "chart", "ticks", 0.013, 0.019, 3) == [0.014, 0.016, 0.018]
-    assert called(page, "chart", "powers", 0.5, 700) == [1, 10, 100]
-    assert called(page, "chart", "powers", 8, 90) == [10, 20, 50]
-
-
-def test_a_curve_is_read_between_its_points_and_not_beyond(page: Visit) -> None:
-    curve = {"points": [[0, 1], [2, 5], [3, None], [4, 9]]}
-    assert called(page, "chart", "valueAt", curve, 1) == 3
-    assert called(page, "chart", "valueAt", curve, 3) == 7  # what is not known is bridged
-    assert called(page, "chart", "valueAt", curve, 0) == 1
-    assert called(page, "chart", "valueAt", curve, 5) is None
+def test_figures_ticks_and_curves_by_hand(page: Visit, function: str, given: list[Any], expected: Any) -> None:
+    words = "async ([module, name, given]) => (await import(`./${module}.js`))[name](...given)"
+    assert page.page.evaluate(words, [*function.split("."), given]) == expected

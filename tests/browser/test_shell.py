@@ -51,12 +51,9 @@ def test_tabs_follow_the_arrow_keys_and_the_back_button(visit: Any) -> None:
     v.until("document.querySelector('#panel-runs').hidden === false")
     assert chosen(v) == "runs"
     assert v.page.title().startswith("Runs")
-
-
-def test_a_wrong_address_of_a_tab_opens_the_first(visit: Any) -> None:
-    v = visit("nothing-of-that-name")
-    v.wait("#panel-pixels h1")
-    assert chosen(v) == "pixels"
+    wrong = visit("nothing-of-that-name")
+    wrong.wait("#panel-pixels h1")
+    assert chosen(wrong) == "pixels"  # the first
 
 
 def test_colours_follow_the_system_and_then_the_person(visit: Any) -> None:
@@ -104,25 +101,14 @@ def test_words_stand_out_from_their_ground(visit: Any, colours: str) -> None:
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, 390])
-def test_no_tab_is_wider_than_its_window(visit: Any, width: int, colours: str) -> None:
+def test_no_tab_is_wider_than_its_window_and_what_is_pressed_has_a_name(visit: Any, width: int, colours: str) -> None:
     v = visit("runs", width=width, colours=colours)
     for tab in TABS:
         v.page.evaluate("tab => { location.hash = tab; }", tab)
         v.wait(f"#panel-{tab} h1")
         v.page.wait_for_timeout(150)
         assert v.sideways() <= 0, tab
-    clipped = v.page.evaluate(CLIPPED)
-    assert clipped == []
-
-
-def test_everything_that_is_pressed_has_a_name(visit: Any) -> None:
-    v = visit("runs")
-    for tab in TABS:
-        v.page.evaluate("tab => { location.hash = tab; }", tab)
-        v.wait(f"#panel-{tab} h1")
-    v.page.wait_for_timeout(300)
-    nameless = v.page.evaluate(NAMELESS)
-    assert nameless == []
+    assert (v.page.evaluate(CLIPPED), v.page.evaluate(NAMELESS)) == ([], [])
 
 
 def test_the_page_is_forbidden_to_ask_elsewhere(visit: Any) -> None:

@@ -104,14 +104,11 @@ class Visit:
 
     def until(self, words: str, value: Any = None, *, heavy: bool = False) -> None:
         """Wait until a JavaScript expression, or a function of `value`, is true; asked from outside: eval is barred."""
-        end = time.monotonic() + (PATIENCE if heavy else 15_000) / 1000
-        while not self.page.evaluate(words, value):
-            assert time.monotonic() < end, f"never became true: {words} (with {value!r})"
-            self.page.wait_for_timeout(50)
+        self.soon(lambda: self.page.evaluate(words, value), f"{words} (with {value!r})", heavy=heavy)
 
-    def soon(self, check: Callable[[], bool], words: str) -> None:
+    def soon(self, check: Callable[[], bool], words: str, *, heavy: bool = False) -> None:
         """Wait until something asked from here is true: requests are recorded before their answers are drawn."""
-        end = time.monotonic() + 15
+        end = time.monotonic() + (PATIENCE if heavy else 15_000) / 1000
         while not check():
             assert time.monotonic() < end, f"never became true: {words}"
             self.page.wait_for_timeout(50)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def test_a_frontier_has_a_curve_a_truncation_in_the_order_of_rho() -> None:
     assert texts(left)[:3] == ["-0.5", "0", "0.5"]
     np.testing.assert_allclose(right.lines[0].get_xdata(), [-0.5, 0, 0.5])
     np.testing.assert_allclose(right.lines[0].get_ydata(), [40.25, 40, 40.25])
+    with_errors = [{**cell, "frechet_error": 0.5} for cell in cells()]
+    assert len(plot.frontier(with_errors).axes[1].collections) == 2
 
 
 def test_only_what_no_other_beats_is_filled() -> None:
@@ -66,11 +69,6 @@ def test_only_what_no_other_beats_is_filled() -> None:
     ]
     filled = plot.frontier(table).axes[0].lines[1]
     np.testing.assert_allclose(filled.get_ydata(), [0.9, 0.5, 0.1])
-
-
-def test_errors_are_drawn_where_cells_have_them() -> None:
-    with_errors = [{**cell, "frechet_error": 0.5} for cell in cells()]
-    assert len(plot.frontier(with_errors).axes[1].collections) == 2
 
 
 def test_a_spectrum_is_drawn_by_its_median_and_dead_values_are_left_out() -> None:
@@ -91,9 +89,19 @@ def test_curves_have_one_line_each() -> None:
     assert len({(line.get_color(), line.get_linestyle()) for line in plain.axes[0].lines}) == 10
 
 
+def plan(F: Any, **options: Any) -> Any:
+    return plot.plan(bag(2), bag(2, 1), F, **options)
+
+
 @pytest.mark.parametrize(
     ("draw", "items", "error", "message"),
     [
+        (plan, (np.ones((3, 2)),), ShapeError, "F: expected \\(2, 2\\)"),
+        (plan, (-np.ones((2, 2)),), InputError, "masses ≥ 0"),
+        (plan, (np.full((2, 2), np.nan),), InputError, "masses ≥ 0"),
+        (partial(plan, most=0), (np.ones((2, 2)),), InputError, "most"),
+        (partial(plan, thumbnails=([None], None)), (np.ones((2, 2)),), ShapeError, "thumbnails of P: expected 2"),
+        (partial(plan, thumbnails=([np.zeros(3)] * 2, None)), (np.ones((2, 2)),), ShapeError, "thumbnails: expected"),
         (plot.curves, ({"a": ([0, 1], [0])},), ShapeError, "curve 'a'"),
         (plot.curves, ({},), InputError, "at least one curve"),
         (plot.spectrum, ({"a": [[np.nan]]},), ShapeError, "group 'a'"),
@@ -107,22 +115,6 @@ def test_curves_have_one_line_each() -> None:
 def test_what_cannot_be_drawn(draw: Any, items: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         draw(*items)
-
-
-@pytest.mark.parametrize(
-    ("F", "options", "error", "message"),
-    [
-        (np.ones((3, 2)), {}, ShapeError, "F: expected \\(2, 2\\)"),
-        (-np.ones((2, 2)), {}, InputError, "masses ≥ 0"),
-        (np.full((2, 2), np.nan), {}, InputError, "masses ≥ 0"),
-        (np.ones((2, 2)), {"most": 0}, InputError, "most"),
-        (np.ones((2, 2)), {"thumbnails": ([None], None)}, ShapeError, "thumbnails of P: expected 2"),
-        (np.ones((2, 2)), {"thumbnails": ([np.zeros(3)] * 2, None)}, ShapeError, "thumbnails: expected"),
-    ],
-)
-def test_a_wrong_plan_is_refused(F: Any, options: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        plot.plan(bag(2), bag(2, 1), F, **options)
 
 
 # ── transport plans ───────────────────────────────────────────────────────────────────────────────────────────────

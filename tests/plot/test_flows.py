@@ -81,7 +81,7 @@ def test_a_checkerboard_has_both() -> None:
     )
 
 
-def test_an_alignment_has_six_panels(tmp_path: Path) -> None:
+def test_an_alignment_has_six_panels_and_names_its_pictures(tmp_path: Path) -> None:
     a = scenes.texture(0)
     fig = plot.alignment(a, scenes.texture(1, 30, 90), np.ones((48, 64, 2)), np.full((48, 64), 0.5), title="a $ title")
     assert len(fig.axes) == 6
@@ -92,9 +92,6 @@ def test_an_alignment_has_six_panels(tmp_path: Path) -> None:
     assert (tmp_path / "x.png").stat().st_size > 10_000
     tensors = plot.alignment(torch.rand(3, 48, 64), torch.rand(3, 48, 64), torch.zeros(48, 64, 2))
     assert len(tensors.axes) == 5
-
-
-def test_an_alignment_names_its_pictures() -> None:
     fig = plot.alignment(A, A, STILL, names=("$day.jpg", "n" * 60 + ".jpg"))
     names = [t.get_text() for t in fig.texts]
     assert names[:2] == ["a: $day.jpg", "b: …" + "n" * 31 + ".jpg"]
@@ -124,10 +121,7 @@ def test_of_many_matches_some_are_drawn_and_all_are_counted() -> None:
     assert len(segments[0]) == 50
     np.testing.assert_array_equal(*segments)
     assert [t.get_text() for t in fig.texts] == ["■ 300 near the flow", "■ 0 elsewhere", "50 of 300 drawn"]
-
-
-def test_no_matches_are_a_picture_too() -> None:
-    assert len(plot.matches(scenes.texture(0), scenes.texture(0), Matches([], [])).axes) == 1
+    assert len(plot.matches(a, a, Matches([], [])).axes) == 1  # none are a picture, too
 
 
 A, STILL = scenes.texture(0), np.zeros((48, 64, 2))

@@ -40,7 +40,7 @@ def run(tmp_path: Path) -> Run:
     return made
 
 
-def test_runs_are_found_and_summed_up(runs: Tab, run: Run, tmp_path: Path) -> None:
+def test_runs_are_found_and_summed_up_with_their_checkpoints(runs: Tab, run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / ".hidden").mkdir()
     (found,) = runs.list()
@@ -48,6 +48,11 @@ def test_runs_are_found_and_summed_up(runs: Tab, run: Run, tmp_path: Path) -> No
     assert [found[k] for k in told] == ["group/one", "images train", "running", 3, 10]
     assert abs(found["updated"] - time.time()) < 60
     assert [p.name for p in below(run.path)] == ["one"]
+    checkpoint.write(run.path / "state.safetensors", {"x": np.zeros(3)}, {"step": 7})
+    (run.path / "torn.safetensors").write_bytes(b"\xff" * 40)
+    kept = runs.read({"id": found["id"], "since": 0})["checkpoints"]
+    assert [c["name"] for c in kept] == ["state.safetensors", "torn.safetensors"]
+    assert kept[1]["bytes"] == 40
 
 
 def test_lines_are_read_from_where_one_left_off(runs: Tab, run: Run, tmp_path: Path) -> None:
@@ -69,14 +74,6 @@ def test_lines_are_read_from_where_one_left_off(runs: Tab, run: Run, tmp_path: P
             runs.read({"id": key, "since": since})
     with pytest.raises(RequestError):
         runs.read({"id": "x", "since": 0})
-
-
-def test_checkpoints_with_their_size(runs: Tab, run: Run, tmp_path: Path) -> None:
-    checkpoint.write(run.path / "state.safetensors", {"x": np.zeros(3)}, {"step": 7})
-    (run.path / "torn.safetensors").write_bytes(b"\xff" * 40)
-    found = runs.read({"id": runs.list()[0]["id"], "since": 0})["checkpoints"]
-    assert [c["name"] for c in found] == ["state.safetensors", "torn.safetensors"]
-    assert found[1]["bytes"] == 40
 
 
 def test_a_run_that_ended_is_finished_and_a_killed_one_stopped(runs: Tab, run: Run, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """A local page for all four levels: Starlette on 127.0.0.1, behind an unguessable address.
 
-app        the routes, the session, the server     security   token, Host, Origin, headers
-requests   what a request may ask for              jobs       one worker, a queue, NDJSON streams
-uploads    files that come in; session images      pixels, images, sets, distributions, runs: one a tab
+app        the routes, the session, the server
+requests   token, Host, Origin, headers; what a request may ask for; one worker, a queue, NDJSON streams
+uploads    files that come in; session images
+pixels, images, sets, distributions, runs: one a tab
 """
 
 from __future__ import annotations
