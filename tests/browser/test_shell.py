@@ -124,13 +124,19 @@ def test_the_page_is_forbidden_to_ask_elsewhere(visit: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tab", "target"), [("pixels", ".frame[data-side=b]"), ("images", "#panel-images"), ("sets", ".album[data-side=b]")]
+    ("tab", "target", "ready"),
+    [
+        ("pixels", ".frame[data-side=b]", "#panel-pixels[data-key]"),
+        ("images", "#panel-images", ".hits[data-state=done]"),
+        ("sets", ".album[data-side=b]", "#panel-sets[data-gamma]"),
+    ],
 )
 def test_a_file_that_is_no_image_shows_the_sentence_of_the_server(
-    visit: Any, photos: dict[str, Path], tab: str, target: str
+    visit: Any, photos: dict[str, Path], tab: str, target: str, ready: str
 ) -> None:
     v = visit(tab)
-    v.wait(f"#panel-{tab} h1")
+    v.wait(ready, heavy=True)
+    v.wait(f"#panel-{tab} .work[hidden]", heavy=True, state="attached")  # or the sample's progress covers the sentence
     v.drop(target, photos["words"])
     v.complains(tab, v.refusal(photos["words"]))
     v.forgive("422")
