@@ -1,6 +1,6 @@
-"""Images: which pictures are like this one? Compare, search, train an embedder of one's own, test it on new classes.
+"""Images: which are like this one? Compare, search, train an embedder, test it on new classes.
 
-Run it: python examples/02_images.py (some ten seconds; no download). It writes 02_images.png and 02_images.safetensors.
+Some ten seconds, no download. It writes 02_images.png and 02_images.safetensors.
 """
 
 import tempfile
@@ -17,13 +17,13 @@ draw = np.random.default_rng(0)
 temple, flower = load_sample_images().images  # (427, 640, 3) uint8
 photos = {"cat": data.chelsea(), "cup": data.coffee(), "temple": temple, "flower": flower}
 
-# 1. Two pictures, and how far apart they are: 0 (same) to 2 (opposite). The embedder needs no training.
+# 1. Two images, and their distance: 0 (same) to 2 (opposite). The embedder needs no training.
 model, cat = lw.images.default(), photos["cat"]
 dark = (cat[20:280, 100:400] * 0.5).astype(np.uint8)  # another crop, half the light
 same, other = lw.images.compare(cat, dark), lw.images.compare(cat, photos["cup"])
 print(f"cat and cat {same.distance:.2f}, cat and cup {other.distance:.2f}")  # → cat and cat 0.38, cat and cup 1.35
 
-# 2. The images of a folder, searched by likeness alone (05_search.py has all stages); kept up to date with update().
+# 2. The images of a folder, searched by embedding alone (05_search.py has all stages).
 with tempfile.TemporaryDirectory() as home:
     for name, photo in photos.items():
         Path(home, "photos", name).mkdir(parents=True)
@@ -31,14 +31,14 @@ with tempfile.TemporaryDirectory() as home:
             y, x = draw.integers(photo.shape[0] - 240), draw.integers(photo.shape[1] - 240)
             io.imsave(Path(home, "photos", name, f"{i}.png"), photo[y : y + 240, x : x + 240], check_contrast=False)
     with lw.search.Collection.build(Path(home, "photos"), Path(home, "index"), model=model) as collection:
-        hits = collection.search(dark, k=5, rerank=False, verify=0)  # Hit(path, rank, distance), nearest first
+        hits = collection.search(dark, k=5, rerank=False, verify=0)  # nearest first
         print(len(collection), [Path(h.path).parent.name for h in hits])  # → 20 ['cat', 'cat', 'cat', 'cat', 'cat']
         plot.save(plot.ranking([dark], [[h.path for h in hits]]), "02_images.png")
 
 
-# 3. Train: textures under noise, a class being a direction and two colours. lw.images.folder(path) reads class folders.
+# 3. Train: textures under noise, a class being a direction and two colours.
 def textures(classes, each=12):
-    """`each` pictures (36, 36, 3) of every class, each with a phase and noise of its own."""
+    """`each` images (36, 36, 3) of every class, each with a phase and noise of its own."""
     (y, x), items = np.mgrid[:36, :36], []
     for own in (np.random.default_rng(c) for c in np.repeat(classes, each)):
         angle, (a, b) = own.uniform(0, np.pi), own.uniform(0, 255, (2, 3))
@@ -50,7 +50,7 @@ def textures(classes, each=12):
 known, new = textures(range(16)), textures(range(100, 110))
 recipe = {"backbone": "convnet", "size": 32, "shortest": 36, "dim": 32, "classes": 4, "norm": "trained"}
 config = lw.images.Config(**recipe, smallest=0.6, queue=64, lr=1e-3, head_lr=1e-3, steps=120, evaluate_every=40)
-trained = lw.images.train(known, config)  # out="run" keeps a run directory, resume=True goes on with it
+trained = lw.images.train(known, config)  # out="run" keeps a run directory, resume=True resumes it
 untrained = lw.images.train(known, lw.images.Config(**recipe, lr=0, head_lr=0, steps=1))
 for name, embedder in (("untrained", untrained), ("trained", trained)):
     print(f"{name}: R@1 on new classes {lw.images.evaluate(embedder, new, nmi=False)['R@1']:.2f}")

@@ -1,6 +1,6 @@
-"""Sets: how alike are two bags of features, which part answers to which, and can the distance learn?
+"""Sets: how alike are two bags of features, which part goes to which, and can the distance learn?
 
-Run it: python examples/03_sets.py (about ten seconds; no download). It writes 03_sets.png and 03_sets.safetensors.
+About ten seconds, no download. It writes 03_sets.png and 03_sets.safetensors.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ flower = load_sample_images().images[1]  # (427, 640, 3) uint8
 
 def crops(photo, n):
     """n square views of a photograph."""
-    corners = [(draw.integers(photo.shape[0] - 200), draw.integers(photo.shape[1] - 200)) for _ in range(n)]
+    corners = [[draw.integers(side - 200) for side in photo.shape[:2]] for _ in range(n)]
     return [photo[top : top + 200, left : left + 200] for top, left in corners]
 
 
@@ -32,21 +32,22 @@ print(f"plan {result.plan.shape}, mass {result.plan.sum():.2f}")  # → plan (5,
 print(f"cup to cup: {result.plan[3:, 2:4].sum():.2f}")  # → cup to cup: 0.33
 result.plot("03_sets.png", thumbnails=(monday, friday), labels=("monday", "friday"))
 
-# 2. Many sets, all against all: ten sets of five pictures of a digit each.
-digits = load_digits()  # 1797 pictures of 8 × 8
+# 2. Many sets, all against all: ten sets of five images of a digit each.
+digits = load_digits()  # 1797 images of 8 × 8
 by_digit = [digits.data[digits.target == d] / 16 for d in range(10)]
 
 
 def some(digit, n):
-    """n sets of five writings of a digit, each set under a brightness of its own: (5, 64) each."""
-    return [draw.choice(by_digit[digit], 5, replace=False) + draw.normal(0, 1) for _ in range(n)]
+    """n sets (5, 64) of five writings of a digit, each set under a brightness of its own."""
+    own = by_digit[digit]
+    return [draw.choice(own, 5, replace=False) + draw.normal(0, 1) for _ in range(n)]
 
 
 X, y = [s for d in range(10) for s in some(d, 6)], np.repeat(np.arange(10), 6)
 D = lw.sets.distances(X)
 print(f"{D.shape}, symmetric: {np.allclose(D, D.T)}")  # → (60, 60), symmetric: True
 
-# 3. Learn a metric under which sets of one digit are near, whatever their brightness. A scikit-learn classifier.
+# 3. Learn a metric under which sets of one digit are near, whatever their brightness.
 test, truth = [s for d in range(10) for s in some(d, 10)], np.repeat(np.arange(10), 10)
 nearest = y[lw.sets.distances(test, X).argmin(axis=1)]
 learned = lw.sets.WassersteinLMNN(multilevel=False).fit(X, y)
@@ -56,4 +57,4 @@ print(f"unlearned {before:.2f}, learned {after:.2f}")  # → unlearned 0.54, lea
 # 4. Keep it: one file, no pickle.
 lw.save(learned, "03_sets.safetensors")
 again = lw.load("03_sets.safetensors")
-print(f"the same after loading: {again.score(test, truth) == after}")  # → the same after loading: True
+print(f"same after loading: {again.score(test, truth) == after}")  # → same after loading: True
