@@ -76,15 +76,6 @@ def test_albums_are_the_files_that_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fewer")
-def test_scenes_are_albums_of_one_scene(tmp_path: Path) -> None:
-    made = samples.scenes(tmp_path)
-    assert len(made) == 2 * samples.ALBUMS
-    for files in made:
-        assert len(files) == samples.PICTURES
-        assert {p.stem.rpartition("-")[0] for p in files} == {files[0].parent.parent.name}
-
-
-@pytest.mark.usefixtures("fewer")
 def test_queries_name_pictures_of_the_gallery(tmp_path: Path) -> None:
     made, asked = samples.gallery(tmp_path / "g"), samples.queries(tmp_path / "q")
     assert len(asked) == len(samples.CHANGES) * len(made)
