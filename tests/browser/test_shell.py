@@ -41,9 +41,9 @@ def test_tabs_follow_the_arrow_keys_and_the_back_button(visit: Any) -> None:
     v.page.locator("#tab-runs").focus()
     v.page.keyboard.press("ArrowLeft")
     v.until("document.activeElement.id === 'tab-distributions'")
-    assert chosen(v) == "distributions"
+    v.soon(lambda: chosen(v) == "distributions", "the arrow chooses the tab before")
     v.page.keyboard.press("End")
-    assert chosen(v) == "runs"
+    v.soon(lambda: chosen(v) == "runs", "End chooses the last tab")  # the change of the address is told a moment later
     v.page.keyboard.press("ArrowRight")  # around
     v.until("document.activeElement.id === 'tab-pixels'")
     assert v.page.locator("[role=tab][tabindex='0']").count() == 1  # one stop of Tab for all five
