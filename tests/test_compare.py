@@ -82,9 +82,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_thing_is_told(item: Any, kind: str, count: int | None) -> None:
-    found = classify(item)
-    assert (found.kind, found.count) == (kind, count)
-    assert found.words
+    result = classify(item)
+    assert (result.kind, result.count) == (kind, count)
+    assert result.words
 
 
 def test_generators_and_banks_are_told() -> None:
@@ -143,8 +143,8 @@ def side(kind: Any, count: int | None, where: str) -> Input:
     ],
 )
 def test_a_pair_has_its_level_and_a_reason(a: Any, b: Any, level: str, why: str) -> None:
-    found, reason = choose(side(*a, "a"), side(*b, "b"))
-    assert found == level
+    result, reason = choose(side(*a, "a"), side(*b, "b"))
+    assert result == level
     assert reason.startswith(why)
 
 
@@ -179,32 +179,32 @@ def test_an_option_of_another_level_is_refused() -> None:
 
 def test_two_photos_are_pixels_with_the_image_distance_beside() -> None:
     model = Shifted(3, -2)
-    found = lw.compare(PHOTO, OTHER, model=model)
-    assert (found.level, found.why) == ("pixels", "both are single photos")
-    assert isinstance(found.own, PixelComparison)
-    assert found.distance == 0
+    result = lw.compare(PHOTO, OTHER, model=model)
+    assert (result.level, result.why) == ("pixels", "both are single photos")
+    assert isinstance(result.own, PixelComparison)
+    assert result.distance == 0
     assert model.calls == 2  # the matches are guided by the same flows
-    np.testing.assert_array_equal(np.asarray(found.flow)[5, 5], [3, -2])  # an attribute of the level's own
-    assert found.beside is not None
-    assert found.beside.distance == lw.images.compare(PHOTO, OTHER).distance
-    assert found.matches is not None
-    assert len(found.matches) > 10
-    near = found.matches.of_stage(1)
+    np.testing.assert_array_equal(np.asarray(result.flow)[5, 5], [3, -2])  # an attribute of the level's own
+    assert result.beside is not None
+    assert result.beside.distance == lw.images.compare(PHOTO, OTHER).distance
+    assert result.matches is not None
+    assert len(result.matches) > 10
+    near = result.matches.of_stage(1)
     assert np.abs(near.b - near.a - [3, -2]).max() < 5.1
-    record = json.loads(found.to_json())
-    assert record["images"]["distance"] == found.beside.distance
-    assert record["matches"]["matches"] == len(found.matches)
-    assert found.verdict == record["verdict"] == "same"
-    assert "because both are single photos: same (" in repr(found)
-    assert "PixelComparison(distance=0 px" in repr(found)
+    record = json.loads(result.to_json())
+    assert record["images"]["distance"] == result.beside.distance
+    assert record["matches"]["matches"] == len(result.matches)
+    assert result.verdict == record["verdict"] == "same"
+    assert "because both are single photos: same (" in repr(result)
+    assert "PixelComparison(distance=0 px" in repr(result)
     assert lw.compare(np.eye(3), np.eye(3)[:2]).verdict is None
 
 
 def test_the_level_images_can_be_asked_for() -> None:
-    found = lw.compare(PHOTO, OTHER, level="images")
-    assert isinstance(found.own, ImageComparison)
-    assert found.why == "it was asked for"
-    assert found.beside is None
+    result = lw.compare(PHOTO, OTHER, level="images")
+    assert isinstance(result.own, ImageComparison)
+    assert result.why == "it was asked for"
+    assert result.beside is None
 
 
 class TestSets(ContractOfALevel):
@@ -222,38 +222,38 @@ class TestSets(ContractOfALevel):
 
 @pytest.mark.usefixtures("here")
 def test_two_folders_are_sets() -> None:
-    found = lw.compare("one", "two", features=colours)
-    assert found.level == "sets"
-    assert isinstance(found.own, SetComparison)
+    result = lw.compare("one", "two", features=colours)
+    assert result.level == "sets"
+    assert isinstance(result.own, SetComparison)
     expected = lw.sets.compare(means(media.images("one")), means(media.images("two")))
-    assert found.distance == pytest.approx(expected.distance, rel=1e-4)
-    assert [Path(n).name for n in found.p.names] == ["0.png", "1.png", "2.png"]
+    assert result.distance == pytest.approx(expected.distance, rel=1e-4)
+    assert [Path(n).name for n in result.p.names] == ["0.png", "1.png", "2.png"]
     names, arrays = [str(p) for p in media.images("one")], [media.read_array(p) for p in media.images("two")]
     again = lw.compare(names, arrays, features=colours)
-    assert again.distance == pytest.approx(found.distance)
+    assert again.distance == pytest.approx(result.distance)
 
 
 @pytest.mark.usefixtures("here")
 def test_a_photo_beside_a_folder_is_a_set_of_one() -> None:
-    found = lw.compare("a.png", "two", features=colours)
-    assert (found.level, found.plan.shape) == ("sets", (1, 2))
-    assert found.why == "a is a single photo and b a folder of 2 images"
+    result = lw.compare("a.png", "two", features=colours)
+    assert (result.level, result.plan.shape) == ("sets", (1, 2))
+    assert result.why == "a is a single photo and b a folder of 2 images"
 
 
 @pytest.mark.usefixtures("here")
 def test_a_large_set_has_at_most_k_points() -> None:
-    found = lw.compare(media.images("one"), media.images("two"), features=colours, k=2)
-    assert found.plan.shape == (2, 2)
+    result = lw.compare(media.images("one"), media.images("two"), features=colours, k=2)
+    assert result.plan.shape == (2, 2)
 
 
 def test_videos_are_sets_of_frames(tmp_path: Path) -> None:
     pytest.importorskip("av", reason="needs the extra video")
     for name, shade in (("a.mp4", 40), ("b.mp4", 200)):
         film(tmp_path / name, [np.full((64, 64, 3), shade + 4 * i, np.uint8) for i in range(8)])
-    found = lw.compare(tmp_path / "a.mp4", tmp_path / "b.mp4", features=colours, every=2)
-    assert (found.level, found.why) == ("sets", "both are videos")
-    assert found.plan.shape == (4, 4)
-    assert [n.rpartition("#")[2] for n in found.p.names] == ["0", "2", "4", "6"]
+    result = lw.compare(tmp_path / "a.mp4", tmp_path / "b.mp4", features=colours, every=2)
+    assert (result.level, result.why) == ("sets", "both are videos")
+    assert result.plan.shape == (4, 4)
+    assert [n.rpartition("#")[2] for n in result.p.names] == ["0", "2", "4", "6"]
     mixed = lw.compare(tmp_path / "a.mp4", [PHOTO], features=colours)
     assert mixed.why == "a is a video and b a list of one image"
 
@@ -264,10 +264,10 @@ def test_unreadable_pictures_are_refused_or_left_out() -> None:
     Path("one/torn.png").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(lw.FileError, match=r"torn\.png"):
         lw.compare("one", "two")
-    found = lw.compare("one", "two", on_error="skip")
-    assert [Path(name).name for name, _ in found.skipped] == ["torn.png"]
-    assert found.plan.shape == (3, 2)
-    assert found.to_dict()["skipped"][0]["reason"]
+    result = lw.compare("one", "two", on_error="skip")
+    assert [Path(name).name for name, _ in result.skipped] == ["torn.png"]
+    assert result.plan.shape == (3, 2)
+    assert result.to_dict()["skipped"][0]["reason"]
     Path("torn").mkdir()
     Path("one/torn.png").rename("torn/torn.png")
     with pytest.raises(lw.FileError, match="b: none of 1 images can be read"):
@@ -276,8 +276,8 @@ def test_unreadable_pictures_are_refused_or_left_out() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_files_of_features_are_sets() -> None:
-    found = lw.compare("sets.npz#left", "sets.npz#right")
-    assert found.distance == pytest.approx(lw.sets.compare(np.eye(3), np.eye(3)[:2] + 1).distance)
+    result = lw.compare("sets.npz#left", "sets.npz#right")
+    assert result.distance == pytest.approx(lw.sets.compare(np.eye(3), np.eye(3)[:2] + 1).distance)
     assert lw.compare("rows.npy", "sets.npz#left").plan.shape == (8, 3)
     with pytest.raises(lw.InputError, match=r"a: sets.npz holds 2 sets; say which, as in sets.npz#left"):
         lw.compare("sets.npz", "rows.npy")
@@ -301,17 +301,17 @@ class TestDistributions(ContractOfALevel):
 
     def test_it_is_the_levels_own(self):
         x, y = self.pair()
-        found, own = lw.compare(x, y), lw.distributions.compare(x, y)
-        assert found.level == "distributions"
-        assert (found.distance, found.recall) == (own.distance, own.recall)
+        result, own = lw.compare(x, y), lw.distributions.compare(x, y)
+        assert result.level == "distributions"
+        assert (result.distance, result.recall) == (own.distance, own.recall)
 
 
 def test_a_generator_is_a_distribution_and_its_bank_at_rho_zero_too() -> None:
     generator = Generator(lambda z: z @ torch.tensor([[2.0, 0.0], [0.0, 1.0]]), Normal(2))
     real = np.random.default_rng(0).normal(size=(40, 2))
-    found = lw.compare(real, generator)
-    assert (found.level, found.why) == ("distributions", "b is a generator")
-    assert len(found.fake) == 40
+    result = lw.compare(real, generator)
+    assert (result.level, result.why) == ("distributions", "b is a generator")
+    assert len(result.fake) == 40
     bank = harvest(generator, 60, progress=False)
     drawn = lw.compare(real, bank, generator=generator, n=50)
     assert len(drawn.fake) == 50
@@ -338,7 +338,7 @@ def corner(pictures: torch.Tensor) -> torch.Tensor:
 
 
 def test_what_the_choice_adds_does_not_hide_what_is_missing() -> None:
-    found = lw.compare(np.eye(3), np.eye(3))
+    result = lw.compare(np.eye(3), np.eye(3))
     with pytest.raises(AttributeError):
-        found.no_such_thing  # noqa: B018
+        result.no_such_thing  # noqa: B018
     assert AutoComparison.__doc__

@@ -58,9 +58,9 @@ def test_what_scipy_reads(tmp_path: Path, packed: bool) -> None:
 
 def test_version_4(tmp_path: Path) -> None:
     savemat(tmp_path / "x.mat", {"a": np.arange(6.0).reshape(2, 3), "b": np.array([[1, 2]], np.int32)}, format="4")
-    found = media.read_mat(tmp_path / "x.mat", ["a", "b"])
-    assert same(found["a"], np.arange(6.0).reshape(2, 3))
-    assert same(found["b"], np.array([[1, 2]]))
+    result = media.read_mat(tmp_path / "x.mat", ["a", "b"])
+    assert same(result["a"], np.arange(6.0).reshape(2, 3))
+    assert same(result["b"], np.array([[1, 2]]))
 
 
 def element(kind: int, content: bytes) -> bytes:

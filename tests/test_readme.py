@@ -51,8 +51,8 @@ def blocks(page: Path, *languages: str) -> list[str]:
 
 def lines_of(page: Path) -> list[str]:
     """The lines of a page's shell blocks, without their comments."""
-    found = [line.strip() for block in blocks(page, "sh") for line in block.splitlines()]
-    return [re.split(r"\s+# ", line)[0] for line in found if line and not line.startswith("#")]
+    result = [line.strip() for block in blocks(page, "sh") for line in block.splitlines()]
+    return [re.split(r"\s+# ", line)[0] for line in result if line and not line.startswith("#")]
 
 
 # ── languages ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -69,8 +69,8 @@ def test_every_block_is_of_a_language_that_is_run_or_only_read(page: Path) -> No
 
 
 def python_pages() -> list[object]:
-    found = [p for p in PAGES if blocks(p, "python")]
-    return [pytest.param(p, id=p.name, marks=[] if p.name in QUICK else [pytest.mark.slow]) for p in found]
+    result = [p for p in PAGES if blocks(p, "python")]
+    return [pytest.param(p, id=p.name, marks=[] if p.name in QUICK else [pytest.mark.slow]) for p in result]
 
 
 @pytest.mark.parametrize("page", python_pages())
@@ -203,12 +203,12 @@ def command_lines() -> list[str]:
 
 @pytest.mark.parametrize("line", command_lines())
 def test_the_commands_of_a_page_exist(line: str) -> None:
-    found: click.Command | None = cli.command
+    result: click.Command | None = cli.command
     for word in line.split()[1:]:
-        if not isinstance(found, click.Group):
+        if not isinstance(result, click.Group):
             break
-        found = found.get_command(click.Context(found), word)
-        assert found is not None, f"{line}: likewise has no {word}"
+        result = result.get_command(click.Context(result), word)
+        assert result is not None, f"{line}: likewise has no {word}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -91,12 +91,12 @@ def test_queries_name_pictures_of_the_gallery(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", samples.names())
 def test_places_do_not_overlap_and_lie_inside(name: str) -> None:
     photo = samples.photograph(name)
-    found = np.array(samples.spots(photo, np.random.default_rng(0)))
-    assert 4 <= len(found) <= samples.PLACES
-    apart = np.abs(found[:, None] - found[None]).max(axis=2)[~np.eye(len(found), dtype=bool)]
+    result = np.array(samples.spots(photo, np.random.default_rng(0)))
+    assert 4 <= len(result) <= samples.PLACES
+    apart = np.abs(result[:, None] - result[None]).max(axis=2)[~np.eye(len(result), dtype=bool)]
     assert apart.min() >= samples.SIDE
-    assert (found >= samples.SIDE / 2).all()
-    assert (found <= np.array(photo.shape[1::-1]) - samples.SIDE / 2).all()
+    assert (result >= samples.SIDE / 2).all()
+    assert (result <= np.array(photo.shape[1::-1]) - samples.SIDE / 2).all()
 
 
 def coordinates() -> np.ndarray:

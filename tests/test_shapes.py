@@ -42,15 +42,15 @@ CHECKER = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 
 def shaped() -> dict[str, Callable[..., Any]]:
     """Every public function and method whose annotations have a shape."""
-    found = {}
+    result = {}
     for name in MODULES:
         module = importlib.import_module(name)
         for holder in (module, *(c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == name)):
             for f in vars(holder).values():
                 own = inspect.isfunction(f) and f.__module__ == name and not f.__name__.startswith("_")
                 if own and any(SHAPED.search(str(a)) for a in f.__annotations__.values()):
-                    found[f"{name.removeprefix('likewise.')}.{f.__qualname__}"] = f
-    return found
+                    result[f"{name.removeprefix('likewise.')}.{f.__qualname__}"] = f
+    return result
 
 
 def typed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -263,9 +263,9 @@ def test_frames_come_one_by_one_in_their_shape(tmp_path: Path) -> None:
             picture = np.full((48, 64, 3), shade, dtype=np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         container.mux(stream.encode(None))
-    found = list(frames(path))
-    assert len(found) == 2
-    assert all(isinstance(frame, jaxtyping.UInt8[np.ndarray, "48 64 3"]) for frame in found)
+    result = list(frames(path))
+    assert len(result) == 2
+    assert all(isinstance(frame, jaxtyping.UInt8[np.ndarray, "48 64 3"]) for frame in result)
 
 
 def test_a_wrong_shape_is_found() -> None:

@@ -30,12 +30,12 @@ def chromium() -> Iterator[Any]:
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright"
     )
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
+    result = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if result is None:
         pytest.skip("no chromium on the PATH")
     only_here = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu", only_here])
+        browser = p.chromium.launch(executable_path=result, args=["--no-sandbox", "--disable-gpu", only_here])
         yield browser
         browser.close()
 

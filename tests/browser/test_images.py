@@ -50,11 +50,11 @@ def hits(v: Visit) -> list[dict[str, str]]:
 
 
 def test_a_picture_of_the_gallery_finds_its_neighbours(gallery: Visit) -> None:
-    found = searched(gallery, gallery.page.locator(".gallery .thumb").nth(3))
-    assert [row["rank"] for row in found] == [str(n) for n in range(1, len(found) + 1)]
-    assert len(found) >= 5
-    assert all(float(row["distance"]) >= 0 for row in found)
-    words = {row["verdict"].split()[0] for row in found}
+    result = searched(gallery, gallery.page.locator(".gallery .thumb").nth(3))
+    assert [row["rank"] for row in result] == [str(n) for n in range(1, len(result) + 1)]
+    assert len(result) >= 5
+    assert all(float(row["distance"]) >= 0 for row in result)
+    words = {row["verdict"].split()[0] for row in result}
     assert words & {"same", "different", "unsure"}
     assert "shortlist" in gallery.page.locator(".hits-card .card-head").inner_text()
     assert gallery.page.locator(".thumb[aria-current=true]").count() == 1

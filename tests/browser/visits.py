@@ -98,9 +98,9 @@ class Visit:
 
     def wait(self, selector: str, *, heavy: bool = False, state: str = "visible") -> Any:
         """The first element of a selector, when it is there."""
-        found = self.page.locator(selector).first
-        found.wait_for(timeout=PATIENCE if heavy else None, state=state)
-        return found
+        result = self.page.locator(selector).first
+        result.wait_for(timeout=PATIENCE if heavy else None, state=state)
+        return result
 
     def until(self, words: str, value: Any = None, *, heavy: bool = False) -> None:
         """Wait until a JavaScript expression, or a function of `value`, is true; asked from outside: eval is barred."""
@@ -119,9 +119,9 @@ class Visit:
 
     def box(self, selector: str) -> Box:
         """Where an element is, scrolled into view."""
-        found = self.page.locator(selector).first
-        found.scroll_into_view_if_needed()
-        box: Box = found.bounding_box()
+        result = self.page.locator(selector).first
+        result.scroll_into_view_if_needed()
+        box: Box = result.bounding_box()
         return box
 
     def drag(self, selector: str, start: float, end: float, *, steps: int = 8) -> None:
@@ -135,8 +135,8 @@ class Visit:
 
     def slide(self, slider: str, value: str) -> None:
         """Drag the knob of a slider (a selector of its input) to about a value of its own scale."""
-        found = self.page.locator(slider).first
-        low, high, now = (float(v) for v in found.evaluate("e => [e.min, e.max, e.value]"))
+        result = self.page.locator(slider).first
+        low, high, now = (float(v) for v in result.evaluate("e => [e.min, e.max, e.value]"))
         room = 1 - 18 / self.box(slider)["width"]  # the knob's middle does not reach the ends
         shares = [0.5 + ((v - low) / (high - low) - 0.5) * room for v in (now, float(value))]
         self.drag(slider, *shares)

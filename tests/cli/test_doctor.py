@@ -26,12 +26,12 @@ def findings(capsys) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 def test_this_installation_is_sound(capsys) -> None:
-    code, found = findings(capsys)
-    assert code == 0, [f for f in found.values() if f["state"] == "broken"]
-    assert found["torch"]["state"] == "ok"
-    assert found["video"]["part"] == "extras"
-    assert found["data"]["state"] == "note"
-    assert set(doc.SELF_TESTS) <= set(found)
+    code, result = findings(capsys)
+    assert code == 0, [f for f in result.values() if f["state"] == "broken"]
+    assert result["torch"]["state"] == "ok"
+    assert result["video"]["part"] == "extras"
+    assert result["data"]["state"] == "note"
+    assert set(doc.SELF_TESTS) <= set(result)
 
 
 def test_it_prints_for_people_too(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,10 +45,10 @@ def test_it_prints_for_people_too(capsys, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_wrong_solver_is_found(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     right = transport.exact
     monkeypatch.setattr(transport, "exact", lambda C, a, b: (1.5 * right(C, a, b)[0], right(C, a, b)[1]))
-    code, found = findings(capsys)
+    code, result = findings(capsys)
     assert code == 1
-    assert found["smoothed transport against exact"]["state"] == "broken"
-    assert "exact transport costs" in found["smoothed transport against exact"]["detail"]
+    assert result["smoothed transport against exact"]["state"] == "broken"
+    assert "exact transport costs" in result["smoothed transport against exact"]["detail"]
 
 
 def test_requirements_are_read_to_their_name() -> None:

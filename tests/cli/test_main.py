@@ -79,13 +79,13 @@ def test_importing_imports_nothing_heavy(package: str, heavy: tuple[str, ...]) -
 
 def commands(group: click.Group, context: click.Context, path: str) -> Iterator[tuple[str, click.Command]]:
     for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        assert found is not None, name
-        assert found.name == name
-        if isinstance(found, click.Group):
-            yield from commands(found, context, f"{path} {name}")
+        result = group.get_command(context, name)
+        assert result is not None, name
+        assert result.name == name
+        if isinstance(result, click.Group):
+            yield from commands(result, context, f"{path} {name}")
         else:
-            yield f"{path} {name}", found
+            yield f"{path} {name}", result
 
 
 def test_every_command_loads_and_has_an_example_in_its_help() -> None:

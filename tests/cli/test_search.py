@@ -118,12 +118,12 @@ def test_killed_at_random_moments_nothing_indexed_is_lost(photos: Path, tmp_path
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         if (tmp_path / "i" / "index.sqlite").exists():
-            with Collection.open(tmp_path / "i") as found:
-                assert found.check() == []
-                now = set(found)
+            with Collection.open(tmp_path / "i") as result:
+                assert result.check() == []
+                now = set(result)
                 assert kept <= now
                 kept = now
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    with Collection.open(tmp_path / "i") as found:
-        assert len(found) == 60
-        assert found.check() == []
+    with Collection.open(tmp_path / "i") as result:
+        assert len(result) == 60
+        assert result.check() == []

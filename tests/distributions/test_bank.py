@@ -27,9 +27,9 @@ def folded(latent: Any = None, seed: int = 0) -> Generator:
 def contents(folder: Path) -> dict[int, bytes]:
     """The bytes of every shard."""
     database = sqlite3.connect(folder / FILE)
-    found = dict(database.execute("SELECT name, data FROM shards").fetchall())
+    result = dict(database.execute("SELECT name, data FROM shards").fetchall())
     database.close()
-    return found
+    return result
 
 
 def damage(folder: Path, change: str) -> None:
@@ -54,9 +54,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, bytes]:
     """Six shards of the folded map, made in this process without interruption."""
     folder = tmp_path_factory.mktemp("expected") / "bank"
     harvest(folded(), 48, out=folder, shard_size=8, seed=5)
-    found = contents(folder)
-    assert len(found) == 6
-    return found
+    result = contents(folder)
+    assert len(result) == 6
+    return result
 
 
 # ── what a bank holds ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -356,8 +356,8 @@ def test_the_uniform_target_needs_a_bounded_domain() -> None:
         b.log_weights(1.0, target="uniform")
     for latent in (Uniform(2), TruncatedNormal(2, 1.5)):
         bounded = harvest(folded(latent), 100)
-        found = bounded.log_weights(-1.0, target="uniform") + latent.log_density(bounded.latents)
-        np.testing.assert_allclose(found - bounded.log_weights(-1.0), (found - bounded.log_weights(-1.0))[0])
+        result = bounded.log_weights(-1.0, target="uniform") + latent.log_density(bounded.latents)
+        np.testing.assert_allclose(result - bounded.log_weights(-1.0), (result - bounded.log_weights(-1.0))[0])
         assert bounded.ess(0.0, target="uniform") == pytest.approx(1.0 if isinstance(latent, Uniform) else 0.8, abs=0.2)
     with pytest.raises(lw.InputError, match="target: expected latent or uniform"):
         b.log_weights(1.0, target="flat")  # type: ignore[arg-type]

@@ -64,12 +64,12 @@ def test_pictures_of_different_sizes_are_described_in_their_own() -> None:
 
 
 def test_a_generator_is_drawn_as_often_as_the_other_side_has_pictures() -> None:
-    found = compare(pictures(30), generator(), features=Colours())
-    assert found.distance.n_fake == found.distance.n_real == 30
+    result = compare(pictures(30), generator(), features=Colours())
+    assert result.distance.n_fake == result.distance.n_real == 30
     assert compare(generator(), pictures(30), features=Colours(), n=50).distance.n_real == 50
     again = compare(pictures(30), generator(), features=Colours(), seed=0)
-    assert again.to_json() == found.to_json()
-    assert compare(pictures(30), generator(), features=Colours(), seed=1).distance != found.distance
+    assert again.to_json() == result.to_json()
+    assert compare(pictures(30), generator(), features=Colours(), seed=1).distance != result.distance
     two = compare(generator(), generator(), features=Colours(), n=40)
     assert two.distance > 0
 
@@ -77,10 +77,10 @@ def test_a_generator_is_drawn_as_often_as_the_other_side_has_pictures() -> None:
 def test_a_generator_of_points_needs_no_net_and_draws_its_classes() -> None:
     flat = Generator(lambda z, y: 2 * z + 30 * y[:, None], Normal(2), labels=2)
     r = np.random.default_rng(0)
-    found = compare(r.normal(size=(200, 2)) * 2 + 30 * r.integers(2, size=(200, 1)), flat)
-    assert found.net == "features"
-    assert found.recall > 0.8
-    assert found.precision > 0.8
+    result = compare(r.normal(size=(200, 2)) * 2 + 30 * r.integers(2, size=(200, 1)), flat)
+    assert result.net == "features"
+    assert result.recall > 0.8
+    assert result.precision > 0.8
 
 
 def test_a_module_is_held_in_evaluation_mode_and_two_of_a_class_have_two_names() -> None:
@@ -167,10 +167,10 @@ def test_unreadable_files_stop_or_are_named_and_left_out(tmp_path: Path) -> None
     (there / "no.jpg").write_bytes(b"")
     with pytest.raises(FileError, match=r"no\.jpg"):
         extract(there, Colours())
-    found = extract(there, Colours(), on_error="skip")
-    assert len(found) == 4
-    assert [Path(name).name for name, _ in found.skipped] == ["no.jpg", "2.png"]
-    assert "2.png" not in " ".join(found.names or ())
+    result = extract(there, Colours(), on_error="skip")
+    assert len(result) == 4
+    assert [Path(name).name for name, _ in result.skipped] == ["no.jpg", "2.png"]
+    assert "2.png" not in " ".join(result.names or ())
     for p in there.iterdir():
         p.write_bytes(whole[:60])
     with pytest.raises(FileError, match="none of"):
@@ -185,20 +185,20 @@ def test_the_pictures_that_nothing_covers_are_named_the_farthest_first(tmp_path:
     a, b = folder(tmp_path / "a", 30), folder(tmp_path / "b", 30, seed=1)
     for name, tint in (("red", (255, 0, 0)), ("green", (0, 255, 0)), ("blue", (0, 0, 200))):
         Image.new("RGB", (6, 6), tint).save(a / f"{name}.png")
-    found = compare(a, b, features=Colours(), k=2)
-    lost = [Path(name).stem for name in found.uncovered]
+    result = compare(a, b, features=Colours(), k=2)
+    lost = [Path(name).stem for name in result.uncovered]
     assert {"red", "green", "blue"} <= set(lost)
-    margin = found.support.real.margin[found.support.uncovered]
+    margin = result.support.real.margin[result.support.uncovered]
     assert (np.diff(margin) <= 0).all()
     assert (margin > 0).all()
-    assert len(lost) / 33 == pytest.approx(1 - float(found.recall))
+    assert len(lost) / 33 == pytest.approx(1 - float(result.recall))
     assert compare(a, a, features=Colours()).uncovered == ()
-    record = json.loads(found.to_json())
+    record = json.loads(result.to_json())
     assert [Path(row["sample"]).stem for row in record["uncovered"]] == lost
     assert Path(record["uncovered"][0]["nearest"]).parent.name == "b"
     assert (record["net"], record["n_real"], record["n_fake"], record["k"]) == ("colours", 33, 30, 2)
     assert set(record["figures"]) == {"frechet", "kid", "precision", "recall", "density", "coverage"}
-    assert record["figures"]["recall"]["value"] == float(found.recall)
+    assert record["figures"]["recall"]["value"] == float(result.recall)
     assert record["figures"]["frechet"]["value"] == record["distance"]
 
 
@@ -211,29 +211,29 @@ def words(figure) -> str:
 
 def test_the_picture_shows_the_uncovered_and_their_nearest(tmp_path: Path) -> None:
     a, b = pictures(30), pictures(30, 1, tint=0.9)
-    found = compare(a, b, features=Colours())
-    figure = found.plot(tmp_path / "a.png", labels=("old", "new"))
-    lost = min(16, len(found.uncovered))
-    kept = min(8, 30 - len(found.uncovered))
+    result = compare(a, b, features=Colours())
+    figure = result.plot(tmp_path / "a.png", labels=("old", "new"))
+    lost = min(16, len(result.uncovered))
+    kept = min(8, 30 - len(result.uncovered))
     assert len(figure.axes[0].images) == 2 * (lost + kept)
-    assert f"in old, but not covered by new: {len(found.uncovered)} of 30" in words(figure)
+    assert f"in old, but not covered by new: {len(result.uncovered)} of 30" in words(figure)
     assert "colours" in words(figure)
     first = figure.axes[0].images[0].get_array()
-    np.testing.assert_array_equal(first, a[found.support.uncovered[0]])
+    np.testing.assert_array_equal(first, a[result.support.uncovered[0]])
     second = figure.axes[0].images[1].get_array()
-    np.testing.assert_array_equal(second, b[found.support.real.index[found.support.uncovered[0]]])
-    assert found.plot(tmp_path / "b.png", labels=("old", "new")) is not None
+    np.testing.assert_array_equal(second, b[result.support.real.index[result.support.uncovered[0]]])
+    assert result.plot(tmp_path / "b.png", labels=("old", "new")) is not None
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 9])
 def test_features_without_pictures_are_drawn_as_a_map(d: int, tmp_path: Path) -> None:
     r = np.random.default_rng(0)
-    found = compare(r.normal(size=(40, d)), r.normal(size=(50, d)) + 0.5)
-    figure = found.plot(tmp_path / "map.png")
+    result = compare(r.normal(size=(40, d)), r.normal(size=(50, d)) + 0.5)
+    figure = result.plot(tmp_path / "map.png")
     points = [c.get_offsets() for c in figure.axes[0].collections]
-    assert [len(p) for p in points] == [50, 40 - len(found.uncovered), len(found.uncovered)]
-    assert found.plot(tmp_path / "again.png") is not None
+    assert [len(p) for p in points] == [50, 40 - len(result.uncovered), len(result.uncovered)]
+    assert result.plot(tmp_path / "again.png") is not None
     assert (tmp_path / "map.png").read_bytes() == (tmp_path / "again.png").read_bytes()
 
 
@@ -262,6 +262,6 @@ def test_files_are_read_as_grey_for_a_net_of_one_plane(tmp_path: Path) -> None:
     for i, picture in enumerate(grey):
         write_image(tmp_path / f"{i:02d}.png", np.repeat(picture[:, :, None], 3, axis=2))
     batch = torch.from_numpy(grey)[:, None].float() / 255
-    found = compare(tmp_path, batch, features=lambda x: x.flatten(1))
-    assert found.distance == pytest.approx(0, abs=1e-9)
-    assert found.recall == 1
+    result = compare(tmp_path, batch, features=lambda x: x.flatten(1))
+    assert result.distance == pytest.approx(0, abs=1e-9)
+    assert result.recall == 1

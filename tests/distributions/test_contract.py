@@ -60,11 +60,11 @@ def test_the_frechet_distance_of_samples_is_w2_of_their_gaussians_and_exact_tran
     spread, mean = np.array([2.0, 0.5]), np.array([1.0, 0.0])
     P, Q = r.normal(size=(700, 2)), r.normal(size=(700, 2)) * spread + mean
     closed = numeric.frechet([0, 0], np.eye(2), mean, np.diag(spread**2))
-    found = compare(P, Q).distance
+    result = compare(P, Q).distance
     same = np.full(700, 1 / 700)
     exact = transport.exact(((P[:, None] - Q[None]) ** 2).sum(-1), same, same)[0]
-    assert float(found) == pytest.approx(closed, rel=0.15)
-    assert exact == pytest.approx(float(found), rel=0.1)
+    assert float(result) == pytest.approx(closed, rel=0.15)
+    assert exact == pytest.approx(float(result), rel=0.1)
 
 
 def test_the_default_net_gives_the_rows_of_the_images_level(tmp_path):

@@ -63,9 +63,9 @@ def test_unlike_figures_refuse_to_be_compared(changed: dict[str, object]) -> Non
 
 def test_frechet_by_hand() -> None:
     X, Y = np.array([[0.0], [2.0]]), np.array([[5.0], [9.0], [13.0]])
-    found = metrics.frechet(X, Y)
-    assert found == pytest.approx((9 - 1) ** 2 + (4 - np.sqrt(2)) ** 2)
-    assert (found.n_real, found.n_fake, found.net, found.measure) == (2, 3, "features", "frechet")
+    result = metrics.frechet(X, Y)
+    assert result == pytest.approx((9 - 1) ** 2 + (4 - np.sqrt(2)) ** 2)
+    assert (result.n_real, result.n_fake, result.net, result.measure) == (2, 3, "features", "frechet")
 
 
 def test_few_samples_are_said_and_nothing_is_shrunk() -> None:
@@ -143,37 +143,37 @@ def by_loops(X: np.ndarray, Y: np.ndarray, k: int) -> dict[str, float]:
 @given(st.integers(5, 12), st.integers(5, 12), st.integers(1, 4), st.integers(0, 100))
 def test_the_four_are_those_of_the_loops(m: int, n: int, k: int, seed: int) -> None:
     X, Y = sample(m, seed=seed), sample(n, seed=seed + 1, shift=0.8)
-    found = metrics.support(X, Y, k=k)
+    result = metrics.support(X, Y, k=k)
     for name, value in by_loops(X, Y, k).items():
-        assert float(getattr(found, name)) == pytest.approx(value), name
-        assert getattr(found, name).k == k
+        assert float(getattr(result, name)) == pytest.approx(value), name
+        assert getattr(result, name).k == k
     wanted = {"frechet": float(metrics.frechet(X, Y)), **by_loops(X, Y, k)}
     assert {name: float(value) for name, value in metrics.measures(X, Y, k=k).items()} == pytest.approx(wanted)
 
 
 def test_the_four_by_hand() -> None:
     """Real 0, 1, 2.5 (k = 1: radii 1, 1, 1.5); fake 0.5, 3, 30 (radii 2.5, 2.5, 27)."""
-    found = metrics.support(np.array([[0.0], [1.0], [2.5]]), np.array([[0.5], [3.0], [30.0]]), k=1)
-    assert float(found.precision) == pytest.approx(2 / 3)
-    assert float(found.density) == pytest.approx(3 / 3)
-    assert float(found.coverage) == 1.0
-    assert float(found.recall) == 1.0
+    result = metrics.support(np.array([[0.0], [1.0], [2.5]]), np.array([[0.5], [3.0], [30.0]]), k=1)
+    assert float(result.precision) == pytest.approx(2 / 3)
+    assert float(result.density) == pytest.approx(3 / 3)
+    assert float(result.coverage) == 1.0
+    assert float(result.recall) == 1.0
 
 
 def test_the_uncovered_are_those_outside_every_fake_ball_the_farthest_first() -> None:
     """Fake 0, 1 (radii 1): the balls reach from −1 to 2."""
-    found = metrics.support(np.array([[0.3], [5.0], [-1.5], [2.5], [9.0]]), np.array([[0.0], [1.0]]), k=1)
-    assert found.uncovered.tolist() == [4, 1, 2, 3] or found.uncovered.tolist() == [4, 1, 3, 2]
-    np.testing.assert_allclose(found.real.margin[[4, 1, 2, 3]], [7, 3, 0.5, 0.5])
-    assert 1 - float(found.recall) == pytest.approx(len(found.uncovered) / 5)
+    result = metrics.support(np.array([[0.3], [5.0], [-1.5], [2.5], [9.0]]), np.array([[0.0], [1.0]]), k=1)
+    assert result.uncovered.tolist() == [4, 1, 2, 3] or result.uncovered.tolist() == [4, 1, 3, 2]
+    np.testing.assert_allclose(result.real.margin[[4, 1, 2, 3]], [7, 3, 0.5, 0.5])
+    assert 1 - float(result.recall) == pytest.approx(len(result.uncovered) / 5)
 
 
 @given(st.integers(4, 30), st.integers(1, 3), st.integers(0, 100), st.integers(1, 5))
 def test_a_sample_covers_itself_even_with_duplicates(n: int, k: int, seed: int, copies: int) -> None:
     X = np.repeat(sample(n, seed=seed), copies, axis=0)
-    found = metrics.support(X, X, k=k)
-    assert float(found.precision) == float(found.recall) == float(found.coverage) == 1.0
-    assert len(found.uncovered) == 0
+    result = metrics.support(X, X, k=k)
+    assert float(result.precision) == float(result.recall) == float(result.coverage) == 1.0
+    assert len(result.uncovered) == 0
 
 
 def test_quality_and_diversity_are_told_apart() -> None:

@@ -52,9 +52,9 @@ def naive(logs: np.ndarray, rho: float, k: int) -> list[float]:
 @given(rows, polarities, st.data())
 def test_weights_are_the_products_of_the_paper(logs: np.ndarray, rho: float, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, logs.shape[1]))
-    found = log_weights(logs, rho, k)
-    assert np.logaddexp.reduce(found) == pytest.approx(0, abs=1e-10)
-    np.testing.assert_allclose(np.exp(found), naive(logs, rho, k), rtol=1e-9, atol=1e-15)
+    result = log_weights(logs, rho, k)
+    assert np.logaddexp.reduce(result) == pytest.approx(0, abs=1e-10)
+    np.testing.assert_allclose(np.exp(result), naive(logs, rho, k), rtol=1e-9, atol=1e-15)
 
 
 @given(rows, polarities, st.floats(-500, 500))
@@ -143,11 +143,11 @@ def test_effective_size_by_hand() -> None:
 @given(rows, polarities)
 def test_effective_size_is_the_formula_and_within_its_bounds(logs: np.ndarray, rho: float) -> None:
     w = np.exp(log_weights(logs, rho))
-    found = ess(log_weights(logs, rho))
-    assert found == pytest.approx(1 / sum(x * x for x in w) / len(w), rel=1e-9)
-    assert 1 / len(w) - 1e-12 <= found <= 1
+    result = ess(log_weights(logs, rho))
+    assert result == pytest.approx(1 / sum(x * x for x in w) / len(w), rel=1e-9)
+    assert 1 / len(w) - 1e-12 <= result <= 1
     assert largest(log_weights(logs, rho)) == pytest.approx(max(w), rel=1e-9)
-    assert found <= 1 / (len(w) * largest(log_weights(logs, rho)) ** 2) + 1e-9
+    assert result <= 1 / (len(w) * largest(log_weights(logs, rho)) ** 2) + 1e-9
 
 
 @given(rows, st.floats(0.01, 2), st.floats(1.01, 4), st.sampled_from([-1, 1]))
@@ -197,9 +197,9 @@ def test_draws_are_in_proportion(scheme: str) -> None:
 @given(rows, polarities, st.integers(1, 100), st.integers(0, 2**31))
 def test_systematic_counts_are_floor_or_ceiling(logs: np.ndarray, rho: float, n: int, seed: int) -> None:
     log_w = log_weights(logs, rho)
-    found = resample(log_w, n, "systematic", np.random.default_rng(seed))
-    counts, exact = np.bincount(found, minlength=len(log_w)), n * np.exp(log_w)
-    assert (np.diff(found) >= 0).all()
+    result = resample(log_w, n, "systematic", np.random.default_rng(seed))
+    counts, exact = np.bincount(result, minlength=len(log_w)), n * np.exp(log_w)
+    assert (np.diff(result) >= 0).all()
     assert (counts >= np.floor(exact - 1e-9)).all()
     assert (counts <= np.ceil(exact + 1e-9)).all()
 
@@ -213,8 +213,8 @@ def test_systematic_loses_no_class_where_classes_stand_in_turn() -> None:
 @given(rows, st.floats(0.1, 3), st.integers(0, 2**31), st.data())
 def test_without_replacement_nothing_comes_twice(logs: np.ndarray, rho: float, seed: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, len(logs)))
-    found = resample(log_weights(logs, rho), n, "without", np.random.default_rng(seed))
-    assert len(set(found.tolist())) == n
+    result = resample(log_weights(logs, rho), n, "without", np.random.default_rng(seed))
+    assert len(set(result.tolist())) == n
 
 
 def test_without_replacement_has_the_probabilities_of_successive_draws() -> None:

@@ -56,18 +56,18 @@ DECAY = [2.0 * 0.3**i for i in range(40)]
 @pytest.mark.parametrize("method", ["auto", "gram", "fd", "subspace", "left"])
 def test_a_linear_map_has_its_singular_values(method):
     f, z = linear(matrix(DECAY, 60)), latents(3, 40)
-    found = spectrum(f, z, 5, method=method)
-    np.testing.assert_allclose(found.values, [DECAY[:5]] * 3, rtol=1e-6)
-    np.testing.assert_array_equal(found.rank, [5, 5, 5])
-    np.testing.assert_allclose(found.log_volume, np.log(DECAY[:5]).sum(), rtol=1e-6)
-    assert found.method == ("gram" if method == "auto" else method)
+    result = spectrum(f, z, 5, method=method)
+    np.testing.assert_allclose(result.values, [DECAY[:5]] * 3, rtol=1e-6)
+    np.testing.assert_array_equal(result.rank, [5, 5, 5])
+    np.testing.assert_allclose(result.log_volume, np.log(DECAY[:5]).sum(), rtol=1e-6)
+    assert result.method == ("gram" if method == "auto" else method)
 
 
 def test_the_paper_s_sketch_is_scaled_to_estimate_the_values():
     f, z = linear(matrix([3.0] * 4, 4000)), latents(2, 4)
-    found = spectrum(f, z, 4, method="sketch", rows=400)
-    assert found.method == "sketch"
-    np.testing.assert_allclose(found.values, 3.0, rtol=0.2)
+    result = spectrum(f, z, 4, method="sketch", rows=400)
+    assert result.method == "sketch"
+    np.testing.assert_allclose(result.values, 3.0, rtol=0.2)
     np.testing.assert_allclose(spectrum(f, z, 4, method="sketch", rows=4000).values, 3.0, rtol=1e-12)
 
 
@@ -78,9 +78,9 @@ def test_the_paper_s_sketch_is_scaled_to_estimate_the_values():
 def test_exact_is_the_naive_jacobian_whichever_side_is_smaller(d, D):
     f, z = network(d, D=D), latents(5, d)
     k = min(d, D)
-    found = spectrum(f, z, k, method="gram")
-    np.testing.assert_allclose(found.values, naive(f, z), rtol=1e-9)
-    assert found.cost <= min(d, D) + 1
+    result = spectrum(f, z, k, method="gram")
+    np.testing.assert_allclose(result.values, naive(f, z), rtol=1e-9)
+    assert result.cost <= min(d, D) + 1
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 1000])
@@ -98,8 +98,8 @@ def test_the_same_call_gives_the_same_bytes_and_leaves_the_global_seed_alone(met
     f, z = network(40, D=60, dtype=torch.float32), latents(9, 40, dtype=torch.float32)
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    found = [spectrum(f, z, 4, method=method, chunk=4, rows=30).values.tobytes() for _ in range(2)]
-    assert found[0] == found[1]
+    result = [spectrum(f, z, 4, method=method, chunk=4, rows=30).values.tobytes() for _ in range(2)]
+    assert result[0] == result[1]
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -118,10 +118,10 @@ def test_left_is_close_from_below_and_power_steps_are_closer():
     truth = 0.8 ** np.arange(10)
     errors = []
     for method, power in (("left", 0), ("subspace", 1), ("subspace", 3)):
-        found = spectrum(f, z, 10, method=method, power=power)
-        assert found.method == method
-        assert (found.values <= truth * (1 + 1e-9)).all()
-        errors.append(float((np.log(truth).sum() - found.log_volume).max()))
+        result = spectrum(f, z, 10, method=method, power=power)
+        assert result.method == method
+        assert (result.values <= truth * (1 + 1e-9)).all()
+        errors.append(float((np.log(truth).sum() - result.log_volume).max()))
     assert errors[0] < 0.5
     assert errors[1] < errors[0] / 3
     assert errors[2] < errors[1] / 3
@@ -132,9 +132,9 @@ def test_left_by_hand_is_its_formula():
     z = latents(2, 50)
     Omega = torch.randn(6 + 18, 120, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     Q = torch.linalg.svd((Omega @ A).T, full_matrices=False)[0][:, :10]
-    found = spectrum(linear(A), z, 6, method="left", seed=5)
-    np.testing.assert_allclose(found.values[0], torch.linalg.svdvals(A @ Q)[:6].numpy(), rtol=1e-9)
-    assert found.cost == 24 + 10 + 2
+    result = spectrum(linear(A), z, 6, method="left", seed=5)
+    np.testing.assert_allclose(result.values[0], torch.linalg.svdvals(A @ Q)[:6].numpy(), rtol=1e-9)
+    assert result.cost == 24 + 10 + 2
 
 
 def test_directions_of_a_pilot_serve_other_latents():
@@ -142,9 +142,9 @@ def test_directions_of_a_pilot_serve_other_latents():
     basis = pilot(f, latents(4, 60, seed=9), 14)
     assert basis.shape == (60, 14)
     np.testing.assert_allclose((basis.T @ basis).numpy(), np.eye(14), atol=1e-10)
-    found = spectrum(f, z, 10, method="left", basis=basis)
-    np.testing.assert_allclose(found.values, [0.8 ** np.arange(10)] * 3, rtol=1e-7)
-    assert found.cost == 2 * 14 + 2
+    result = spectrum(f, z, 10, method="left", basis=basis)
+    np.testing.assert_allclose(result.values, [0.8 ** np.arange(10)] * 3, rtol=1e-7)
+    assert result.cost == 2 * 14 + 2
     better = spectrum(f, z, 10, method="subspace", basis=rotation(60, 0)[:, :14])
     worse = spectrum(f, z, 10, method="left", basis=rotation(60, 0)[:, :14])
     assert np.abs(better.values - 0.8 ** np.arange(10)).max() < 0.3 * np.abs(worse.values - 0.8 ** np.arange(10)).max()
@@ -155,9 +155,9 @@ def test_auto_is_exact_for_small_latents_and_left_for_large_ones():
     assert spectrum(network(200, D=300), latents(1, 200), 10).method == "left"
     assert spectrum(network(200, D=20), latents(1, 200), 10).method == "gram"
     f, z = network(20, D=50), latents(3, 20)
-    found = spectrum(f, z, 15, method="left")  # it would cost more than everything
-    assert found.method == "gram"
-    np.testing.assert_allclose(found.values, naive(f, z)[:, :15], rtol=1e-9, atol=1e-14)
+    result = spectrum(f, z, 15, method="left")  # it would cost more than everything
+    assert result.method == "gram"
+    np.testing.assert_allclose(result.values, naive(f, z)[:, :15], rtol=1e-9, atol=1e-14)
 
 
 # ── composites ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,23 +167,23 @@ def test_a_composite_is_measured_through_its_inner_part():
     inner = linear(matrix([0.7**i for i in range(60)], 70))
     f, z = Composite(inner, network(70, 80, 90)), latents(4, 60)
     exact = spectrum(f, z, 8, method="gram")
-    found = spectrum(f, z, 8)
-    assert found.method == "through"
-    np.testing.assert_allclose(found.values, exact.values, rtol=1e-6)
-    assert found.cost < 40 < exact.cost
+    result = spectrum(f, z, 8)
+    assert result.method == "through"
+    np.testing.assert_allclose(result.values, exact.values, rtol=1e-6)
+    assert result.cost < 40 < exact.cost
     np.testing.assert_allclose(spectrum(f, z, 8, tail=0.0).values, exact.values, rtol=1e-9)
     rough = spectrum(f, z, 8, tail=0.5)
-    assert rough.cost <= found.cost
+    assert rough.cost <= result.cost
     assert (rough.values <= exact.values * (1 + 1e-9)).all()
 
 
 def test_a_composite_whose_inner_part_has_lost_directions():
     f, z = Composite(linear(matrix([1.0, 0.5, 0.2, 0, 0, 0, 0, 0], 9)), network(9, D=30)), latents(3, 8)
-    found = spectrum(f, z, 6)
-    np.testing.assert_array_equal(found.rank, 3)
-    np.testing.assert_allclose(found.values[:, :3], naive(f, z)[:, :3], rtol=1e-8)
-    np.testing.assert_array_equal(found.values[:, 3:], 0)
-    assert np.isneginf(found.log_volume).all()
+    result = spectrum(f, z, 6)
+    np.testing.assert_array_equal(result.rank, 3)
+    np.testing.assert_allclose(result.values[:, :3], naive(f, z)[:, :3], rtol=1e-8)
+    np.testing.assert_array_equal(result.values[:, 3:], 0)
+    assert np.isneginf(result.log_volume).all()
 
 
 # ── properties ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -228,10 +228,10 @@ def test_values_descend_and_fewer_are_the_first_of_more(seed):
 @pytest.mark.parametrize("method", ["gram", "fd"])
 def test_directions_that_are_lost_are_not_counted(dtype, method):
     f, z = linear(matrix([1, 0.5, 0.25, 0, 0], 30)), latents(4, 5, dtype=dtype)
-    found = spectrum(f, z, 5, method=method)
-    np.testing.assert_array_equal(found.rank, 3)
-    np.testing.assert_array_equal(found.values[:, 3:], 0)
-    assert np.isneginf(found.log_volume).all()
+    result = spectrum(f, z, 5, method=method)
+    np.testing.assert_array_equal(result.rank, 3)
+    np.testing.assert_array_equal(result.values[:, 3:], 0)
+    assert np.isneginf(result.log_volume).all()
     assert np.isfinite(spectrum(f, z, 3, method=method).log_volume).all()
 
 
@@ -240,16 +240,16 @@ def test_directions_that_are_lost_are_not_counted(dtype, method):
     [([1.0, 1e-2, 1e-3, 1e-4], 20_000, torch.float32), ([1.0, 1e-5, 1e-9, 1e-12], 30, torch.float64)],
 )
 def test_small_values_of_wide_outputs_and_wide_spectra_are_kept(values, size, dtype):
-    found = spectrum(linear(matrix(values, size)), latents(2, 4, dtype=dtype), 4)
-    np.testing.assert_array_equal(found.rank, 4)
-    np.testing.assert_allclose(found.values, [values] * 2, rtol=1e-3)
+    result = spectrum(linear(matrix(values, size)), latents(2, 4, dtype=dtype), 4)
+    np.testing.assert_array_equal(result.rank, 4)
+    np.testing.assert_allclose(result.values, [values] * 2, rtol=1e-3)
 
 
 def test_a_constant_has_rank_zero():
-    found = spectrum(lambda z: torch.ones(len(z), 3, dtype=z.dtype), latents(2, 4), 2)
-    assert found.method == "fd"
-    np.testing.assert_array_equal(found.values, 0)
-    np.testing.assert_array_equal(found.rank, 0)
+    result = spectrum(lambda z: torch.ones(len(z), 3, dtype=z.dtype), latents(2, 4), 2)
+    assert result.method == "fd"
+    np.testing.assert_array_equal(result.values, 0)
+    np.testing.assert_array_equal(result.rank, 0)
 
 
 # ── ways around missing derivatives ───────────────────────────────────────────────────────────────────────────────
@@ -303,9 +303,9 @@ class Forward(torch.autograd.Function):
 )
 def test_what_is_missing_is_noticed_and_said(function, method, rtol):
     z = torch.tensor([[1.0, 2.0, -0.5], [0.3, -1.5, 0.8]], dtype=torch.float64)
-    found = spectrum(function, z, 3)
-    assert found.method == method
-    np.testing.assert_allclose(found.values, np.sort(3 * z.numpy() ** 2)[:, ::-1], rtol=rtol)
+    result = spectrum(function, z, 3)
+    assert result.method == method
+    np.testing.assert_allclose(result.values, np.sort(3 * z.numpy() ** 2)[:, ::-1], rtol=rtol)
 
 
 def test_no_grad_inside_does_not_hide_the_jacobian():
@@ -315,16 +315,16 @@ def test_no_grad_inside_does_not_hide_the_jacobian():
         with torch.no_grad():
             return net(z)
 
-    found = spectrum(frozen, latents(2, 12), 3)
-    np.testing.assert_allclose(found.values, naive(net, latents(2, 12))[:, :3], rtol=1e-6)
+    result = spectrum(frozen, latents(2, 12), 3)
+    np.testing.assert_allclose(result.values, naive(net, latents(2, 12))[:, :3], rtol=1e-6)
 
 
 def test_left_without_forward_mode():
     A = matrix([0.5**i for i in range(60)], 90)
-    found = spectrum(lambda z: Cube.apply(z @ A.T + 1), latents(2, 60), 4, method="left")
-    assert found.method == "left (double-VJP)"
+    result = spectrum(lambda z: Cube.apply(z @ A.T + 1), latents(2, 60), 4, method="left")
+    assert result.method == "left (double-VJP)"
     exact = spectrum(lambda z: (z @ A.T + 1) ** 3, latents(2, 60), 4, method="gram")
-    np.testing.assert_allclose(found.values, exact.values, rtol=1e-3)
+    np.testing.assert_allclose(result.values, exact.values, rtol=1e-3)
     assert spectrum(Forward.apply, latents(2, 60), 4, method="left").method == "gram (repeated rows)"  # no VJP at all
 
 
@@ -391,10 +391,10 @@ def test_the_digits_generator_against_its_float64_jacobian(data):
     wide = copy.deepcopy(net).double()
     J = torch.func.vmap(torch.func.jacfwd(lambda x: wide(x[None]).flatten()))(z[:2].double())
     truth = np.log(np.linalg.svd(J.numpy(), compute_uv=False))
-    found = spectrum(net, z[:2], 64)
-    assert found.method == "gram"
+    result = spectrum(net, z[:2], 64)
+    assert result.method == "gram"
     for k, most in ((10, 1e-5), (64, 1e-4)):
-        assert np.abs(found.log_values[:, :k].sum(1) - truth[:, :k].sum(1)).max() < most
+        assert np.abs(result.log_values[:, :k].sum(1) - truth[:, :k].sum(1)).max() < most
     exact, fast, paper = (spectrum(net, z, 10, method=m) for m in ("gram", "left", "sketch"))
     spread = exact.log_volume.std()
     assert (fast.log_volume - exact.log_volume).std() < 0.04 * spread

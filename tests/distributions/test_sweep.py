@@ -49,10 +49,10 @@ def test_every_setting_has_a_cell(swept):
 def test_a_cell_is_what_its_parts_say(world, real, swept):
     generator, bank = world
     drawn = bank.draw(150, 0.5, seed=0)
-    found = metrics.measures(real.numpy(), generator.truncated(0.5)(drawn.latents).numpy(), k=3)
+    result = metrics.measures(real.numpy(), generator.truncated(0.5)(drawn.latents).numpy(), k=3)
     cell = swept.at(0.5, 0.5)
     for name in MEASURES:
-        assert getattr(cell, name) == pytest.approx(float(found[name])), name
+        assert getattr(cell, name) == pytest.approx(float(result[name])), name
     assert (cell.ess, cell.largest) == (bank.ess(0.5), bank.largest(0.5))
     assert swept.at(-0.5).ess < swept.at(0.0).ess == 1  # the model itself has every latent
     assert (cell.n, cell.n_real) == (150, 150)
@@ -86,11 +86,11 @@ def test_pictures_make_a_grid_and_a_plot(tmp_path):
     generator = Generator(pictures, Normal(2), name="pictures")
     bank = harvest(generator, 60, progress=False)
     real = generator.draw(30, seed=5)
-    found = sweep(generator, bank, RHOS, real=real, features=lambda x: x.flatten(1), n=30)
-    found.plot(tmp_path / "frontier.png")
-    found.grid(tmp_path / "grid.png")
-    assert len(found.images) == len(RHOS)
-    assert found.images[0.0, 1.0][0].dtype == np.uint8
+    result = sweep(generator, bank, RHOS, real=real, features=lambda x: x.flatten(1), n=30)
+    result.plot(tmp_path / "frontier.png")
+    result.grid(tmp_path / "grid.png")
+    assert len(result.images) == len(RHOS)
+    assert result.images[0.0, 1.0][0].dtype == np.uint8
     assert (tmp_path / "grid.png").stat().st_size > 1000
 
 

@@ -131,13 +131,13 @@ def _line(error: BaseException) -> str:
 
 def _where(error: BaseException) -> str:
     """The last line of likewise that the error went through."""
-    found, trace = "", error.__traceback__
+    result, trace = "", error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if "likewise" in file and "fuzz" not in file:
-            found = f"{Path(file).name}:{trace.tb_lineno}"
+            result = f"{Path(file).name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------------- auditing

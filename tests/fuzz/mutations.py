@@ -105,10 +105,10 @@ def text(data: bytes, rng: Rng) -> bytes:
 
 
 def _replaced(words: str, pattern: str, new: str, rng: Rng) -> str:
-    found = list(re.finditer(pattern, words))
-    if not found:
+    result = list(re.finditer(pattern, words))
+    if not result:
         return words + new
-    one = found[int(rng.integers(len(found)))]
+    one = result[int(rng.integers(len(result)))]
     return words[: one.start()] + new + words[one.end() :]
 
 

@@ -71,13 +71,13 @@ def index(folder: Path) -> None:
 def bank(folder: Path) -> None:
     job = Job.open(folder / "bank")
     repr(job), job.verify(), job.identity, job.finished()
-    found = Bank.open(folder / "bank")
-    repr(found), found.log_weights(0.5), found.ess(0.5), found.sample(3, 0.5, seed=0)
+    measured = Bank.open(folder / "bank")
+    repr(measured), measured.log_weights(0.5), measured.ess(0.5), measured.sample(3, 0.5, seed=0)
 
 
 def run(folder: Path) -> None:
-    found = Run.open(folder / "run")
-    repr(found), found.metrics(), found.result
+    measured = Run.open(folder / "run")
+    repr(measured), measured.metrics(), measured.result
 
 
 def generator(path: Path) -> None:
@@ -86,8 +86,8 @@ def generator(path: Path) -> None:
 
 
 def matches(path: Path) -> None:
-    found = Matches.open(path)
-    repr(found), found.homography(), len(found.a)
+    measured = Matches.open(path)
+    repr(measured), measured.homography(), len(measured.a)
 
 
 def matlab(path: Path) -> None:

@@ -49,13 +49,13 @@ def defects(reader: Reader, folder: Path, seed: int, count: int) -> list[str]:
     """What went wrong, by the number of the file."""
     made = Bench(reader, folder / "case")
     assert judged(reader, made.folder).kind != "refused", "the valid input itself is refused"
-    found = []
+    result = []
     for number in range(count):
         with limited(SECONDS):
             outcome = made.run(seed, number)
         if outcome.kind == "other":
-            found.append(f"{reader.name}, seed {seed}, {number}: {outcome.said}")
-    return found
+            result.append(f"{reader.name}, seed {seed}, {number}: {outcome.said}")
+    return result
 
 
 @pytest.mark.parametrize("many", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "many"])

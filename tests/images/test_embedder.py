@@ -270,8 +270,8 @@ def test_parts_are_the_directions_of_the_grid_means_of_block_10(photos: Path) ->
     assert maps.shape[1:] == (14, 14)
     naive = np.stack([maps[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean((1, 2)) for i in range(7) for j in range(7)])
     naive /= np.linalg.norm(naive, axis=1, keepdims=True)
-    found = directions(model.embed_with_parts(files(photos)[:1])[1][0])
-    assert (found * naive).sum(1).min() > 0.999  # eight bits
+    measured = directions(model.embed_with_parts(files(photos)[:1])[1][0])
+    assert (measured * naive).sum(1).min() > 0.999  # eight bits
 
 
 def test_a_zero_map_gives_zero_parts() -> None:

@@ -30,14 +30,14 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_rows_stand_in_natural_order_beside_their_names(photos: Path, tmp_path: Path) -> None:
-    found = embed_folder(photos, tmp_path / "rows.npz", Patches(), chunk=7)
+    result = embed_folder(photos, tmp_path / "rows.npz", Patches(), chunk=7)
     paths = media.images(photos)
-    assert found.names == tuple(str(p.relative_to(photos)) for p in paths)
-    assert found.names.index("kind0/p2.png") < found.names.index("kind0/p10.png")
-    np.testing.assert_array_equal(found.rows, Patches().embed(paths))
+    assert result.names == tuple(str(p.relative_to(photos)) for p in paths)
+    assert result.names.index("kind0/p2.png") < result.names.index("kind0/p10.png")
+    np.testing.assert_array_equal(result.rows, Patches().embed(paths))
     with np.load(tmp_path / "rows.npz", allow_pickle=False) as stored:
-        np.testing.assert_array_equal(stored["rows"], found.rows)
-        assert tuple(stored["names"]) == found.names
+        np.testing.assert_array_equal(stored["rows"], result.rows)
+        assert tuple(stored["names"]) == result.names
         assert len(stored["skipped"]) == len(stored["reasons"]) == 0
     assert not (tmp_path / "rows.npz.parts").exists()
 
@@ -46,9 +46,9 @@ def test_unreadable_files_are_named_counted_and_never_fatal(photos: Path, tmp_pa
     (photos / "torn.png").write_bytes((photos / "kind0" / "p0.png").read_bytes()[:60])
     (photos / "empty.jpg").touch()
     (photos / "notes.txt").write_text("passed over")
-    found = embed_folder(photos, tmp_path / "rows.npz", Patches(), chunk=5)
-    assert len(found) == 36
-    said = {Path(s.name).name: s.reason for s in found.skipped}
+    result = embed_folder(photos, tmp_path / "rows.npz", Patches(), chunk=5)
+    assert len(result) == 36
+    said = {Path(s.name).name: s.reason for s in result.skipped}
     assert set(said) == {"torn.png", "empty.jpg"}
     assert "torn.png: damaged" in said["torn.png"]
     with np.load(tmp_path / "rows.npz", allow_pickle=False) as stored:
@@ -59,8 +59,8 @@ def test_unreadable_files_are_named_counted_and_never_fatal(photos: Path, tmp_pa
 def test_a_folder_of_which_nothing_can_be_read_gives_no_rows(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "x.png").write_bytes(b"\x89PNG\r\n\x1a\nrubbish")
-    found = embed_folder(tmp_path / "bad", tmp_path / "rows.npz", Patches())
-    assert (found.rows.shape, len(found.skipped)) == ((0, DIM), 1)
+    result = embed_folder(tmp_path / "bad", tmp_path / "rows.npz", Patches())
+    assert (result.rows.shape, len(result.skipped)) == ((0, DIM), 1)
 
 
 KILLED = """
@@ -159,15 +159,15 @@ def test_workers_that_outlive_a_job_take_the_next_jobs_model(photos: Path, tmp_p
     with ThreadPoolExecutor(2) as pool:
         for model in (Patches(), Other("other", "d2")):
             with mock.patch.object(embedding, "checkpoint", mock.Mock(load=mock.Mock(return_value=model))):
-                found = embed_folder(photos, tmp_path / "rows.npz", model, executor=pool, chunk=4)
-            np.testing.assert_allclose(found.rows, model.embed([photos / n for n in found.names]), atol=1e-6)
+                result = embed_folder(photos, tmp_path / "rows.npz", model, executor=pool, chunk=4)
+            np.testing.assert_allclose(result.rows, model.embed([photos / n for n in result.names]), atol=1e-6)
 
 
 def test_a_file_that_vanishes_while_it_is_listed(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, odd = embedding.listing(photos)
-    monkeypatch.setattr(embedding, "listing", lambda folder: ([*found, photos / "gone.png"], odd))
+    result, odd = embedding.listing(photos)
+    monkeypatch.setattr(embedding, "listing", lambda folder: ([*result, photos / "gone.png"], odd))
     done = embed_folder(photos, tmp_path / "rows.npz", Patches())
-    assert len(done) == len(found)
+    assert len(done) == len(result)
     assert [s.name for s in done.skipped] == ["gone.png"]
 
 

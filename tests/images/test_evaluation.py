@@ -36,9 +36,9 @@ def coloured(seed: int = 0, spread: float = 40.0) -> Dataset:
 def test_the_figures_are_those_of_the_measures() -> None:
     data = coloured()
     model = Colours()
-    found = evaluate(model, data, ks=(1, 3), batch_size=7)
+    result = evaluate(model, data, ks=(1, 3), batch_size=7)
     rows = model.embed(data.items)
-    assert found == {
+    assert result == {
         "model": "colours",
         "dataset": "coloured",
         "n": 40,
@@ -52,7 +52,7 @@ def test_the_figures_are_those_of_the_measures() -> None:
         "lone": 0,
         "skipped": [],
     }
-    assert 0.5 < found["R@1"] < 1
+    assert 0.5 < result["R@1"] < 1
 
 
 def spoiled(*bad: int, spread: float = 40.0) -> Dataset:
@@ -137,16 +137,16 @@ class Fixed:
 
 def test_classes_and_confusions_by_hand() -> None:
     data, rows = hand()
-    found = examine(Fixed(rows), data, nmi=False)
+    result = examine(Fixed(rows), data, nmi=False)
     # a: 0→1 b, 2→1 b, 90→91 c; b: 1→0 or 2 a, 30→31 b, 31→30 b; c: 91→90 a, 200→201, 201→200; d: alone
-    assert found.per_class() == [
+    assert result.per_class() == [
         {"class": "a", "n": 3, "R@1": 0.0},
         {"class": "b", "n": 3, "R@1": pytest.approx(2 / 3)},
         {"class": "c", "n": 3, "R@1": pytest.approx(2 / 3)},
     ]
-    assert found.figures["R@1"] == pytest.approx(4 / 10)
-    assert found.figures["lone"] == 1
-    pairs = {(row["class"], row["taken for"]): (row["n"], row["share"]) for row in found.confusions()}
+    assert result.figures["R@1"] == pytest.approx(4 / 10)
+    assert result.figures["lone"] == 1
+    pairs = {(row["class"], row["taken for"]): (row["n"], row["share"]) for row in result.confusions()}
     assert pairs.pop(("d", "a"), None) or pairs.pop(("d", "b"), None) or pairs.pop(("d", "c"), None)
     assert pairs == {
         ("a", "b"): (2, pytest.approx(2 / 3)),
@@ -154,49 +154,49 @@ def test_classes_and_confusions_by_hand() -> None:
         ("b", "a"): (1, pytest.approx(1 / 3)),
         ("c", "a"): (1, pytest.approx(1 / 3)),
     }
-    assert found.confusions()[0]["class"] == "a"
-    assert len(found.confusions(most=2)) == 2
-    assert repr(found) == "Evaluation(hand, R@1 0.400, fixed)"
+    assert result.confusions()[0]["class"] == "a"
+    assert len(result.confusions(most=2)) == 2
+    assert repr(result) == "Evaluation(hand, R@1 0.400, fixed)"
 
 
 def test_recall_of_classes_averages_to_the_whole() -> None:
-    found = examine(Colours(), coloured(), nmi=False)
-    rows = found.per_class()
-    assert sum(r["n"] * r["R@1"] for r in rows) / sum(r["n"] for r in rows) == pytest.approx(found.figures["R@1"])
-    wrong = sum(r["n"] for r in found.confusions(most=1000))
-    assert wrong == round(40 * (1 - found.figures["R@1"]))
+    result = examine(Colours(), coloured(), nmi=False)
+    rows = result.per_class()
+    assert sum(r["n"] * r["R@1"] for r in rows) / sum(r["n"] for r in rows) == pytest.approx(result.figures["R@1"])
+    wrong = sum(r["n"] for r in result.confusions(most=1000))
+    assert wrong == round(40 * (1 - result.figures["R@1"]))
     assert [r["R@1"] for r in rows] == sorted(r["R@1"] for r in rows)
 
 
 def test_queries_are_of_different_classes_and_never_alone() -> None:
     data, rows = hand()
     for seed in range(5):
-        found = examine(Fixed(rows), data, nmi=False, seed=seed)
-        chosen = found.queries(6)
+        result = examine(Fixed(rows), data, nmi=False, seed=seed)
+        chosen = result.queries(6)
         assert len(set(chosen.tolist())) == 6
         assert sorted(np.bincount(data.labels[chosen])[:3].tolist()) == [2, 2, 2]
     assert (examine(Fixed(rows), data, seed=1).queries() == examine(Fixed(rows), data, seed=1).queries()).all()
 
 
 def test_pictures() -> None:
-    found = examine(Colours(), coloured())
-    fig = found.plot_rankings()
+    result = examine(Colours(), coloured())
+    fig = result.plot_rankings()
     assert len(fig.axes[0].images) == 8 * 9
     marks = [t.get_text() for t in fig.axes[0].texts if t.get_text() in "✓✗"]
-    near = found.nearest[found.queries()]
-    right = found.dataset.labels[near] == found.dataset.labels[found.queries()][:, None]
+    near = result.nearest[result.queries()]
+    right = result.dataset.labels[near] == result.dataset.labels[result.queries()][:, None]
     assert marks == ["✓" if r else "✗" for r in right.ravel()]
-    line, uniform = found.plot_spectrum().axes[0].lines
-    np.testing.assert_allclose(10 ** line.get_ydata(), metrics.spectrum(found.rows))
+    line, uniform = result.plot_spectrum().axes[0].lines
+    np.testing.assert_allclose(10 ** line.get_ydata(), metrics.spectrum(result.rows))
     np.testing.assert_allclose(uniform.get_ydata(), -np.log10(3))
 
 
 def test_a_dead_direction_is_left_out_of_the_picture_and_its_decay_is_infinite() -> None:
     data, rows = hand()
     flat = [[x, y, 0.0] for x, y in rows]
-    found = examine(Fixed(flat), data)
-    assert found.figures["spectral_decay"] == float("inf")
-    assert np.isfinite(found.plot_spectrum().axes[0].lines[0].get_ydata()).all()
+    result = examine(Fixed(flat), data)
+    assert result.figures["spectral_decay"] == float("inf")
+    assert np.isfinite(result.plot_spectrum().axes[0].lines[0].get_ydata()).all()
 
 
 @pytest.mark.slow
@@ -206,7 +206,7 @@ def test_the_default_embedder_on_birds(data: Path) -> None:
     if not birds.is_dir():
         pytest.skip("cub200 is not in the folder of LIKEWISE_DATA")
     part = lw.images.folder(birds).of_classes(range(100, 110))
-    found = lw.images.evaluate(lw.images.default(), part)
-    assert found["skipped"] == []
-    assert found["R@1"] > 0.6
-    assert found["R@1"] <= found["R@2"] <= found["R@4"] <= found["R@8"]
+    result = lw.images.evaluate(lw.images.default(), part)
+    assert result["skipped"] == []
+    assert result["R@1"] > 0.6
+    assert result["R@1"] <= result["R@2"] <= result["R@4"] <= result["R@8"]

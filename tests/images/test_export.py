@@ -53,17 +53,17 @@ def agree(model: Embedder, path: Path, n: int) -> None:
 
 
 def test_the_default_embedder_gives_the_same_rows(tmp_path: Path) -> None:
-    found = export(default(), tmp_path / "model.onnx")
-    assert 0 < found.difference < 1e-5
-    agree(default(), found.path, 3)
+    result = export(default(), tmp_path / "model.onnx")
+    assert 0 < result.difference < 1e-5
+    agree(default(), result.path, 3)
 
 
 @pytest.mark.parametrize("norm", ["folded", "frozen"])
 def test_a_trained_embedder_gives_the_same_rows_for_any_batch(tmp_path: Path, norm: str) -> None:
     model = trained(norm=norm)
-    found = export(model, tmp_path / "model.onnx")
+    result = export(model, tmp_path / "model.onnx")
     for n in (1, 5, 45):  # more than a chunk, too
-        agree(model, found.path, n)
+        agree(model, result.path, n)
 
 
 @pytest.mark.slow
@@ -96,12 +96,12 @@ def test_exporting_leaves_the_model_alone(tmp_path: Path) -> None:
     model = trained(norm="trained")
     model.network.train()
     before, modes = model.digest, [m.training for m in model.network.modules()]
-    found = export(model, tmp_path / "model.onnx")
+    result = export(model, tmp_path / "model.onnx")
     del model.__dict__["digest"]  # computed anew
     assert model.digest == before
     assert [m.training for m in model.network.modules()] == modes
     model.network.eval()
-    agree(model, found.path, 2)
+    agree(model, result.path, 2)
 
 
 def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_the_card_says_what_the_model_carries(tmp_path: Path) -> None:
-    found = export(trained(), tmp_path / "model.onnx")
-    text = found.card.read_text()
-    assert found.card == tmp_path / "model.md"
+    result = export(trained(), tmp_path / "model.onnx")
+    text = result.card.read_text()
+    assert result.card == tmp_path / "model.md"
     for part in (
         "# diva: images to 32 numbers",
         "`images` (b, 3, 32, 32): the centre of an image with its shortest side at 40 px",
@@ -156,10 +156,10 @@ def test_without_its_extras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MissingExtra, match=r"pip install 'likewise\[onnx\]'"):
         export(trained(), tmp_path / "model.onnx")
     gone[:] = ["onnxruntime"]
-    found = export(trained(), tmp_path / "model.onnx")
-    assert found.difference is None
-    assert "not compared" in found.card.read_text()
-    agree(trained(), found.path, 2)
+    result = export(trained(), tmp_path / "model.onnx")
+    assert result.difference is None
+    assert "not compared" in result.card.read_text()
+    agree(trained(), result.path, 2)
 
 
 def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,10 +115,10 @@ class TestRecall:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(metrics, "PANEL", panel)
             patch.setattr(metrics, "BLOCK", 3)
-            found = hits_at_k(X, y, KS)
+            result = hits_at_k(X, y, KS)
             score = map_at_r(X, y)
         for k in KS:
-            assert_allclose(found[k], naive(X, y, hit(k)))
+            assert_allclose(result[k], naive(X, y, hit(k)))
         assert score == pytest.approx(nan_as_miss(naive(X, y, average_precision)))
 
     @FEW
@@ -126,9 +126,9 @@ class TestRecall:
     def test_with_a_gallery(self, seed):
         X, y = blobs(seed, n=40)
         q, g = np.arange(15), np.arange(15, 37)
-        found = hits_at_k(X[q], y[q], KS, gallery=X[g], gallery_labels=y[g])
+        result = hits_at_k(X[q], y[q], KS, gallery=X[g], gallery_labels=y[g])
         for k in KS:
-            assert_allclose(found[k], naive(X[q], y[q], hit(k), X[g], y[g]))
+            assert_allclose(result[k], naive(X[q], y[q], hit(k), X[g], y[g]))
         expected = naive(X[q], y[q], average_precision, X[g], y[g])
         assert map_at_r(X[q], y[q], gallery=X[g], gallery_labels=y[g]) == pytest.approx(nan_as_miss(expected))
 
@@ -201,8 +201,10 @@ class TestExactness:
             best = int(similar.argmax())
             assert np.count_nonzero(similar == similar[best]) == 1
             misled += int((gallery @ queries[q]).argmax()) != best
-            found = recall_at_k(queries[q : q + 1], [True], [1], gallery=gallery, gallery_labels=np.arange(300) == best)
-            assert found == {1: 1.0}
+            result = recall_at_k(
+                queries[q : q + 1], [True], [1], gallery=gallery, gallery_labels=np.arange(300) == best
+            )
+            assert result == {1: 1.0}
             score = map_at_r(queries[q : q + 1], [True], gallery=gallery, gallery_labels=np.arange(300) == best)
             assert score == 1.0
         assert misled > 3
@@ -217,9 +219,9 @@ class TestExactness:
         p = rng.permutation(len(X))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(metrics, "PANEL", 7)
-            found = hits_at_k(X[p], y[p], [1])[1]
+            result = hits_at_k(X[p], y[p], [1])[1]
         back = np.empty(len(X))
-        back[p] = found
+        back[p] = result
         for i in range(len(X)):
             group = [j for j in range(5 * (i // 5), 5 * (i // 5) + 5) if j != i]
             share = np.mean([y[j] == y[i] for j in group])
@@ -282,22 +284,22 @@ class TestMeanAveragePrecision:
 
 class TestClustering:
     def test_hand_case(self):
-        found, y = [0, 0, 1, 1], [0, 0, 0, 1]
+        result, y = [0, 0, 1, 1], [0, 0, 0, 1]
         # pairs of one class: 3; pairs of one cluster: 2; both: 1 → P = 1/2, R = 1/3
-        assert f1(np.ones((4, 2)), y, clustering=found) == pytest.approx(2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3))
+        assert f1(np.ones((4, 2)), y, clustering=result) == pytest.approx(2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3))
         entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
         information = 0.5 * np.log(0.5 / (0.75 * 0.5)) + 0.25 * np.log(0.25 / (0.75 * 0.5)) + 0.25 * np.log(2.0)
-        assert nmi(np.ones((4, 2)), y, clustering=found) == pytest.approx(2 * information / (entropy + np.log(2)))
+        assert nmi(np.ones((4, 2)), y, clustering=result) == pytest.approx(2 * information / (entropy + np.log(2)))
 
     @given(SEEDS)
     def test_naive_pairs(self, seed):
         rng = np.random.default_rng(seed)
-        y, found = rng.integers(0, 4, 25), rng.integers(0, 5, 25)
+        y, result = rng.integers(0, 4, 25), rng.integers(0, 5, 25)
         pairs = [(i, j) for i in range(25) for j in range(i)]
-        right = sum(y[i] == y[j] and found[i] == found[j] for i, j in pairs)
-        P = right / sum(found[i] == found[j] for i, j in pairs)
+        right = sum(y[i] == y[j] and result[i] == result[j] for i, j in pairs)
+        P = right / sum(result[i] == result[j] for i, j in pairs)
         R = right / sum(y[i] == y[j] for i, j in pairs)
-        assert f1(np.ones((25, 2)), y, clustering=found) == pytest.approx(2 * P * R / (P + R) if right else 0.0)
+        assert f1(np.ones((25, 2)), y, clustering=result) == pytest.approx(2 * P * R / (P + R) if right else 0.0)
 
     def test_perfect_clusters_and_none(self):
         X, y = blobs(1, noise=1e-3, d=16)

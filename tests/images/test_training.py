@@ -276,15 +276,15 @@ def test_two_processes_equal_one_with_the_double_batch(tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "1",
         "PYTHONWARNINGS": "ignore",
     }
-    found = []
+    measured = []
     for processes in (1, 2):
         out = tmp_path / f"{processes}.json"
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         arguments = [str(script), json.dumps(chosen), str(out)]
         done = subprocess.run([*launch, *arguments], env=env, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-2000:]
-        found.append(json.loads(out.read_text()))
-    one, two = found
+        measured.append(json.loads(out.read_text()))
+    one, two = measured
     assert two["losses"] == pytest.approx(one["losses"], abs=1e-5)
     assert two["norm"] == pytest.approx(one["norm"], rel=1e-6)
     assert two["queue"] == one["queue"]

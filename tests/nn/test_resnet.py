@@ -32,12 +32,12 @@ def oracle(w: State, x: torch.Tensor, *, stride_in: str = "conv2") -> torch.Tens
 
 def published() -> dict[str, tuple[int, ...]]:
     """Keys and shapes of torchvision's file, from its table: 53 convolutions, 53 normalisations, one linear layer."""
-    found: dict[str, tuple[int, ...]] = {}
+    result: dict[str, tuple[int, ...]] = {}
 
     def layer(conv: str, bn: str, out: int, into: int, kernel: int) -> None:
-        found[f"{conv}.weight"] = (out, into, kernel, kernel)
-        found.update({f"{bn}.{k}": (out,) for k in ("weight", "bias", "running_mean", "running_var")})
-        found[f"{bn}.num_batches_tracked"] = ()
+        result[f"{conv}.weight"] = (out, into, kernel, kernel)
+        result.update({f"{bn}.{k}": (out,) for k in ("weight", "bias", "running_mean", "running_var")})
+        result[f"{bn}.num_batches_tracked"] = ()
 
     layer("conv1", "bn1", 64, 3, 7)
     into = 64
@@ -51,7 +51,7 @@ def published() -> dict[str, tuple[int, ...]]:
             if i == 0:
                 layer(p + "downsample.0", p + "downsample.1", 4 * width, into, 1)
             into = 4 * width
-    return found | {"fc.weight": (1000, 2048), "fc.bias": (1000,)}
+    return result | {"fc.weight": (1000, 2048), "fc.bias": (1000,)}
 
 
 class TestResNet50(Contract):

@@ -199,9 +199,9 @@ def test_clusters_are_found_and_told() -> None:
     task = rivals.Cluster(0, 2, 8, 2, every=5).double()
     assert task(b).item() == 0.0  # nothing is known yet
     task.after(b)
-    found = task.assigned.tolist()
-    assert len({*found[:4]}) == len({*found[4:]}) == 1
-    assert found[0] != found[4]
+    result = task.assigned.tolist()
+    assert len({*result[:4]}) == len({*result[4:]}) == 1
+    assert result[0] != result[4]
     assert task(b).item() == pytest.approx(math.log(2))  # a classifier that knows nothing
 
 
@@ -333,10 +333,10 @@ def test_the_error_over_classes_is_that_of_class_means_where_classes_are_equal()
 
 def test_the_error_over_classes_is_the_spread_that_is_seen() -> None:
     """Classes of unequal sizes, drawn anew: the estimate agrees with what means then spread by."""
-    draw, found = np.random.default_rng(2), []
+    draw, result = np.random.default_rng(2), []
     for _ in range(200):
         labels = np.repeat(np.arange(60), draw.integers(5, 40, 60))
         values = draw.normal(0.1, 0.3, 60)[labels] + draw.normal(size=len(labels))
-        found.append(tables.mean_error_over_classes(values, labels))
-    means, errors = np.array(found).T
+        result.append(tables.mean_error_over_classes(values, labels))
+    means, errors = np.array(result).T
     assert errors.mean() == pytest.approx(means.std(), rel=0.15)

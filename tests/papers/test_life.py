@@ -293,8 +293,8 @@ def test_plain_data_comes_back_as_it_was(items: list[Any], protocol: int) -> Non
 def test_arrays_within_come_back_as_they_were(protocol: int, order: Any) -> None:
     inner = [np.arange(6, dtype=d).reshape((2, 3), order=order) for d in ("<f8", "<f4", "<i2", "|u1")]
     inner += [np.array(["day", "night"]), np.float32(0.5), np.int64(7), np.str_("x")]
-    found = media.unpickle_arrays(pickle.dumps(scenes.objects(inner), protocol=protocol), "x")
-    for one, two in zip(found, inner, strict=True):
+    result = media.unpickle_arrays(pickle.dumps(scenes.objects(inner), protocol=protocol), "x")
+    for one, two in zip(result, inner, strict=True):
         np.testing.assert_array_equal(one, two)
         assert np.asarray(one).dtype == np.asarray(two).dtype
 

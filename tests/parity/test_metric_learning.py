@@ -35,21 +35,21 @@ def theirs(X: np.ndarray, y: np.ndarray, **options: object) -> dict[str, float]:
 @pytest.mark.parametrize("noise", [1.0, 1.8])
 def test_recall_and_map_are_those_of_pytorch_metric_learning(seed: int, noise: float) -> None:
     X, y = world(seed, noise=noise)
-    found = theirs(X, y)
-    assert 0.05 < found["mean_average_precision_at_r"] < 0.95
-    assert metrics.recall_at_k(X, y, [1])[1] == pytest.approx(found["precision_at_1"], abs=1e-12)
+    result = theirs(X, y)
+    assert 0.05 < result["mean_average_precision_at_r"] < 0.95
+    assert metrics.recall_at_k(X, y, [1])[1] == pytest.approx(result["precision_at_1"], abs=1e-12)
     # theirs orders by float32 distances: now and then it swaps two rows that differ in the eighth digit
-    assert metrics.map_at_r(X, y) == pytest.approx(found["mean_average_precision_at_r"], abs=1e-5)
+    assert metrics.map_at_r(X, y) == pytest.approx(result["mean_average_precision_at_r"], abs=1e-5)
 
 
 def test_classes_of_one_are_misses_here_and_skipped_there() -> None:
     X, y = world(9)
     y[::50] = 100 + np.arange(len(y[::50]))
-    found = theirs(X, y)
+    result = theirs(X, y)
     share = np.isfinite(metrics.hits_at_k(X, y, [1])[1]).mean()
     assert share == 1 - len(y[::50]) / len(y)
-    assert metrics.recall_at_k(X, y, [1])[1] == pytest.approx(share * found["precision_at_1"], abs=1e-12)
-    assert metrics.map_at_r(X, y) == pytest.approx(share * found["mean_average_precision_at_r"], abs=1e-5)
+    assert metrics.recall_at_k(X, y, [1])[1] == pytest.approx(share * result["precision_at_1"], abs=1e-12)
+    assert metrics.map_at_r(X, y) == pytest.approx(share * result["mean_average_precision_at_r"], abs=1e-5)
 
 
 def test_with_a_gallery_as_there() -> None:
@@ -60,10 +60,10 @@ def test_with_a_gallery_as_there() -> None:
         include=("precision_at_1", "mean_average_precision_at_r"), device=torch.device("cpu")
     )
     a, b, c, d = (torch.from_numpy(v.copy()) for v in (X[q], y[q], X[g], y[g]))
-    found = measure.get_accuracy(a, b, c, d, ref_includes_query=False)
+    result = measure.get_accuracy(a, b, c, d, ref_includes_query=False)
     given = {"gallery": X[g], "gallery_labels": y[g]}
-    assert metrics.recall_at_k(X[q], y[q], [1], **given)[1] == pytest.approx(found["precision_at_1"], abs=1e-12)
-    assert metrics.map_at_r(X[q], y[q], **given) == pytest.approx(found["mean_average_precision_at_r"], abs=1e-5)
+    assert metrics.recall_at_k(X[q], y[q], [1], **given)[1] == pytest.approx(result["precision_at_1"], abs=1e-12)
+    assert metrics.map_at_r(X[q], y[q], **given) == pytest.approx(result["mean_average_precision_at_r"], abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -73,9 +73,9 @@ def test_nmi_is_that_of_pytorch_metric_learning_on_the_same_clusters(seed: int) 
     def cluster(x: torch.Tensor, k: int) -> torch.Tensor:
         return torch.from_numpy(metrics.clusters(x.numpy(), k, seed=seed))
 
-    found = theirs(X, y, include=("NMI",), kmeans_func=cluster)
-    assert metrics.nmi(X, y, seed=seed) == pytest.approx(found["NMI"], abs=1e-12)
-    assert 0.2 < found["NMI"] < 0.99
+    result = theirs(X, y, include=("NMI",), kmeans_func=cluster)
+    assert metrics.nmi(X, y, seed=seed) == pytest.approx(result["NMI"], abs=1e-12)
+    assert 0.2 < result["NMI"] < 0.99
 
 
 def test_clusters_are_as_good_as_those_of_scikit_learn_from_one_random_start() -> None:
@@ -84,9 +84,9 @@ def test_clusters_are_as_good_as_those_of_scikit_learn_from_one_random_start() -
 
     X, _ = world(0, n=600, noise=1.0)
 
-    def inertia(found: np.ndarray) -> float:
-        means = {c: X[found == c].mean(0) for c in np.unique(found)}
-        return float(sum(((x - means[c]) ** 2).sum() for x, c in zip(X, found, strict=True)))
+    def inertia(result: np.ndarray) -> float:
+        means = {c: X[result == c].mean(0) for c in np.unique(result)}
+        return float(sum(((x - means[c]) ** 2).sum() for x, c in zip(X, result, strict=True)))
 
     ours = np.mean([inertia(metrics.clusters(X, 20, seed=s)) for s in range(8)])
     other = np.mean([inertia(KMeans(20, init="random", n_init=1, random_state=s).fit_predict(X)) for s in range(8)])
@@ -116,8 +116,8 @@ def test_a_perfect_order_is_average_precision_of_scikit_learn() -> None:
 def test_nmi_does_not_forgive_chance_as_adjusted_information_does() -> None:
     """NMI of random clusters is far from 0 where classes are small: the reason why papers compare it at one size."""
     r = np.random.default_rng(0)
-    y, found = np.repeat(np.arange(50), 4), r.integers(0, 50, 200)
-    value = metrics.nmi(np.ones((200, 2)), y, clustering=found)
-    assert value == pytest.approx(normalized_mutual_info_score(y, found))
+    y, result = np.repeat(np.arange(50), 4), r.integers(0, 50, 200)
+    value = metrics.nmi(np.ones((200, 2)), y, clustering=result)
+    assert value == pytest.approx(normalized_mutual_info_score(y, result))
     assert value > 0.5
-    assert abs(adjusted_mutual_info_score(y, found)) < 0.1
+    assert abs(adjusted_mutual_info_score(y, result)) < 0.1

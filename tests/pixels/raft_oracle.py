@@ -50,12 +50,12 @@ def random_state(size: str, seed: int = 0, dtype: torch.dtype = torch.float64) -
 
 def torchvision_state(state: State) -> State:
     """The same weights under torchvision's keys."""
-    found = {}
+    result = {}
     for key, value in state.items():
         if ".norm3." in key and ".downsample.1." not in key and _bottleneck(key, state) is False:
             continue  # torchvision holds the shared module once
-        found[_torchvision(key)] = value
-    return found
+        result[_torchvision(key)] = value
+    return result
 
 
 def _bottleneck(key: str, state: State) -> bool:
@@ -107,15 +107,15 @@ def flows(
     pyramid = volume(fa, fb)
     home = positions(fa)
     at = home if start is None else home + start
-    found = []
+    result = []
     for i in range(iters):
         at = at.detach()
         planes = lookup(pyramid, at, 3 if small else 4)
         state, step, mask = (small_update if small else large_update)(w, state, given, planes, at - home)
         at = at + step
         if every or i == iters - 1:
-            found.append(enlarged(at - home) if mask is None else convex(at - home, mask))
-    return [f.permute(0, 2, 3, 1) for f in found]
+            result.append(enlarged(at - home) if mask is None else convex(at - home, mask))
+    return [f.permute(0, 2, 3, 1) for f in result]
 
 
 def conv(w: State, name: str, x: Tensor, stride: int = 1) -> Tensor:
@@ -177,8 +177,8 @@ def lookup(pyramid: list[Tensor], at: Tensor, radius: int) -> Tensor:
     for level, c in enumerate(pyramid):
         points = centre / 2**level + window
         scale = points.new_tensor([c.shape[3] - 1, c.shape[2] - 1])
-        found = functional.grid_sample(c, 2 * points / scale - 1, align_corners=True)
-        planes.append(found.view(n, h, w, -1))
+        result = functional.grid_sample(c, 2 * points / scale - 1, align_corners=True)
+        planes.append(result.view(n, h, w, -1))
     return torch.cat(planes, dim=-1).permute(0, 3, 1, 2).contiguous()
 
 

@@ -76,17 +76,17 @@ class TestPixels(ContractOfALevel):
 
     def test_an_image_stays_where_it_is(self):
         x, _ = self.pair()
-        found = self.compare(x, x)
-        assert np.abs(np.asarray(found.flow)).max() < 0.05
-        assert found.cycle_consistency > 0.95  # a pixel of the rim may lie 1e-6 px outside
+        result = self.compare(x, x)
+        assert np.abs(np.asarray(result.flow)).max() < 0.05
+        assert result.cycle_consistency > 0.95  # a pixel of the rim may lie 1e-6 px outside
 
     def test_a_moved_picture_is_laid_back(self):
         """An image moved by (6, −4) px: the flow says so, and what is laid onto a is a again."""
         x = texture(2, 120, 160)
-        found = compare(x, moved(x, 6, -4), model=self.careful())
-        inner = np.asarray(found.flow)[16:-16, 16:-16]
+        result = compare(x, moved(x, 6, -4), model=self.careful())
+        inner = np.asarray(result.flow)[16:-16, 16:-16]
         assert np.median(np.linalg.norm(inner - [6, -4], axis=-1)) < 0.5
-        laid = found.warp()[16:-16, 16:-16].astype(float)
+        laid = result.warp()[16:-16, 16:-16].astype(float)
         assert np.abs(laid - x[16:-16, 16:-16]).mean() < 6
         assert np.abs(moved(x, 6, -4).astype(float) - x)[16:-16, 16:-16].mean() > 20
 
@@ -103,15 +103,15 @@ class TestPixels(ContractOfALevel):
 
     def test_sizes_may_differ_and_pictures_come_in_any_form(self, tmp_path: Path):
         x, y = texture(0, 96, 128), texture(1, 80, 150)
-        found = self.compare(x, y)
-        assert np.asarray(found.flow).shape == (96, 128, 2)
-        assert np.asarray(found.back).shape == (80, 150, 2)
-        assert found.confidence.shape == (96, 128)
+        result = self.compare(x, y)
+        assert np.asarray(result.flow).shape == (96, 128, 2)
+        assert np.asarray(result.back).shape == (80, 150, 2)
+        assert result.confidence.shape == (96, 128)
         media.write_image(tmp_path / "x.png", x)
         tensor = torch.from_numpy(x).permute(2, 0, 1) / 255
         grey = x[..., 0]
         same = [self.compare(form, y).distance for form in (tmp_path / "x.png", tensor)]
-        assert same == [found.distance] * 2
+        assert same == [result.distance] * 2
         assert self.compare(grey, np.repeat(grey[..., None], 3, 2)).cycle_consistency > 0.95
 
 
@@ -165,9 +165,9 @@ def tilted(photo):
 def test_a_photo_compared_with_itself_stays_where_it_is(which):
     """The recurrence alone drifts by 0.03 px a step, up to 8 px on bare walls: what is left is that it is one plane."""
     photo = samples.pair()[which]
-    found = compare(photo, photo)
-    assert np.asarray(found.flow).shape == (*photo.shape[:2], 2)
-    assert np.linalg.norm(np.asarray(found.flow), axis=-1).max() < 0.05
+    result = compare(photo, photo)
+    assert np.asarray(result.flow).shape == (*photo.shape[:2], 2)
+    assert np.linalg.norm(np.asarray(result.flow), axis=-1).max() < 0.05
 
 
 def test_a_homography_under_another_light_is_found(photo, tilted):
@@ -181,9 +181,9 @@ def test_a_homography_under_another_light_is_found(photo, tilted):
 
 @pytest.mark.slow
 def test_the_way_back_returns(photo, tilted):
-    found = default().align(photo, tilted[0])
-    assert found.cycle_consistency() > 0.75
-    assert found.swapped().cycle_consistency() > 0.75
+    result = default().align(photo, tilted[0])
+    assert result.cycle_consistency() > 0.75
+    assert result.swapped().cycle_consistency() > 0.75
 
 
 @pytest.mark.slow
@@ -227,36 +227,36 @@ def flat(H, h=60, w=80):
 
 def test_agreement_finds_the_homography_among_outliers():
     H = torch.tensor([[1.05, 0.1, -3.0], [-0.08, 0.96, 4.0], [1e-4, -2e-4, 1.0]])
-    found = flat(H)
+    result = flat(H)
     g = torch.Generator().manual_seed(0)
-    ab = found.ab + 0.2 * torch.randn(60, 80, 2, generator=g)
+    ab = result.ab + 0.2 * torch.randn(60, 80, 2, generator=g)
     lost = torch.rand(60, 80, generator=g) < 0.4
     ab[lost] += 30 * torch.randn(int(lost.sum()), 2, generator=g)
-    got = fit_homography(Aligned(ab, found.ba))
+    got = fit_homography(Aligned(ab, result.ba))
     assert torch.allclose(got / got[2, 2], H, atol=5e-3, rtol=5e-2)
 
 
 def test_one_plane_is_snapped_and_two_are_not():
     H = torch.tensor([[1.02, 0.03, 2.0], [-0.02, 0.99, -1.0], [0.0, 0.0, 1.0]])
-    found = flat(H)
-    noisy = Aligned(found.ab + 0.3 * torch.randn(60, 80, 2, generator=torch.Generator().manual_seed(0)), found.ba)
+    result = flat(H)
+    noisy = Aligned(result.ab + 0.3 * torch.randn(60, 80, 2, generator=torch.Generator().manual_seed(0)), result.ba)
     blank = torch.zeros(3, 60, 80)  # nothing to sharpen it by
     better = snap_to_homography(noisy, blank, blank)
     assert "one plane" in better.steps
-    assert (better.ab - found.ab).abs().max() < 0.15
-    two = found.ab.clone()
+    assert (better.ab - result.ab).abs().max() < 0.15
+    two = result.ab.clone()
     two[:, 40:, 0] += 6.0
-    ba = found.ba.clone()
+    ba = result.ba.clone()
     ba[:, 46:, 0] -= 6.0
     assert snap_to_homography(Aligned(two, ba), blank, blank).steps == ()
 
 
 def test_a_plane_is_judged_by_the_flow_it_was_fitted_to():
     """A homography and its inverse bring every pixel home, also those of a car in front of the wall."""
-    found = flat(torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]]))
-    ab, blank = found.ab.clone(), torch.zeros(3, 60, 80)
+    result = flat(torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, -1.0], [0.0, 0.0, 1.0]]))
+    ab, blank = result.ab.clone(), torch.zeros(3, 60, 80)
     ab[:10, :10] += torch.tensor([9.0, 12.0])  # a corner that goes elsewhere, and does not come back
-    free = Aligned(ab, found.ba)
+    free = Aligned(ab, result.ba)
     better = snap_to_homography(free, blank, blank)
     assert better.steps == ("one plane",)
     for judged in (better, better.swapped().swapped(), resize_flows(better, (60, 80), (60, 80))):
@@ -278,8 +278,8 @@ def test_small_motion_in_depth_is_no_plane(photo):
     disc = (torch.linalg.vector_norm(base - torch.tensor([w / 2, h / 2]), dim=-1) < h / 3)[..., None]
     flow = torch.where(disc, torch.tensor([1.2, 0.0]), torch.tensor([0.0, 0.0]))
     b = sample(a[None], (base - flow)[None], padding="border")[0]
-    found = Aligned(flow, -flow)
-    assert snap_to_homography(found, a, b).steps == ()
+    result = Aligned(flow, -flow)
+    assert snap_to_homography(result, a, b).steps == ()
     assert snap_to_homography(Aligned(0 * flow + 0.1, 0 * flow - 0.1), a, a).steps == ("one plane",)
 
 
@@ -317,8 +317,8 @@ def test_polish_takes_half_a_pixel_back(photo):
 
 
 def test_enlarging_is_exact_for_a_shift():
-    found = Aligned(torch.full((40, 50, 2), 2.0), torch.full((40, 50, 2), -2.0))
-    large = resize_flows(found, (80, 100), (120, 150))
+    result = Aligned(torch.full((40, 50, 2), 2.0), torch.full((40, 50, 2), -2.0))
+    large = resize_flows(result, (80, 100), (120, 150))
     base = grid(80, 100)
     wanted = ((base + 0.5) / 2 + 2.0) * 3 - 0.5 - base
     assert torch.allclose(large.ab[2:-2, 2:-2], wanted[2:-2, 2:-2], atol=1e-3)

@@ -45,7 +45,7 @@ def naive(fa: torch.Tensor, fb: torch.Tensor, points: torch.Tensor, levels: int,
     """Every sample of every window by itself; means are taken of correlations, not of features."""
     b, c, h, w = fa.shape
     side = 2 * radius + 1
-    found = torch.zeros(b, levels * side * side, h, w, dtype=fa.dtype)
+    result = torch.zeros(b, levels * side * side, h, w, dtype=fa.dtype)
     for n in range(b):
         for y in range(h):
             for x in range(w):
@@ -55,18 +55,18 @@ def naive(fa: torch.Tensor, fb: torch.Tensor, points: torch.Tensor, levels: int,
                     for slow in range(side):  # the slow index moves x: the original's transposed window
                         for fast in range(side):
                             k = (level * side + slow) * side + fast
-                            found[n, k, y, x] = value(volume, px + slow - radius, py + fast - radius)
+                            result[n, k, y, x] = value(volume, px + slow - radius, py + fast - radius)
                     if level < levels - 1:
                         volume = torch.nn.functional.avg_pool2d(volume[None, None], 2)[0, 0]
-    return found
+    return result
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_window_is_transposed_as_in_the_original(way: Callable[..., Correlation]) -> None:
     fb = torch.zeros(1, 1, 5, 5)
     fb[0, 0, 2, 3] = 1.0  # one to the right of the centre
-    found = way(torch.ones(1, 1, 1, 1), fb, levels=1, radius=1).lookup(torch.tensor([[[[2.0, 2.0]]]]))
-    slow, fast = divmod(int(found.flatten().argmax()), 3)
+    result = way(torch.ones(1, 1, 1, 1), fb, levels=1, radius=1).lookup(torch.tensor([[[[2.0, 2.0]]]]))
+    slow, fast = divmod(int(result.flatten().argmax()), 3)
     assert (slow, fast) == (2, 1), "the slow index of the window is x"
 
 
@@ -86,9 +86,9 @@ def test_it_is_what_grid_sample_gives(way: Callable[..., Correlation], dtype: to
     fa, fb = maps(b=2, c=16, h=16, w=19, dtype=dtype)
     points = guesses(2, 16, 19, dtype=dtype)
     want = raft_oracle.lookup(raft_oracle.volume(fa, fb), points.permute(0, 3, 1, 2), 3)
-    found = way(fa, fb, levels=4, radius=3).lookup(points)
-    assert found.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(found, want, atol=1e-5 if dtype == torch.float32 else 1e-11, rtol=0)
+    result = way(fa, fb, levels=4, radius=3).lookup(points)
+    assert result.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(result, want, atol=1e-5 if dtype == torch.float32 else 1e-11, rtol=0)
 
 
 @given(
@@ -110,8 +110,8 @@ def test_both_ways_agree_wherever_the_guess_is(
 def test_far_outside_there_is_nothing(way: Callable[..., Correlation], grad: bool, far: float) -> None:
     fa, fb = maps(dtype=torch.float32)
     points = torch.full((1, 8, 11, 2), far)
-    found = way(fa.requires_grad_(grad), fb, levels=2, radius=2).lookup(points).detach()
-    assert bool((found == 0).all())
+    result = way(fa.requires_grad_(grad), fb, levels=2, radius=2).lookup(points).detach()
+    assert bool((result == 0).all())
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -44,17 +44,17 @@ def pair(name: str, vector: tuple[float, float], group: str = "", **more: Any) -
 
 def test_figures_of_a_model_with_known_faults() -> None:
     dataset = FlowDataset((pair("x", (3, 0), "g"), pair("y", (0, 4), "h"), pair("z", (0, 2), "h")), "made up")
-    found = evaluate(Constant(3, 0), dataset, size=None)
-    assert (found["model"], found["dataset"], found["n"], found["size"]) == ("by 3, 0", "made up", 3, None)
-    assert [row["aepe"] for row in found["pairs"]] == pytest.approx([0, 5, math.sqrt(13)])
-    assert found["aepe"] == pytest.approx((0 + 5 + math.sqrt(13)) / 3)
-    assert (found["acc@1"], found["acc@3"], found["acc@5"]) == pytest.approx((1 / 3, 1 / 3, 1.0))
-    assert found["fl"] == pytest.approx(2 / 3)
-    assert found["groups"]["g"]["aepe"] == 0
-    assert found["groups"]["h"]["aepe"] == pytest.approx((5 + math.sqrt(13)) / 2)
-    assert found["groups"]["h"]["n"] == 2
-    assert found["skipped"] == []
-    json.dumps(found, allow_nan=False)
+    result = evaluate(Constant(3, 0), dataset, size=None)
+    assert (result["model"], result["dataset"], result["n"], result["size"]) == ("by 3, 0", "made up", 3, None)
+    assert [row["aepe"] for row in result["pairs"]] == pytest.approx([0, 5, math.sqrt(13)])
+    assert result["aepe"] == pytest.approx((0 + 5 + math.sqrt(13)) / 3)
+    assert (result["acc@1"], result["acc@3"], result["acc@5"]) == pytest.approx((1 / 3, 1 / 3, 1.0))
+    assert result["fl"] == pytest.approx(2 / 3)
+    assert result["groups"]["g"]["aepe"] == 0
+    assert result["groups"]["h"]["aepe"] == pytest.approx((5 + math.sqrt(13)) / 2)
+    assert result["groups"]["h"]["n"] == 2
+    assert result["skipped"] == []
+    json.dumps(result, allow_nan=False)
 
 
 def test_outliers_are_of_all_pixels_and_errors_of_all_pairs() -> None:
@@ -64,9 +64,9 @@ def test_outliers_are_of_all_pixels_and_errors_of_all_pairs() -> None:
     vectors = np.full((48, 64, 2), (10.0, 0.0))
     one = pair("all", (0, 0))
     other = FlowPair(one.a, one.b, "few", flow=Flow(vectors, few))
-    found = evaluate(Constant(0, 0), FlowDataset((one, other)), size=None)
-    assert found["aepe"] == pytest.approx(5.0)
-    assert found["fl"] == pytest.approx(30 / (48 * 64 + 30))
+    result = evaluate(Constant(0, 0), FlowDataset((one, other)), size=None)
+    assert result["aepe"] == pytest.approx(5.0)
+    assert result["fl"] == pytest.approx(30 / (48 * 64 + 30))
 
 
 def test_flow_is_measured_at_the_size_that_is_asked_for() -> None:
@@ -85,18 +85,18 @@ def test_what_b_does_not_show_is_told_apart(tmp_path: Path) -> None:
             vectors[:, -2:] = (2.0, 8.0)
             return vectors
 
-    found = evaluate(Half(), dataset)
-    assert found["model"] == "Half"
-    assert found["aepe visible"] == 0
-    assert found["aepe occluded"] == 8
-    assert found["aepe"] == pytest.approx(8 * 2 / 64)
+    result = evaluate(Half(), dataset)
+    assert result["model"] == "Half"
+    assert result["aepe visible"] == 0
+    assert result["aepe occluded"] == 8
+    assert result["aepe"] == pytest.approx(8 * 2 / 64)
 
 
 def test_points_are_truth_too(tmp_path: Path) -> None:
     root = scenes.robotcar(tmp_path)
-    found = evaluate(Constant(2, 0), layouts.read(root))
-    assert {k: found[k] for k in ("sparse@1", "sparse@3", "sparse@5")} == {"sparse@1": 1, "sparse@3": 1, "sparse@5": 1}
-    assert "aepe" not in found
+    result = evaluate(Constant(2, 0), layouts.read(root))
+    assert {k: result[k] for k in ("sparse@1", "sparse@3", "sparse@5")} == {"sparse@1": 1, "sparse@3": 1, "sparse@5": 1}
+    assert "aepe" not in result
     off = evaluate(Constant(2, 4), layouts.read(root))
     assert (off["sparse@3"], off["sparse@5"]) == (0, 1)
     assert set(off["groups"]) == {"dusk", "night"}
@@ -105,10 +105,10 @@ def test_points_are_truth_too(tmp_path: Path) -> None:
 def test_pairs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     root = scenes.kitti(tmp_path)
     (root / "training" / "image_2" / "000001_11.png").write_bytes(b"broken")
-    found = evaluate(Constant(3, -2), layouts.read(root))
-    assert found["n"] == 1
-    assert found["aepe"] == pytest.approx(0, abs=1e-6)
-    (skipped,) = found["skipped"]
+    result = evaluate(Constant(3, -2), layouts.read(root))
+    assert result["n"] == 1
+    assert result["aepe"] == pytest.approx(0, abs=1e-6)
+    (skipped,) = result["skipped"]
     assert skipped["name"] == "kitti2015 000001"
     assert "000001_11.png: not a picture" in skipped["reason"]
     (root / "training" / "image_2" / "000000_11.png").write_bytes(b"broken")
@@ -148,9 +148,9 @@ def homography_matches(H: NDArray[np.float64], wrong: int, n: int = 40) -> Match
 def test_matches_against_a_homography() -> None:
     H = np.array([[1.02, 0.01, 3.0], [-0.01, 0.98, 2.0], [1e-4, 0, 1.0]])
     dataset = FlowDataset((FlowPair(scenes.texture(0), scenes.texture(0), "x", homography=H),))
-    found = evaluate(Constant(0, 0), dataset, matching=lambda a, b: homography_matches(H, 10))
-    assert (found["matches"], found["matches of stage 1"]) == (40, 30)
-    assert (found["mma@3"], found["stage 1 mma@3"], found["corners@5"]) == (0.75, 1.0, 1.0)
+    result = evaluate(Constant(0, 0), dataset, matching=lambda a, b: homography_matches(H, 10))
+    assert (result["matches"], result["matches of stage 1"]) == (40, 30)
+    assert (result["mma@3"], result["stage 1 mma@3"], result["corners@5"]) == (0.75, 1.0, 1.0)
     nothing = evaluate(Constant(0, 0), dataset, matching=lambda a, b: Matches([], []))
     assert (nothing["matches"], nothing["mma@10"], nothing["corners@5"]) == (0, 0, 0)
     json.dumps(nothing, allow_nan=False)
@@ -161,13 +161,13 @@ def test_matches_against_cameras(tmp_path: Path) -> None:
     dataset = layouts.read(scenes.colmap(tmp_path, world))
     known = {p.name: p.points() for p in dataset if callable(p.points)}
     names = iter([p.name for p in dataset])
-    found = evaluate(Constant(0, 0), dataset, size=None, matching=lambda a, b: Matches(*known[next(names)]))
-    assert found["median rotation"] < 0.1
-    assert found["median translation"] < 1
-    assert "rotation" not in found
-    assert found["pose"]["all"] == {"rotation": 1.0, "translation": 1.0, "n": len(dataset)}
-    assert found["auc@5"] > 0.9
-    assert "sparse@3" in found
+    result = evaluate(Constant(0, 0), dataset, size=None, matching=lambda a, b: Matches(*known[next(names)]))
+    assert result["median rotation"] < 0.1
+    assert result["median translation"] < 1
+    assert "rotation" not in result
+    assert result["pose"]["all"] == {"rotation": 1.0, "translation": 1.0, "n": len(dataset)}
+    assert result["auc@5"] > 0.9
+    assert "sparse@3" in result
     lost = evaluate(Constant(0, 0), dataset, size=None, matching=lambda a, b: Matches([], []))
     assert lost["median rotation"] == math.inf
     assert lost["pose"]["all"]["rotation"] == lost["auc@20"] == 0
@@ -220,8 +220,8 @@ def test_a_pair_without_features_moves_nothing_and_is_counted() -> None:
     blank = np.full((64, 64, 3), 90, dtype=np.uint8)
     dataset = FlowDataset((FlowPair(blank, blank, "blank", homography=np.eye(3)),))
     model = baselines.SiftHomography()
-    found = evaluate(model, dataset)
-    assert (found["failures"], found["aepe"]) == (1, 0)
+    result = evaluate(model, dataset)
+    assert (result["failures"], result["aepe"]) == (1, 0)
 
 
 def test_sizes_may_differ(shifted: FlowPair) -> None:
@@ -252,7 +252,7 @@ def test_oxford_beside_the_baselines(data: Path) -> None:
 
 
 def test_dis_on_rubber_whale(data: Path) -> None:
-    found = evaluate(baselines.DIS(), layouts.read(data / "middlebury"), size=None)
-    assert found["aepe"] < 0.3
-    assert found["acc@1"] > 0.93
+    result = evaluate(baselines.DIS(), layouts.read(data / "middlebury"), size=None)
+    assert result["aepe"] < 0.3
+    assert result["acc@1"] > 0.93
     assert media.is_image(data / "middlebury" / "RubberWhale" / "frame10.png")

@@ -70,10 +70,10 @@ def test_sift_is_opencvs_with_roots_of_its_descriptors() -> None:
 
 
 def test_any_detector_of_opencv_will_do() -> None:
-    found = detect(texture(), cv2.ORB_create(nfeatures=80), most=50)
-    assert found.binary
-    assert found.descriptors.shape == (50, 32)
-    assert (np.diff(found.scores) <= 0).all()
+    result = detect(texture(), cv2.ORB_create(nfeatures=80), most=50)
+    assert result.binary
+    assert result.descriptors.shape == (50, 32)
+    assert (np.diff(result.scores) <= 0).all()
     none = detect(np.full((80, 80, 3), 128, np.uint8), cv2.ORB_create())
     assert (len(none), none.binary, none.descriptors.shape) == (0, True, (0, 32))
     with pytest.raises(LikewiseError, match=r"features: OpenCV's .* failed on this image"):
@@ -107,10 +107,10 @@ def test_dark_pictures_are_lit_up_and_others_are_left_alone() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 9), (40, 40), (200, 200)])
 def test_blank_and_tiny_pictures_have_none(size: tuple[int, int]) -> None:
-    found = detect(np.full((*size, 3), 128, np.uint8))
-    assert len(found) == 0
-    assert found.points.shape == (0, 2)
-    assert found.descriptors.ndim == 2
+    result = detect(np.full((*size, 3), 128, np.uint8))
+    assert len(result) == 0
+    assert result.points.shape == (0, 2)
+    assert result.descriptors.ndim == 2
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_refusals(call: Callable[[], object], error: type[Exception], words: str
 
 def test_own_functions_and_arrays() -> None:
     given = ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]], [0.1, 0.9])
-    found = detect(texture(), lambda image: given if image.shape == (3, 240, 320) else None, most=1)
-    assert found.points.tolist() == [[3.0, 4.0]]
-    assert not found.binary
+    result = detect(texture(), lambda image: given if image.shape == (3, 240, 320) else None, most=1)
+    assert result.points.tolist() == [[3.0, 4.0]]
+    assert not result.binary
     kept = Features(given[0], given[1])
     assert detect(texture(), kept, most=1) is kept
     assert "2 numbers" in repr(kept)
@@ -175,10 +175,10 @@ def test_a_kornia_network_is_loaded_once_and_read(monkeypatch: pytest.MonkeyPatc
     loader = SimpleNamespace(from_pretrained=lambda name: loads.append(name) or Disk())
     with_kornia(monkeypatch, stub(DISK=loader))
     for _ in range(2):
-        found = detect(texture(), "disk")
+        result = detect(texture(), "disk")
     assert loads == ["depth"]
-    assert found.points.tolist() == [[30.0, 4.0], [1.0, 2.0]]
-    assert found.scores.tolist() == [2.0, 0.5]
+    assert result.points.tolist() == [[30.0, 4.0], [1.0, 2.0]]
+    assert result.scores.tolist() == [2.0, 0.5]
 
 
 def test_without_kornia_or_its_weights_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,9 +207,9 @@ def test_real_kornia_networks_fit_the_adapters(monkeypatch: pytest.MonkeyPatch, 
     if not hasattr(kornia, build):
         pytest.skip(f"this kornia has no {build}")
     monkeypatch.setattr(features, "_NETWORKS", {name: getattr(kornia, build)().eval()})
-    found = detect(texture(size=(128, 160)), name, most=100)
-    assert not found.binary
-    assert found.points.shape == (len(found), 2)
-    assert len(found) <= 100
-    assert (np.diff(found.scores) <= 0).all()
-    assert len(found) == 0 or (found.points.min() >= 0 and found.points[:, 0].max() < 160)
+    result = detect(texture(size=(128, 160)), name, most=100)
+    assert not result.binary
+    assert result.points.shape == (len(result), 2)
+    assert len(result) <= 100
+    assert (np.diff(result.scores) <= 0).all()
+    assert len(result) == 0 or (result.points.min() >= 0 and result.points[:, 0].max() < 160)

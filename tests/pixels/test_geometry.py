@@ -402,10 +402,10 @@ def test_a_scattered_field_needs_no_smooth_start() -> None:
 
 def test_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     warp = g.random_thin_plate(2, 20, 30, generator=source(), like=double)
-    whole, found = warp.backward(field(2, 20, 30)), warp.forward(field(2, 20, 30))[0]
+    whole, result = warp.backward(field(2, 20, 30)), warp.forward(field(2, 20, 30))[0]
     monkeypatch.setattr(g.ThinPlate, "_parts", lambda self, x: torch.split(x, 7, dim=2))
     assert torch.allclose(warp.backward(field(2, 20, 30)), whole)
-    assert torch.allclose(warp.forward(field(2, 20, 30))[0], found, atol=2e-3)
+    assert torch.allclose(warp.forward(field(2, 20, 30))[0], result, atol=2e-3)
 
 
 # --------------------------------------------------------------------------------------------------------------- all
@@ -434,8 +434,8 @@ def test_pictures_and_points_agree(draw: object) -> None:
     assert torch.allclose(moved.permute(0, 2, 3, 1)[seen], warp.backward(points)[seen], atol=1e-9)
     there, _ = warp.forward(field(2, 40, 50))
     kept = g.inside(there, 44, 54) & g.inside(field(2, 40, 50) - 5, 30, 40)
-    found = g.sample(moved, there).permute(0, 2, 3, 1)
-    assert (found - field(2, 40, 50))[kept].abs().max() < 0.1
+    result = g.sample(moved, there).permute(0, 2, 3, 1)
+    assert (result - field(2, 40, 50))[kept].abs().max() < 0.1
 
 
 def test_a_chain_is_one_after_the_other() -> None:

@@ -64,8 +64,8 @@ def oracle(
     return first, second
 
 
-def pairs_of(found: Matches, pa: np.ndarray, pb: np.ndarray, stage: int) -> list[tuple[int, int]]:
-    some = found.of_stage(stage)
+def pairs_of(result: Matches, pa: np.ndarray, pb: np.ndarray, stage: int) -> list[tuple[int, int]]:
+    some = result.of_stage(stage)
     at = [
         [int(np.flatnonzero((points == q).all(axis=1))[0]) for q in side]
         for points, side in ((pa, some.a), (pb, some.b))
@@ -90,10 +90,10 @@ def places_and_rows(draw: st.DrawFn) -> tuple[np.ndarray, ...]:
        st.sampled_from([None, 0.8]))  # fmt: skip
 def test_both_stages_as_a_loop_finds_them(world, radius, search, ratio) -> None:
     pa, da, pb, db = world
-    found = match(BLANK, BLANK, features=world, model=STILL, radius=radius, search=search, ratio=ratio)
+    result = match(BLANK, BLANK, features=world, model=STILL, radius=radius, search=search, ratio=ratio)
     first, second = oracle(pa, da, pb, db, radius=radius, search=search, ratio=ratio)
-    assert pairs_of(found, pa, pb, 1) == first
-    assert pairs_of(found, pa, pb, 2) == sorted(second)
+    assert pairs_of(result, pa, pb, 1) == first
+    assert pairs_of(result, pa, pb, 2) == sorted(second)
 
 
 @settings(max_examples=30)
@@ -210,11 +210,11 @@ def test_flows_on_coarser_grids_are_read_by_the_half_pixel_rule() -> None:
     point = np.array([[30.0, 62.0]])
     there = (point + 0.5) * 1.5 - 0.5
     rows = [[1.0]]
-    found = match(
+    result = match(
         torch.zeros(3, 100, 120), torch.zeros(3, 150, 180), features=(point, rows, there, rows),
         flows=(ab, ba), radius=0.01,
     )  # fmt: skip
-    assert found.stage.tolist() == [1]
+    assert result.stage.tolist() == [1]
 
 
 def test_where_the_flow_is_not_known_stage_one_is_silent() -> None:
@@ -223,8 +223,8 @@ def test_where_the_flow_is_not_known_stage_one_is_silent() -> None:
     still = Flow(np.zeros((100, 120, 2)), known)
     points = [[10.0, 10.0], [50.0, 10.0]]
     rows = [[1.0, 0.0], [0.0, 1.0]]
-    found = match(BLANK, BLANK, features=(points, rows, points, rows), flows=(still, still))
-    assert found.stage.tolist() == [1, 2]
+    result = match(BLANK, BLANK, features=(points, rows, points, rows), flows=(still, still))
+    assert result.stage.tolist() == [1, 2]
     broken = np.zeros((100, 120, 2))
     broken[:, 45:] = np.nan
     assert match(BLANK, BLANK, features=(points, rows, points, rows), flows=(broken, broken)).stage.tolist() == [1, 2]
@@ -274,22 +274,22 @@ def test_blank_tiny_and_odd_pictures_say_why_there_is_nothing() -> None:
         (shown, np.zeros((3, 5, 4), np.uint8), "in b:"),
         (torch.ones(3, 20, 30), np.full((70, 70), 9, np.uint16), "in a and b:"),
     ):
-        for found in (raw(a, b), match(a, b, model=STILL)):
-            assert len(found) == 0
-            assert who in found.reason
-            assert "blank" in found.reason
-            assert "none" in repr(found)
-            assert found.to_dict()["reason"] == found.reason
-            assert "4 matches at least" in found.homography().reason
-            assert found.pose(np.eye(3), np.eye(3)).R is None
+        for result in (raw(a, b), match(a, b, model=STILL)):
+            assert len(result) == 0
+            assert who in result.reason
+            assert "blank" in result.reason
+            assert "none" in repr(result)
+            assert result.to_dict()["reason"] == result.reason
+            assert "4 matches at least" in result.homography().reason
+            assert result.pose(np.eye(3), np.eye(3)).R is None
 
 
 def test_different_sizes_and_depths_match() -> None:
     a, b = texture(2, (120, 160)), texture(2, (120, 160))[:100, 10:]
     H = np.array([[1.0, 0, -10], [0, 1, 0], [0, 0, 1]])
-    found = match(a.astype(np.uint16) * 257, np.dstack([b] * 3 + [np.full_like(b, 255)]), model=Moved(H))
-    assert metrics.mma(found, H)[1] > 0.9
-    assert not found.reason
+    result = match(a.astype(np.uint16) * 257, np.dstack([b] * 3 + [np.full_like(b, 255)]), model=Moved(H))
+    assert metrics.mma(result, H)[1] > 0.9
+    assert not result.reason
 
 
 @pytest.mark.parametrize(
@@ -322,14 +322,14 @@ def some(n: int = 12) -> Matches:
 
 
 def test_parts_and_summary() -> None:
-    found = some()
-    first = found.of_stage(1)
+    result = some()
+    first = result.of_stage(1)
     assert isinstance(first, Matches)
     assert (first.stage == 1).all()
-    none = found.take(np.zeros(12, dtype=bool))
+    none = result.take(np.zeros(12, dtype=bool))
     assert len(none) == 0
     assert none.reason
-    assert found.to_dict()["matches"] == 12
+    assert result.to_dict()["matches"] == 12
 
 
 @pytest.mark.parametrize("kept", [some(), some(0)])

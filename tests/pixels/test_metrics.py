@@ -68,9 +68,9 @@ def test_flow_measures_are_naive_loops(flow: Floats, truth: Floats, valid: NDArr
                 outliers += e > 3 and e > 0.05 * math.hypot(*truth[y, x])
     assert metrics.aepe(flow, truth, valid) == pytest.approx(sum(errors) / len(errors))
     assert metrics.fl(flow, truth, valid) == pytest.approx(outliers / len(errors))
-    found = metrics.accuracy(flow, truth, valid, px=(1, 5))
-    assert found[1] <= found[5]
-    assert found[5] == pytest.approx(sum(e <= 5 for e in errors) / len(errors), abs=1e-9)
+    result = metrics.accuracy(flow, truth, valid, px=(1, 5))
+    assert result[1] <= result[5]
+    assert result[5] == pytest.approx(sum(e <= 5 for e in errors) / len(errors), abs=1e-9)
 
 
 def test_tensors_are_taken_and_a_broken_flow_is_infinitely_wrong() -> None:
@@ -107,11 +107,11 @@ H = np.array([[1.1, 0.05, 4.0], [-0.03, 0.95, -2.0], [1e-4, -2e-4, 1.0]])
 
 def test_matching_accuracy_by_hand() -> None:
     shift = np.array([[1.0, 0, 10], [0, 1, 0], [0, 0, 1]])
-    found = Matches([[0, 0], [1, 0], [2, 0], [3, 0]], [[10, 0], [11, 1.5], [12, 4], [0, 0]], [1, 1, 2, 2])
-    np.testing.assert_allclose(metrics.match_errors(found, shift), [0, 1.5, 4, 13])
-    assert metrics.mma(found, shift, (1, 3, 5)) == {1: 0.25, 3: 0.5, 5: 0.75}
-    assert metrics.mma(found, shift, (1, 3), stage=1) == {1: 0.5, 3: 1.0}
-    assert tuple(metrics.mma(found, shift)) == tuple(range(1, 11))
+    result = Matches([[0, 0], [1, 0], [2, 0], [3, 0]], [[10, 0], [11, 1.5], [12, 4], [0, 0]], [1, 1, 2, 2])
+    np.testing.assert_allclose(metrics.match_errors(result, shift), [0, 1.5, 4, 13])
+    assert metrics.mma(result, shift, (1, 3, 5)) == {1: 0.25, 3: 0.5, 5: 0.75}
+    assert metrics.mma(result, shift, (1, 3), stage=1) == {1: 0.5, 3: 1.0}
+    assert tuple(metrics.mma(result, shift)) == tuple(range(1, 11))
     assert metrics.mma(Matches([], []), shift, (3,)) == {3: 0.0}
 
 
@@ -123,8 +123,8 @@ def test_points_go_where_opencv_sends_them_whatever_the_scale_of_h(points: Float
 
 def test_points_behind_the_camera_are_infinitely_wrong() -> None:
     turned = np.array([[1.0, 0, 0], [0, 1, 0], [-0.01, 0, 1]])  # x = 100 goes to infinity, x = 200 behind
-    found = Matches([[0, 0], [100, 0], [200, 0]], [[0, 0], [0, 0], [-200, 0]])
-    np.testing.assert_array_equal(metrics.match_errors(found, turned), [0, np.inf, np.inf])
+    result = Matches([[0, 0], [100, 0], [200, 0]], [[0, 0], [0, 0], [-200, 0]])
+    np.testing.assert_array_equal(metrics.match_errors(result, turned), [0, np.inf, np.inf])
 
 
 def test_corner_error_by_hand() -> None:
@@ -174,22 +174,22 @@ def test_pose_errors_by_hand() -> None:
 
 def test_pose_accuracy_by_hand() -> None:
     rotation_errors, translation_errors = [1, 11, 10, math.inf, 2], [5, 5, 30, math.inf, 1]
-    found = metrics.pose_accuracy(rotation_errors, translation_errors, [0, 15, 20, 40, 80])
-    assert found["0–15"] == {"rotation": 0.5, "translation": 1.0, "n": 2}
-    assert found["15–30"] == {"rotation": 1.0, "translation": 0.0, "n": 1}
-    assert found["30–60"] == {"rotation": 0.0, "translation": 0.0, "n": 1}
-    assert found["all"] == {"rotation": 0.6, "translation": 0.6, "n": 5}
+    result = metrics.pose_accuracy(rotation_errors, translation_errors, [0, 15, 20, 40, 80])
+    assert result["0–15"] == {"rotation": 0.5, "translation": 1.0, "n": 2}
+    assert result["15–30"] == {"rotation": 1.0, "translation": 0.0, "n": 1}
+    assert result["30–60"] == {"rotation": 0.0, "translation": 0.0, "n": 1}
+    assert result["all"] == {"rotation": 0.6, "translation": 0.6, "n": 5}
     assert set(metrics.pose_accuracy([1], [1], [20])) == {"all", "15–30"}
 
 
 @given(st.lists(st.tuples(ANGLES, ANGLES, st.floats(0, 60)), min_size=1, max_size=20))
 def test_every_pair_is_in_one_bin(pairs: list[tuple[float, float, float]]) -> None:
-    found = metrics.pose_accuracy(*map(list, zip(*pairs, strict=True)))
-    assert sum(v["n"] for k, v in found.items() if k != "all") == len(pairs) == found["all"]["n"]
+    result = metrics.pose_accuracy(*map(list, zip(*pairs, strict=True)))
+    assert sum(v["n"] for k, v in result.items() if k != "all") == len(pairs) == result["all"]["n"]
     for which, column in (("rotation", 0), ("translation", 1)):
         right = sum(p[column] <= 10 for p in pairs)
-        assert found["all"][which] == pytest.approx(right / len(pairs))
-        assert sum(v[which] * v["n"] for k, v in found.items() if k != "all") == pytest.approx(right)
+        assert result["all"][which] == pytest.approx(right / len(pairs))
+        assert sum(v[which] * v["n"] for k, v in result.items() if k != "all") == pytest.approx(right)
 
 
 def test_area_by_hand() -> None:
@@ -207,11 +207,11 @@ def test_area_is_a_fine_sum_under_the_curve(errors: list[float], threshold: floa
     area = 0.0
     for k in range(len(xs) - 1):
         area += (xs[k + 1] - xs[k]) * (ys[k] + ys[k + 1]) / 2
-    found = metrics.auc(errors, (threshold,))[threshold]
-    assert found == pytest.approx(area / threshold, abs=1e-12)
-    assert 0 <= found <= 1 + 1e-12
-    assert metrics.auc(errors[::-1], (threshold,))[threshold] == found
-    assert metrics.auc([e / 2 for e in errors], (threshold,))[threshold] >= found - 1e-9
+    result = metrics.auc(errors, (threshold,))[threshold]
+    assert result == pytest.approx(area / threshold, abs=1e-12)
+    assert 0 <= result <= 1 + 1e-12
+    assert metrics.auc(errors[::-1], (threshold,))[threshold] == result
+    assert metrics.auc([e / 2 for e in errors], (threshold,))[threshold] >= result - 1e-9
 
 
 def test_localisation_by_hand() -> None:

@@ -60,11 +60,11 @@ def test_maps_are_those_of_the_backbone(encoder):
     x = torch.rand(1, 3, 64, 64, generator=source(1))
     base = named("efficientnet-lite0").fold()
     padded = pad(x, (AROUND, AROUND + 12, AROUND, AROUND + 12), mode="replicate")  # to 144
-    for found, (block, channels, stride) in zip(encoder.maps(x), TAPS, strict=True):
+    for result, (block, channels, stride) in zip(encoder.maps(x), TAPS, strict=True):
         before = base.features(padded, block - 1)
         wanted = base.blocks[block].expand(before)
-        assert found.shape == (1, channels, 144 // stride, 144 // stride)
-        assert torch.allclose(found, wanted, atol=1e-4)
+        assert result.shape == (1, channels, 144 // stride, 144 // stride)
+        assert torch.allclose(result, wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("stride", [4, 8, 16])
@@ -74,10 +74,10 @@ def test_a_map_is_read_at_the_cells_places(stride):
     at = stride * torch.arange(n, dtype=torch.float64) + stride - 1 - AROUND
     ramp = torch.stack([at.expand(n, n), at[:, None].expand(n, n)])[None]
     h = w = 8
-    found = place(ramp, stride, h, w)
+    result = place(ramp, stride, h, w)
     wanted = STRIDE * torch.arange(8, dtype=torch.float64) + CENTRE
-    assert torch.allclose(found[0, 0], wanted.expand(8, 8))
-    assert torch.allclose(found[0, 1], wanted[:, None].expand(8, 8))
+    assert torch.allclose(result[0, 0], wanted.expand(8, 8))
+    assert torch.allclose(result[0, 1], wanted[:, None].expand(8, 8))
 
 
 def test_a_shift_by_a_stride_shifts_the_cells(encoder):
@@ -95,9 +95,9 @@ def test_a_shift_by_a_stride_shifts_the_cells(encoder):
 
 
 def test_rows_are_of_unit_length_and_sized_by_four(encoder):
-    found = encoder(torch.rand(2, 3, 66, 81, generator=source(3)))
-    assert found.shape == (2, 24, 17, 21)
-    assert torch.allclose(found.square().sum(1), torch.ones(2, 17, 21), atol=1e-3)
+    result = encoder(torch.rand(2, 3, 66, 81, generator=source(3)))
+    assert result.shape == (2, 24, 17, 21)
+    assert torch.allclose(result.square().sum(1), torch.ones(2, 17, 21), atol=1e-3)
 
 
 def test_unit_normalises_channels_then_cells():
@@ -123,12 +123,12 @@ def test_a_wrong_shape_is_told():
 
 def test_dual_softmax_against_a_loop():
     s = torch.randn(1, 4, 5, generator=source(), dtype=torch.float64)
-    found = log_dual(s).exp()
+    result = log_dual(s).exp()
     for i in range(4):
         for j in range(5):
             row = s[0, i].exp() / s[0, i].exp().sum()
             column = s[0, :, j].exp() / s[0, :, j].exp().sum()
-            assert found[0, i, j] == pytest.approx(float(row[j] * column[i]))
+            assert result[0, i, j] == pytest.approx(float(row[j] * column[i]))
 
 
 @settings(max_examples=15, deadline=None)
@@ -160,14 +160,14 @@ def test_smoothing_keeps_a_constant_and_fills_what_is_unsure():
     flow[0, 4, 5] = 40.0
     sure = torch.ones(1, 8, 10)
     sure[0, 4, 5] = 0.0
-    found = smoothed(Start(flow, sure)).flow
-    assert torch.allclose(found[..., 0], torch.full((1, 8, 10), 3.0), atol=1e-4)
-    assert found[..., 1].abs().max() < 1e-4
+    result = smoothed(Start(flow, sure)).flow
+    assert torch.allclose(result[..., 0], torch.full((1, 8, 10), 3.0), atol=1e-4)
+    assert result[..., 1].abs().max() < 1e-4
 
 
 def test_smoothing_without_any_confidence_is_finite():
-    found = smoothed(Start(torch.randn(1, 5, 5, 2), torch.zeros(1, 5, 5))).flow
-    assert torch.isfinite(found).all()
+    result = smoothed(Start(torch.randn(1, 5, 5, 2), torch.zeros(1, 5, 5))).flow
+    assert torch.isfinite(result).all()
 
 
 # ----------------------------------------------------------------------------------------------------------- recurrence
@@ -187,14 +187,14 @@ def test_centred_windows_against_bilinear_sampling(kind, grad):
     """Level by level: inner products with means of 2 × 2 cells, read around (p + ½) / 2ˡ − ½, y the slower one."""
     fa, fb = maps()
     goals = 10 * torch.rand(2, 6, 7, 2, generator=source(2)) - 1
-    found = pairs(fa.requires_grad_(grad), fb, kind=kind).lookup(goals).detach()
+    result = pairs(fa.requires_grad_(grad), fb, kind=kind).lookup(goals).detach()
     offsets, wanted = plane(7, 7, first=-3.0).permute(1, 2, 0), []
     for level in range(3):
         volume = torch.einsum("bdhw,bdij->bhwij", fa.detach(), fb).flatten(0, 2)[:, None]
         points = ((goals + 0.5) / 2**level - 0.5).reshape(-1, 1, 1, 2) + offsets
         wanted.append(sample(volume, points).reshape(2, 6, 7, 49))
         fb = avg_pool2d(fb, 2, ceil_mode=True, count_include_pad=False)
-    assert torch.allclose(found, torch.cat(wanted, -1).permute(0, 3, 1, 2), atol=1e-5)
+    assert torch.allclose(result, torch.cat(wanted, -1).permute(0, 3, 1, 2), atol=1e-5)
 
 
 def test_a_new_recurrence_changes_nothing():
@@ -231,8 +231,8 @@ def test_cells_to_pixels_keeps_a_linear_flow():
     """A flow that is linear in the cells' places is linear in the pixels between the outermost cells."""
     M = torch.tensor([[0.1, -0.2], [0.3, 0.05]])
     cell, pixel = plane(7, 9, 4.0, 1.0).permute(1, 2, 0), plane(26, 34).permute(1, 2, 0)
-    found, wanted = at_pixels((cell @ M.T / 4)[None], 26, 34)[0], pixel @ M.T
-    assert torch.allclose(found[1:25, 1:33], wanted[1:25, 1:33], atol=1e-4)
+    result, wanted = at_pixels((cell @ M.T / 4)[None], 26, 34)[0], pixel @ M.T
+    assert torch.allclose(result[1:25, 1:33], wanted[1:25, 1:33], atol=1e-4)
 
 
 @pytest.mark.parametrize("factor", [2, 4])

@@ -63,10 +63,10 @@ def test_published_weights_give_the_flow_of_the_oracle(size: str, iters: int) ->
     model = RAFT.from_official(official(state))
     with torch.no_grad():
         want = oracle.flows(state, a, b, iters)
-        found = model(a, b, iters)
-    assert len(found) == iters
+        result = model(a, b, iters)
+    assert len(result) == iters
     assert 1 < float(want[-1].abs().max()) < 100
-    for mine, theirs in zip(found, want, strict=True):
+    for mine, theirs in zip(result, want, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-9, rtol=0)
 
 
@@ -159,13 +159,13 @@ def test_convex_enlargement_by_hand() -> None:
     flow = torch.arange(12.0).view(1, 2, 2, 3)
     logits = torch.zeros(1, 9, 64, 2, 3)
     logits[:, 4] = 100
-    found = raft_update.convex(flow, logits.view(1, 576, 2, 3))
-    torch.testing.assert_close(found, 8 * flow.repeat_interleave(8, 2).repeat_interleave(8, 3))
+    result = raft_update.convex(flow, logits.view(1, 576, 2, 3))
+    torch.testing.assert_close(result, 8 * flow.repeat_interleave(8, 2).repeat_interleave(8, 3))
     logits = torch.zeros(1, 9, 8, 8, 2, 3)
     logits[:, 5, 0, 7] = 100  # the pixel at the top right of every cell is its right neighbour's
-    found = raft_update.convex(flow, logits.view(1, 576, 2, 3))
-    assert found[0, 0, 0, 7].item() == pytest.approx(8 * 1.0)
-    assert found[0, 0, 8, 23].item() == pytest.approx(0.0), "nothing beyond the border"
+    result = raft_update.convex(flow, logits.view(1, 576, 2, 3))
+    assert result[0, 0, 0, 7].item() == pytest.approx(8 * 1.0)
+    assert result[0, 0, 8, 23].item() == pytest.approx(0.0), "nothing beyond the border"
 
 
 def test_the_update_is_differentiable() -> None:
@@ -205,12 +205,12 @@ def test_another_size_of_b_is_met_with_its_own_pixels(small: RAFT) -> None:
     a, b = (x[0] for x in pictures(128, 192, dtype=torch.float32))
     a = a[:, :, :128]
     fitted = torch.nn.functional.interpolate(b[None], (128, 128), mode="bilinear", antialias=True)[0]
-    found = small.flow(a, b, 2)
-    assert found.shape == (128, 128, 2)
+    result = small.flow(a, b, 2)
+    assert result.shape == (128, 128, 2)
     want = resize_flow(small.flow(a, fitted, 2), (128, 128), ((128, 128), (128, 192)))
-    torch.testing.assert_close(found, want, atol=1e-4, rtol=0)
+    torch.testing.assert_close(result, want, atol=1e-4, rtol=0)
     there, back = small.both(a, b, 2)
-    torch.testing.assert_close(there, found, atol=1e-4, rtol=0)
+    torch.testing.assert_close(there, result, atol=1e-4, rtol=0)
     assert back.shape == (128, 192, 2)
     torch.testing.assert_close(
         back, resize_flow(small.flow(fitted, a, 2), (128, 192), ((128, 128), (128, 128))), atol=1e-4, rtol=0
@@ -255,10 +255,10 @@ def test_flow_leaves_the_mode_alone_and_uses_no_batch_statistics() -> None:
     model = RAFT("large").train()
     a, b = (x[0] for x in pictures(64, 64, dtype=torch.float32))
     kept = {k: v.clone() for k, v in model.state_dict().items()}
-    found = model.flow(a, b, 1)
+    result = model.flow(a, b, 1)
     assert model.training
     assert all(torch.equal(v, kept[k]) for k, v in model.state_dict().items())
-    torch.testing.assert_close(found, model.eval().flow(a, b, 1))
+    torch.testing.assert_close(result, model.eval().flow(a, b, 1))
 
 
 def test_duplicates_counters_and_prefixes_may_be_there_or_not() -> None:

@@ -46,24 +46,24 @@ def plane(n: int = 200, wrong: float = 0.4, noise: float = 0.3, seed: int = 1):
 
 def test_homography_among_outliers() -> None:
     a, b, bad = plane()
-    found = robust.homography(a, b)
-    assert metrics.corner_error(found.matrix, H, (600, 600)) < 0.5
-    assert found.n == found.inliers.sum() == (~bad).sum()
-    assert not (found.inliers & bad).any()
-    assert np.asarray(found)[2, 2] == 1.0
+    result = robust.homography(a, b)
+    assert metrics.corner_error(result.matrix, H, (600, 600)) < 0.5
+    assert result.n == result.inliers.sum() == (~bad).sum()
+    assert not (result.inliers & bad).any()
+    assert np.asarray(result)[2, 2] == 1.0
 
 
 def test_fundamental_among_outliers() -> None:
     a, b, R, t, bad = world()
-    found = robust.fundamental(a, b)
+    result = robust.fundamental(a, b)
     truth = np.linalg.inv(Kb).T @ np.cross(np.eye(3), -t) @ R @ np.linalg.inv(Ka)
     clean = world(noise=0, wrong=0, seed=5)
     assert np.median(robust.epipolar_errors(truth, clean[0], clean[1])) < 1e-9
-    assert np.median(robust.epipolar_errors(found.matrix, clean[0], clean[1])) < 0.3
-    assert np.linalg.norm(found.matrix) == pytest.approx(1)
-    assert np.linalg.svd(found.matrix)[1][2] < 1e-12
-    assert (found.inliers & bad).sum() <= 3
-    assert (found.inliers & ~bad).sum() >= 0.95 * (~bad).sum()
+    assert np.median(robust.epipolar_errors(result.matrix, clean[0], clean[1])) < 0.3
+    assert np.linalg.norm(result.matrix) == pytest.approx(1)
+    assert np.linalg.svd(result.matrix)[1][2] < 1e-12
+    assert (result.inliers & bad).sum() <= 3
+    assert (result.inliers & ~bad).sum() >= 0.95 * (~bad).sum()
 
 
 def test_geometry_is_a_plane_of_a_plane_and_f_of_space() -> None:
@@ -88,20 +88,20 @@ def test_f_must_find_a_fifth_more(monkeypatch: pytest.MonkeyPatch, plane_n: int,
 
 def test_pose_among_outliers() -> None:
     a, b, R, t, bad = world()
-    found = robust.pose(a, b, Ka, Kb)
-    rotation, translation = metrics.pose_error(found.R, found.t, R, t, signed=True)
+    result = robust.pose(a, b, Ka, Kb)
+    rotation, translation = metrics.pose_error(result.R, result.t, R, t, signed=True)
     assert rotation < 0.3
     assert translation < 0.6
-    assert np.linalg.norm(found.t) == pytest.approx(1)
-    assert np.linalg.det(found.R) == pytest.approx(1)
-    assert (found.inliers & ~bad).sum() >= 0.95 * (~bad).sum()
+    assert np.linalg.norm(result.t) == pytest.approx(1)
+    assert np.linalg.det(result.R) == pytest.approx(1)
+    assert (result.inliers & ~bad).sum() >= 0.95 * (~bad).sum()
 
 
 def test_pose_of_exact_matches_is_exact() -> None:
     a, b, R, t, _ = world(wrong=0, noise=0)
-    found = robust.pose(a, b, Ka, Kb)
-    assert max(metrics.pose_error(found.R, found.t, R, t, signed=True)) < 1e-4
-    assert found.n == len(a)
+    result = robust.pose(a, b, Ka, Kb)
+    assert max(metrics.pose_error(result.R, result.t, R, t, signed=True)) < 1e-4
+    assert result.n == len(a)
 
 
 def test_the_polish_earns_its_keep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,11 +120,11 @@ def test_pose_agrees_with_opencv() -> None:
     import cv2
 
     a, b, *_ = world(wrong=0)
-    found = robust.pose(a, b, Ka, Kb)
+    result = robust.pose(a, b, Ka, Kb)
     x, y = robust.rays(Ka, a)[:, :2].copy(), robust.rays(Kb, b)[:, :2].copy()
-    _, R, t, _ = cv2.recoverPose(found.matrix, x, y, np.eye(3))
-    assert np.allclose(found.R, R, atol=1e-6)
-    assert np.allclose(found.t, t[:, 0], atol=1e-6)
+    _, R, t, _ = cv2.recoverPose(result.matrix, x, y, np.eye(3))
+    assert np.allclose(result.R, R, atol=1e-6)
+    assert np.allclose(result.t, t[:, 0], atol=1e-6)
 
 
 @given(st.integers(0, 10_000))
@@ -170,16 +170,16 @@ def test_the_same_matches_give_the_same_answer_whatever_the_global_seed() -> Non
 @pytest.mark.parametrize("n", range(9))
 def test_too_few_matches_say_so(n: int) -> None:
     a, b, *_ = world(wrong=0, noise=0)
-    for kind, least, found in (
+    for kind, least, result in (
         ("homography", 4, robust.homography(*(metrics_plane(n)))),
         ("fundamental", 8, robust.fundamental(a[:n], b[:n])),
         ("essential", 5, robust.essential(a[:n], b[:n], Ka, Kb)),
     ):
-        assert (found.matrix is not None) == (n >= least), kind
-        assert found.inliers.shape == (n,)
+        assert (result.matrix is not None) == (n >= least), kind
+        assert result.inliers.shape == (n,)
         if n < least:
-            assert found.reason == f"{least} matches at least are needed, got {n}"
-            assert f"no {kind}" in repr(found)
+            assert result.reason == f"{least} matches at least are needed, got {n}"
+            assert f"no {kind}" in repr(result)
     empty = robust.pose(a[:4], b[:4], Ka, Kb)
     assert empty.R is None
     assert empty.t is None
@@ -201,9 +201,9 @@ def test_degenerate_matches_are_told_not_raised() -> None:
         (np.zeros((20, 2)), line, "distinct"),
         (np.repeat(rng.uniform(0, 9, (2, 2)), 10, axis=0), rng.uniform(0, 9, (20, 2)), "distinct"),
     ):
-        for found in (robust.homography(a, b), robust.fundamental(a, b), robust.pose(a, b, Ka, Kb)):
-            assert why in found.reason
-            assert found.n == 0
+        for result in (robust.homography(a, b), robust.fundamental(a, b), robust.pose(a, b, Ka, Kb)):
+            assert why in result.reason
+            assert result.n == 0
     with pytest.raises(InputError, match="there is none"):
         np.asarray(robust.homography(line, line))
 
@@ -213,9 +213,9 @@ def test_degenerate_matches_are_told_not_raised() -> None:
 def test_nonsense_never_raises(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
     a, b = np.rint(rng.uniform(0, 9, (n, 2))), np.rint(rng.uniform(0, 9, (n, 2)))
-    for found in (robust.homography(a, b), robust.fundamental(a, b), robust.essential(a, b, Ka, Kb)):
-        assert (found.matrix is None) == bool(found.reason)
-        assert found.matrix is None or np.isfinite(found.matrix).all()
+    for result in (robust.homography(a, b), robust.fundamental(a, b), robust.essential(a, b, Ka, Kb)):
+        assert (result.matrix is None) == bool(result.reason)
+        assert result.matrix is None or np.isfinite(result.matrix).all()
 
 
 @pytest.mark.parametrize(

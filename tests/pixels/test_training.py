@@ -101,13 +101,13 @@ def test_a_folder_is_read_and_small_photos_are_left_out(tmp_path):
     rng = np.random.default_rng(0)
     write_image(tmp_path / "large.png", rng.integers(0, 255, (300, 400, 3), dtype=np.uint8))
     write_image(tmp_path / "small.png", rng.integers(0, 255, (50, 60, 3), dtype=np.uint8))
-    found = Photos.folder(tmp_path, shortest=200)
-    assert len(found) == 1
-    assert min(found.pictures[0].shape[:2]) == 200
+    result = Photos.folder(tmp_path, shortest=200)
+    assert len(result) == 1
+    assert min(result.pictures[0].shape[:2]) == 200
     with pytest.raises(InputError, match="photos"):
         Photos.folder(tmp_path, shortest=2000)
     with pytest.raises(InputError, match="too few"):
-        found.split(0.5)
+        result.split(0.5)
 
 
 # ------------------------------------------------------------------------------------------------------------- training

@@ -81,15 +81,15 @@ def test_flows_that_cannot_be(vectors: object, valid: object, error: type[Except
 
 
 def test_matches_hold_what_was_found() -> None:
-    found = Matches([[0, 0], [1, 2], [5, 5]], [[3, 4], [1, 2], [5, 7]], [1, 2, 1], [0.5, 0.25, 1.0])
-    assert len(found) == 3
-    assert (found.a.dtype, found.stage.dtype, found.score.dtype) == (np.float64, np.int8, np.float32)
-    assert found.to_dict() == {"matches": 3, "stage 1": 2, "stage 2": 1, "median length": 2.0}
-    json.dumps(found.to_dict(), allow_nan=False)
-    assert repr(found) == "Matches(3: 2 near the flow, 1 elsewhere)"
-    np.testing.assert_array_equal(found.of_stage(2).b, [[1, 2]])
-    np.testing.assert_array_equal(found.take([2, 0]).a, [[5, 5], [0, 0]])
-    np.testing.assert_array_equal(found.take(found.score > 0.4).score, [0.5, 1.0])
+    result = Matches([[0, 0], [1, 2], [5, 5]], [[3, 4], [1, 2], [5, 7]], [1, 2, 1], [0.5, 0.25, 1.0])
+    assert len(result) == 3
+    assert (result.a.dtype, result.stage.dtype, result.score.dtype) == (np.float64, np.int8, np.float32)
+    assert result.to_dict() == {"matches": 3, "stage 1": 2, "stage 2": 1, "median length": 2.0}
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert repr(result) == "Matches(3: 2 near the flow, 1 elsewhere)"
+    np.testing.assert_array_equal(result.of_stage(2).b, [[1, 2]])
+    np.testing.assert_array_equal(result.take([2, 0]).a, [[5, 5], [0, 0]])
+    np.testing.assert_array_equal(result.take(result.score > 0.4).score, [0.5, 1.0])
 
 
 def test_there_may_be_no_matches() -> None:
@@ -100,9 +100,9 @@ def test_there_may_be_no_matches() -> None:
 
 
 def test_by_default_matches_are_of_stage_1() -> None:
-    found = Matches([[0, 0]], [[1, 1]])
-    assert found.stage.tolist() == [1]
-    assert found.score.tolist() == [1.0]
+    result = Matches([[0, 0]], [[1, 1]])
+    assert result.stage.tolist() == [1]
+    assert result.score.tolist() == [1.0]
 
 
 @pytest.mark.parametrize(

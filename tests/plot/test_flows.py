@@ -104,8 +104,8 @@ def test_an_alignment_has_six_panels_and_names_its_pictures(tmp_path: Path) -> N
 def test_matches_are_drawn_by_stage() -> None:
     a = scenes.texture(0)
     points = np.random.default_rng(0).uniform(0, 47, (30, 2))
-    found = Matches(points, points, np.where(np.arange(30) < 21, 1, 2))
-    fig = plot.matches(a, a, found, title="x")
+    result = Matches(points, points, np.where(np.arange(30) < 21, 1, 2))
+    fig = plot.matches(a, a, result, title="x")
     lines = fig.axes[0].collections[::2]
     assert [len(c.get_segments()) for c in lines] == [21, 9]  # type: ignore[attr-defined]
     assert [t.get_text() for t in fig.texts] == ["x", "■ 21 near the flow", "■ 9 elsewhere"]

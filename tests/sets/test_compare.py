@@ -16,13 +16,13 @@ P, Q = SETS[0], SETS[1]
 
 
 def test_json_has_the_plan_and_reads_back(tmp_path):
-    found = lw.sets.compare(P, Q)
-    found.to_json(tmp_path / "a" / "compare.json")
+    result = lw.sets.compare(P, Q)
+    result.to_json(tmp_path / "a" / "compare.json")
     read = json.loads((tmp_path / "a" / "compare.json").read_text())
-    np.testing.assert_allclose(read["plan"], found.plan)
-    assert read["distance"] == found.distance
-    assert read["gamma"] == found.gamma
-    assert f"plan {len(P[0])}×{len(Q[0])}, converged in" in repr(found)
+    np.testing.assert_allclose(read["plan"], result.plan)
+    assert read["distance"] == result.distance
+    assert read["gamma"] == result.gamma
+    assert f"plan {len(P[0])}×{len(Q[0])}, converged in" in repr(result)
 
 
 def test_rows_of_a_matrix_are_sets_of_one_point():
@@ -83,9 +83,9 @@ def test_a_problem_that_does_not_converge_says_so_once(monkeypatch):
     monkeypatch.setattr(transport, "sinkhorn", lambda *a, **k: slow(*a, **{**k, "max_iter": 1, "tol": 1e-14}))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        found = lw.sets.compare(P, Q, gamma=1e-3, tol=1e-14)
-    assert not found.converged
-    assert "not converged" in repr(found)
+        result = lw.sets.compare(P, Q, gamma=1e-3, tol=1e-14)
+    assert not result.converged
+    assert "not converged" in repr(result)
     assert [w.category for w in seen] == [lw.ConvergenceWarning]
 
 

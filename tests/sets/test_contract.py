@@ -37,12 +37,12 @@ def test_exact_w2_of_growing_samples_tends_to_the_frechet_distance_of_the_gaussi
     frechet = (mean**2).sum() + ((1 - spread) ** 2).sum()
     gaps = []
     for n in (20, 100, 600):
-        found = []
+        result = []
         for _ in range(4):
             P, Q = r.normal(size=(n, 2)), r.normal(size=(n, 2)) * spread + mean
             same = np.full(n, 1 / n)
-            found.append(transport.exact(((P[:, None] - Q[None]) ** 2).sum(-1), same, same)[0])
-        gaps.append(abs(np.mean(found) - frechet))
+            result.append(transport.exact(((P[:, None] - Q[None]) ** 2).sum(-1), same, same)[0])
+        gaps.append(abs(np.mean(result) - frechet))
     assert gaps[2] < gaps[0]
     assert gaps[2] == pytest.approx(0, abs=0.25)
 

@@ -232,9 +232,9 @@ def test_what_does_not_converge_is_told_once(tmp_path: Path, monkeypatch: pytest
     solve = transport.solve_all
 
     def short(*args: Any, **kwargs: Any) -> Any:
-        found = solve(*args, **kwargs)
-        found.residual[0, :] = 0.25
-        return found
+        result = solve(*args, **kwargs)
+        result.residual[0, :] = 0.25
+        return result
 
     monkeypatch.setattr(transport, "solve_all", short)
     with pytest.warns(ConvergenceWarning, match=r"^21 of 66 .*largest marginal error 0\.25") as caught:

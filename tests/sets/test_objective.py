@@ -331,13 +331,13 @@ def test_erratum_6_nu_is_the_margin():
     """The triplets that R′ of Eq. 15 keeps are those with 1 + W(i, j) − W(i, k) > 0."""
     X, y = world()
     J, _, R = build(X, y, levels=0)
-    found = J(np.eye(X.dim)[None])
+    result = J(np.eye(X.dim)[None])
     W = {}
     for i, j in {(i, j) for i, j, _ in R} | {(i, k) for i, _, k in R}:
         W[i, j] = ml.distances(X, X, np.array([i]), np.array([j]), GAMMA)[0]
     assert ml.MARGIN == 1.0
-    assert found.active == sum(1 + W[i, j] - W[i, k] > 0 for i, j, k in R)
-    assert 0 < found.active < len(R)
+    assert result.active == sum(1 + W[i, j] - W[i, k] > 0 for i, j, k in R)
+    assert 0 < result.active < len(R)
 
 
 # ── solvers ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -41,9 +41,9 @@ def same_pairs(y):
 def test_the_spread_of_one_point_sets_is_the_covariance_within_classes():
     rng = np.random.default_rng(0)
     rows, y = rng.normal(size=(30, 4)), np.repeat([0, 1, 2], 10)
-    found = selection.spread(transport.pack([Signature(r) for r in rows]), same_pairs(y), 0.1)
+    result = selection.spread(transport.pack([Signature(r) for r in rows]), same_pairs(y), 0.1)
     within = np.mean([np.cov(rows[y == c].T) for c in range(3)], axis=0)
-    np.testing.assert_allclose(found, within, atol=1e-10)
+    np.testing.assert_allclose(result, within, atol=1e-10)
 
 
 def test_the_spread_by_a_loop_over_plans():
@@ -196,11 +196,11 @@ def test_only_what_is_auto_is_chosen():
 def test_soft_hits_ask_who_is_nearer_not_by_how_much_a_metric_spreads():
     same = np.array([[True, False], [True, False], [True, False]])
     D = np.array([[1.0, 2.0], [1.0, 3.0], [2.0, 1.0]])
-    found = selection.soft_hits(D, same)
-    assert (found > 0.5).tolist() == [True, True, False]
-    np.testing.assert_allclose(selection.soft_hits(7 * D, same), found)
+    result = selection.soft_hits(D, same)
+    assert (result > 0.5).tolist() == [True, True, False]
+    np.testing.assert_allclose(selection.soft_hits(7 * D, same), result)
     narrow = selection.soft_hits(100 + 1e-3 * D, same)
-    assert narrow.mean() == pytest.approx(found.mean(), abs=0.1)
+    assert narrow.mean() == pytest.approx(result.mean(), abs=0.1)
     assert selection.soft_hits(np.ones((2, 2)), same[:2]).tolist() == [0.5, 0.5]
 
 

@@ -68,9 +68,9 @@ def run(work: Any, shards: Any, out: Path, *, identity: Any = SQUARES, resume: b
 def blobs(folder: Path) -> dict[Any, bytes]:
     """The bytes of every shard."""
     with sqlite3.connect(folder / FILE) as database:
-        found = dict(database.execute("SELECT name, data FROM shards").fetchall())
+        measured = dict(database.execute("SELECT name, data FROM shards").fetchall())
     database.close()
-    return found
+    return measured
 
 
 def put(folder: Path, name: Any, data: Any) -> None:

@@ -25,8 +25,8 @@ def test_one_line_then_the_page_then_an_orderly_end(tmp_path: Path) -> None:
         assert child.stdout is not None
         try:
             line = child.stdout.readline()
-            found = LINE.fullmatch(line)
-            assert found, line
+            result = LINE.fullmatch(line)
+            assert result, line
             page = httpx.get(line.strip())
             assert page.status_code == 200
             assert page.headers["content-type"].startswith("text/html")

@@ -117,15 +117,15 @@ def test_a_search_is_told_in_stages_and_says_why(gallery: Any, folder: Path) -> 
     partial = [line["result"] for line in lines if line["state"] == "partial"]
     assert len(partial) == 1
     assert "verdict" not in partial[0]["hits"][0]
-    found = lines[-1]["result"]
-    assert found["query"]["id"] == query["id"]
-    assert [h["rank"] for h in found["hits"]] == [1, 2, 3, 4]
-    assert query["id"] not in {h["picture"]["id"] for h in found["hits"]}  # it does not find itself
-    first = found["hits"][0]
+    result = lines[-1]["result"]
+    assert result["query"]["id"] == query["id"]
+    assert [h["rank"] for h in result["hits"]] == [1, 2, 3, 4]
+    assert query["id"] not in {h["picture"]["id"] for h in result["hits"]}  # it does not find itself
+    first = result["hits"][0]
     assert (first["name"], first["verdict"]) == ("right/5.png", "same")
     assert first["distance"] == pytest.approx(0, abs=1e-3)
     assert first["inliers"] >= 8
-    assert set(found["seconds"]) == {"shortlist", "rerank", "verify"}
+    assert set(result["seconds"]) == {"shortlist", "rerank", "verify"}
     sent = client.post("api/pictures", content=encoded(scene(7, 160))).json()[0]
     fields = {"source": folder.name, "query": sent["id"], "k": 2, "verify": 0}
     assert result_of(client, "api/images/search", fields)["hits"][0]["name"] == "right/7.png"
@@ -222,26 +222,26 @@ def opened(session: Session, client: httpx.Client) -> Iterator[list[dict[str, An
 
 
 def test_a_generator_is_opened_and_sampled(client: httpx.Client, opened: list[dict[str, Any]]) -> None:
-    found = opened[-1]["result"]
-    assert (found["n"], found["rho"], found["psi"]) == (32, [-5, 5], [0.3, 1])
-    assert [p["rho"] for p in found["curve"]] == [-1, 0, 1]
-    assert all(0 <= p[name] <= 1 for p in found["curve"] for name in ("precision", "recall", "ess"))
-    assert found["curve"][1]["ess"] == pytest.approx(1)
-    assert "the generator itself" in found["words"]
+    result = opened[-1]["result"]
+    assert (result["n"], result["rho"], result["psi"]) == (32, [-5, 5], [0.3, 1])
+    assert [p["rho"] for p in result["curve"]] == [-1, 0, 1]
+    assert all(0 <= p[name] <= 1 for p in result["curve"] for name in ("precision", "recall", "ess"))
+    assert result["curve"][1]["ess"] == pytest.approx(1)
+    assert "the generator itself" in result["words"]
     assert next(line["result"]["curve"] for line in opened if line["state"] == "partial") == []
-    assert load(client, found["modes"]).shape == load(client, found["antimodes"]).shape
+    assert load(client, result["modes"]).shape == load(client, result["antimodes"]).shape
     sheets = {}
     for rho, psi, seed in ((0, 1, 0), (0, 1, 1), (0, 0.5, 0), (4, 1, 0)):
-        fields = {"key": found["key"], "rho": rho, "psi": psi, "seed": seed, "n": 9}
+        fields = {"key": result["key"], "rho": rho, "psi": psi, "seed": seed, "n": 9}
         said = client.post("api/distributions/grid", json=fields).json()
         sheets[rho, psi, seed] = said["image"]
         assert 0 < said["ess"] <= 1 + 1e-9
     assert len(set(sheets.values())) == 4
     data = base64.b64decode(sheets[0, 1, 0].removeprefix("data:image/png;base64,"))
     assert Image.open(io.BytesIO(data)).size == (260, 260)
-    point = client.post("api/distributions/point", json={"key": found["key"], "rho": 0, "psi": 0.4}).json()
-    assert point["precision"] > found["curve"][1]["precision"] - 0.1
-    assert point["recall"] < found["curve"][1]["recall"]
+    point = client.post("api/distributions/point", json={"key": result["key"], "rho": 0, "psi": 0.4}).json()
+    assert point["precision"] > result["curve"][1]["precision"] - 0.1
+    assert point["recall"] < result["curve"][1]["recall"]
 
 
 @pytest.mark.parametrize(
@@ -296,12 +296,12 @@ def test_a_generator_of_ones_own_is_measured_against_ones_own_pictures(
             assert (last["state"], "image" in last["error"]) == ("failed", True)
             return
         assert last["state"] == "done", last
-        found = last["result"]
-        assert (found["n"], [p["rho"] for p in found["curve"]]) == (24, [0, 1])
-        assert str(tmp_path / "real") in found["words"]
-        grid = client.post("api/distributions/grid", json={"key": found["key"], "rho": -1, "psi": 0.7, "n": 4}).json()
+        result = last["result"]
+        assert (result["n"], [p["rho"] for p in result["curve"]]) == (24, [0, 1])
+        assert str(tmp_path / "real") in result["words"]
+        grid = client.post("api/distributions/grid", json={"key": result["key"], "rho": -1, "psi": 0.7, "n": 4}).json()
         assert grid["image"].startswith("data:image/png;base64,")
-        point = client.post("api/distributions/point", json={"key": found["key"], "rho": 0, "psi": 0.5}).json()
+        point = client.post("api/distributions/point", json={"key": result["key"], "rho": 0, "psi": 0.5}).json()
         assert point["frechet"] > 0
 
 

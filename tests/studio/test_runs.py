@@ -43,14 +43,14 @@ def run(tmp_path: Path) -> Run:
 def test_runs_are_found_and_summed_up_with_their_checkpoints(runs: Tab, run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / ".hidden").mkdir()
-    (found,) = runs.list()
+    (result,) = runs.list()
     told = ("name", "kind", "state", "step", "steps")
-    assert [found[k] for k in told] == ["group/one", "images train", "running", 3, 10]
-    assert abs(found["updated"] - time.time()) < 60
+    assert [result[k] for k in told] == ["group/one", "images train", "running", 3, 10]
+    assert abs(result["updated"] - time.time()) < 60
     assert [p.name for p in below(run.path)] == ["one"]
     checkpoint.write(run.path / "state.safetensors", {"x": np.zeros(3)}, {"step": 7})
     (run.path / "torn.safetensors").write_bytes(b"\xff" * 40)
-    kept = runs.read({"id": found["id"], "since": 0})["checkpoints"]
+    kept = runs.read({"id": result["id"], "since": 0})["checkpoints"]
     assert [c["name"] for c in kept] == ["state.safetensors", "torn.safetensors"]
     assert kept[1]["bytes"] == 40
 
@@ -90,9 +90,9 @@ def test_damaged_runs_are_passed_over(runs: Tab, run: Run, tmp_path: Path) -> No
         (tmp_path / name / "run.json").write_text(text)
         (tmp_path / name / "config.json").write_text("{}")
     (run.path / "metrics.jsonl").write_text("nonsense\n[1]\n" + "x" * 200_000 + "\n")
-    found = {r["name"]: r for r in runs.list()}
-    assert set(found) == {"c", "group/one"}
-    assert found["group/one"]["step"] == 0
+    result = {r["name"]: r for r in runs.list()}
+    assert set(result) == {"c", "group/one"}
+    assert result["group/one"]["step"] == 0
 
 
 def test_a_harvest_is_a_run_too(runs: Tab, tmp_path: Path) -> None:
@@ -100,23 +100,28 @@ def test_a_harvest_is_a_run_too(runs: Tab, tmp_path: Path) -> None:
         return z * 2
 
     harvest(Generator(net, Normal(3), name="twice"), 12, out=tmp_path / "bank", shard_size=4, progress=False)
-    (found,) = runs.list()
-    assert (found["kind"], found["state"], found["step"], found["steps"]) == ("distributions harvest", "finished", 3, 3)
-    lines = runs.read({"id": found["id"], "since": 1})["lines"]
+    (result,) = runs.list()
+    assert (result["kind"], result["state"], result["step"], result["steps"]) == (
+        "distributions harvest",
+        "finished",
+        3,
+        3,
+    )
+    lines = runs.read({"id": result["id"], "since": 1})["lines"]
     assert [line["latents"] for line in lines] == [8, 12]
     with sqlite3.connect(tmp_path / "bank" / FILE) as database:
         database.execute("DELETE FROM shards WHERE name = 2")
     database.close()
     assert runs.list()[0]["state"] == "stopped"  # a shard is missing, and nobody works on it
-    assert runs.cancel({"id": found["id"]}) == {"state": "stopped"}
+    assert runs.cancel({"id": result["id"]}) == {"state": "stopped"}
     (tmp_path / "bank" / "process.json").write_text('{"pid": 7, "host": "another-machine"}')
     assert runs.list()[0]["state"] == "running"  # the last was written just now, elsewhere
     with pytest.raises(InputError, match="not on this machine"):
-        runs.cancel({"id": found["id"]})
+        runs.cancel({"id": result["id"]})
     with locked(tmp_path / "bank"):
         assert runs.list()[0]["state"] == "running"
         with pytest.raises(InputError, match="not on this machine"):
-            runs.cancel({"id": found["id"]})  # by this very process
+            runs.cancel({"id": result["id"]})  # by this very process
 
 
 TRAINING = (
@@ -140,12 +145,12 @@ def test_cancel_interrupts_the_process_of_a_run(runs: Tab, tmp_path: Path, progr
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as child:
         while time.monotonic() < until and not any(run["step"] >= 2 for run in runs.list()):
             time.sleep(0.1)
-        (found,) = runs.list()
-        assert found["state"] == "running"
+        (result,) = runs.list()
+        assert result["state"] == "running"
         # a child that nobody has waited for yet is a zombie, which counts as gone
-        assert runs.cancel({"id": found["id"]}) == {"state": "stopped"}
+        assert runs.cancel({"id": result["id"]}) == {"state": "stopped"}
         assert child.wait(60) != 0
-    assert runs.read({"id": found["id"]})["step"] >= 2
+    assert runs.read({"id": result["id"]})["step"] >= 2
 
 
 @pytest.mark.slow

@@ -130,9 +130,9 @@ def test_bombs_and_what_is_not_an_image_are_told_by_the_name_sent(client: httpx.
 def test_frames_of_a_video_are_evenly_spaced(client: httpx.Client, tmp_path: Path) -> None:
     pytest.importorskip("av")
     file = video(tmp_path / "film.mp4", frames=100, step=1)
-    found = client.post("api/videos", content=file.read_bytes(), headers={"X-Name": "film.mp4"}).json()
-    numbers = [int(p["name"].rpartition("#")[2]) for p in found]
-    assert 12 <= len(found) <= uploads.FRAMES
+    result = client.post("api/videos", content=file.read_bytes(), headers={"X-Name": "film.mp4"}).json()
+    numbers = [int(p["name"].rpartition("#")[2]) for p in result]
+    assert 12 <= len(result) <= uploads.FRAMES
     assert numbers[0] == 0
     assert numbers[-1] >= 90
     assert max(np.diff(numbers)) <= 2 * min(np.diff(numbers))

@@ -28,17 +28,17 @@ class ContractOfALevel:
         assert self.compare(y, y).distance < self.compare(y, x).distance
 
     def test_it_prints_in_one_line_with_its_distance(self):
-        found = self.compare(*self.pair())
-        assert "\n" not in repr(found)
-        assert "distance=" in repr(found)
+        result = self.compare(*self.pair())
+        assert "\n" not in repr(result)
+        assert "distance=" in repr(result)
 
     def test_it_is_a_comparison_with_picture_and_json(self, tmp_path):
-        found = self.compare(*self.pair())
-        assert isinstance(found, lw.Comparison)
-        found.plot(tmp_path / "picture.png")
+        result = self.compare(*self.pair())
+        assert isinstance(result, lw.Comparison)
+        result.plot(tmp_path / "picture.png")
         assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-        assert json.loads(found.to_json(tmp_path / "a.json")) == json.loads((tmp_path / "a.json").read_text())
-        assert json.loads(found.to_json())["distance"] == found.distance
+        assert json.loads(result.to_json(tmp_path / "a.json")) == json.loads((tmp_path / "a.json").read_text())
+        assert json.loads(result.to_json())["distance"] == result.distance
 
     def test_the_same_twice_gives_the_same_bytes(self):
         assert self.compare(*self.pair()).to_json() == self.compare(*self.pair()).to_json()

@@ -76,5 +76,5 @@ def brute(model: Patches, query: Any, paths: list[Path], k: int) -> list[tuple[s
         return x / np.linalg.norm(x)
 
     q = row(query)
-    found = [(float(np.sqrt(np.sum((row(p) - q) ** 2))), str(p)) for p in paths]
-    return [(path, distance) for distance, path in sorted(found)[:k]]
+    result = [(float(np.sqrt(np.sum((row(p) - q) ** 2))), str(p)) for p in paths]
+    return [(path, distance) for distance, path in sorted(result)[:k]]

@@ -74,7 +74,7 @@ def homography(a: Any, b: Any, px: float = 3.0, *, seed: int = SEED) -> Model:
     if H is None or abs(np.linalg.det(H)) < 1e-12 * np.linalg.norm(H) ** 3:
         return _none("homography", len(p), f"no plane fits 4 of the {len(p)} matches to {px:g} px")
     H = H / (H[2, 2] if abs(H[2, 2]) > 1e-12 * np.linalg.norm(H) else np.linalg.norm(H))
-    return _agreed("homography", H, homography_errors(H, p, q), px)
+    return _model_of("homography", H, homography_errors(H, p, q), px)
 
 
 def fundamental(a: Any, b: Any, px: float = 1.0, *, seed: int = SEED) -> Model:
@@ -88,7 +88,7 @@ def fundamental(a: Any, b: Any, px: float = 1.0, *, seed: int = SEED) -> Model:
     near = _fundamentals(F / np.linalg.norm(F), p, q)
     F = near(_polished(near, 7, p, q, px))
     F = F / np.linalg.norm(F)
-    return _agreed("fundamental", F, epipolar_errors(F, p, q), px)
+    return _model_of("fundamental", F, epipolar_errors(F, p, q), px)
 
 
 def geometry(a: Any, b: Any, plane: float = 3.0, line: float = 1.0, *, seed: int = SEED) -> Model:
@@ -115,7 +115,7 @@ def essential(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = 
         return _none("essential", len(p), f"no essential matrix fits 5 of the {len(p)} matches to {px:g} px")
     near = _essentials(E)
     E = near(_polished(lambda step: _in_pixels(near(step), one, two), 5, p, q, px))
-    return _agreed("essential", E, epipolar_errors(_in_pixels(E, one, two), p, q), px)
+    return _model_of("essential", E, epipolar_errors(_in_pixels(E, one, two), p, q), px)
 
 
 def pose(a: Any, b: Any, Ka: Any, Kb: Any, px: float = 1.0, *, seed: int = SEED) -> Model:
@@ -308,7 +308,7 @@ def _tried(search: Any, *arguments: Any) -> Floats | None:
     return np.asarray(matrix, dtype=np.float64)
 
 
-def _agreed(kind: str, matrix: Floats, errors: Floats, px: float) -> Model:
+def _model_of(kind: str, matrix: Floats, errors: Floats, px: float) -> Model:
     inliers = errors <= px
     if inliers.sum() < LEAST[kind]:
         return _none(kind, len(errors), f"only {int(inliers.sum())} of {len(errors)} matches agree to {px:g} px")

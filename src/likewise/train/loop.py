@@ -1,7 +1,7 @@
 """The training loop: optimiser with groups, schedule, clipping, averaged weights, resume to the same bits, torchrun.
 
 A level hands in a `Problem`; the loop knows nothing of pictures. Nothing random is kept between steps: every draw is a
-function of the seed and the step's number, so that a run that was killed goes on as if it had not been.
+function of the seed and the step's number, so that a run that was killed resumes as if it had not been.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from likewise.train.distributed import ProcessGroup
 from likewise.train.options import LoopOptions
 
 STATE = "state.safetensors"
-"""The file of a run directory from which training goes on."""
+"""The file of a run directory from which training resumes."""
 
 
 class Problem(Protocol):

@@ -32,13 +32,13 @@ def test_every_pair_equals_the_textbook_iteration(gamma):
 def test_pairs_and_plans_equal_the_textbook_iteration():
     X = transport.pack(PACK)
     left, right = np.arange(20), np.arange(20) + 1
-    found = transport.solve_pairs(X, X, left, right, 0.2, plans=True, tol=1e-10)
+    result = transport.solve_pairs(X, X, left, right, 0.2, plans=True, tol=1e-10)
     for k in range(20):
         p, q = PACK[k], PACK[k + 1]
         value, F = smoothed(cost(p.points, q.points), p.weights, q.weights, 0.2)
-        np.testing.assert_allclose(found.plan(k), F, atol=1e-9)
-        assert found.value[k] == pytest.approx(value, rel=1e-8)
-        f, g = (x[o[k] : o[k + 1]] for x, o in ((found.f, found.f_offsets), (found.g, found.g_offsets)))
+        np.testing.assert_allclose(result.plan(k), F, atol=1e-9)
+        assert result.value[k] == pytest.approx(value, rel=1e-8)
+        f, g = (x[o[k] : o[k + 1]] for x, o in ((result.f, result.f_offsets), (result.g, result.g_offsets)))
         again = np.exp((f[:, None] + g - cost(p.points, q.points)) / 0.2) * np.outer(p.weights, q.weights)
         np.testing.assert_allclose(again, F, atol=1e-9)
 
@@ -98,9 +98,9 @@ def test_gamma_to_zero_tends_to_exact_transport():
     ]
     gaps = []
     for gamma in (1.0, 0.1, 0.01, 1e-4):
-        found = transport.solve_pairs(X, X, left, right, gamma, value="sharp")
-        assert found.converged.all()
-        gaps.append(np.abs(found.value - exact).max())
+        result = transport.solve_pairs(X, X, left, right, gamma, value="sharp")
+        assert result.converged.all()
+        gaps.append(np.abs(result.value - exact).max())
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 1e-4
 
@@ -124,17 +124,17 @@ def test_divergence_is_zero_for_identical_sets_and_positive_else():
 @pytest.mark.parametrize("fraction", [1e-2, 1e-4, 1e-6])
 def test_small_gammas_converge_and_say_so(fraction):
     X = transport.pack(PACK)
-    found = transport.solve_all(X, None, transport.auto_gamma(X, fraction=fraction))
-    assert found.converged.all()
-    assert np.isfinite(found.value).all()
+    result = transport.solve_all(X, None, transport.auto_gamma(X, fraction=fraction))
+    assert result.converged.all()
+    assert np.isfinite(result.value).all()
 
 
 def test_costs_spread_over_many_orders_of_magnitude():
     r = np.random.default_rng(3)
     sets = [lw.Signature(r.normal(size=(5, 2)) * 10.0 ** r.integers(-4, 5)) for _ in range(10)]
-    found = solve(sets, 0.01)
-    assert found.converged.all()
-    assert np.isfinite(found.value).all()
+    result = solve(sets, 0.01)
+    assert result.converged.all()
+    assert np.isfinite(result.value).all()
 
 
 def test_warm_starts_reach_the_same_answer_sooner():
@@ -149,10 +149,10 @@ def test_warm_starts_reach_the_same_answer_sooner():
 def test_large_sets_take_the_other_road_to_the_same_place():
     r = np.random.default_rng(0)
     P, Q = r.normal(size=(300, 2)), r.normal(size=(280, 2)) + 1
-    found = lw.sets.compare(P, Q, gamma=0.3, tol=1e-9)
+    result = lw.sets.compare(P, Q, gamma=0.3, tol=1e-9)
     value, F = smoothed(cost(P[:, :], Q), np.full(300, 1 / 300), np.full(280, 1 / 280), 0.3, tol=1e-10)
-    assert found.distance == pytest.approx(value, rel=1e-8)
-    np.testing.assert_allclose(found.plan, F, atol=1e-9)
+    assert result.distance == pytest.approx(value, rel=1e-8)
+    np.testing.assert_allclose(result.plan, F, atol=1e-9)
     table = lw.sets.distances([P, Q, P[:5]], gamma=0.3, tol=1e-9)
     assert table[0, 1] == pytest.approx(value, rel=1e-7)
 
@@ -180,14 +180,14 @@ def test_the_torch_backend_equals_the_kernels(value):
 def test_scatter_is_the_sum_over_pairs_of_the_gradient():
     X = transport.pack(PACK)
     left, right, c = np.array([0, 1, 2, 5]), np.array([3, 4, 5, 0]), np.array([0.5, -1.0, 2.0, 0.3])
-    found = transport.solve_pairs(X, X, left, right, 0.3, plans=True)
+    result = transport.solve_pairs(X, X, left, right, 0.3, plans=True)
     expected = np.zeros((3, 3))
     for k in range(4):
-        p, q, F = PACK[left[k]].points, PACK[right[k]].points, found.plan(k)
+        p, q, F = PACK[left[k]].points, PACK[right[k]].points, result.plan(k)
         for i in range(len(p)):
             for j in range(len(q)):
                 expected += c[k] * F[i, j] * np.outer(p[i] - q[j], p[i] - q[j])
-    np.testing.assert_allclose(transport.scatter(X, X, left, right, found, c), expected, atol=1e-10)
+    np.testing.assert_allclose(transport.scatter(X, X, left, right, result, c), expected, atol=1e-10)
 
 
 def test_scatter_is_the_derivative_of_the_value_in_the_metric():
@@ -202,8 +202,8 @@ def test_scatter_is_the_derivative_of_the_value_in_the_metric():
         return transport.solve_pairs(X.project(L), X.project(L), left, right, 0.3, tol=1e-11).value.sum()
 
     L = np.linalg.cholesky(M)
-    found = transport.solve_pairs(X.project(L), X.project(L), left, right, 0.3, plans=True, tol=1e-11)
-    slope = (transport.scatter(X, X, left, right, found, np.ones(3)) * D).sum()
+    result = transport.solve_pairs(X.project(L), X.project(L), left, right, 0.3, plans=True, tol=1e-11)
+    slope = (transport.scatter(X, X, left, right, result, np.ones(3)) * D).sum()
     h = 1e-5
     assert slope == pytest.approx((total(M + h * D) - total(M - h * D)) / (2 * h), rel=1e-6)
 
