@@ -332,7 +332,7 @@ def test_the_error_over_classes_is_that_of_class_means_where_classes_are_equal()
 
 
 def test_the_error_over_classes_is_the_spread_that_is_seen() -> None:
-    """Classes of unequal sizes, drawn anew: the estimate agrees with what means then spread by."""
+    """Classes of unequal sizes, resampled: the estimate agrees with what means then spread by."""
     draw, result = np.random.default_rng(2), []
     for _ in range(200):
         labels = np.repeat(np.arange(60), draw.integers(5, 40, 60))

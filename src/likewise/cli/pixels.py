@@ -253,7 +253,7 @@ def train(
 ) -> None:
     """Train a network that aligns photos, from a folder of any PHOTOS: no flow need be known.
 
-    The defaults are for a CPU. Some photos are set aside; the error on their bent selves is told as it goes and chooses
+    The defaults are for a CPU. Some photos are set aside; the error on them, bent, is shown as it goes and chooses
     the weights. Writes RUN/model.safetensors, metrics.jsonl and curves.png. A stopped run resumes with the same
     command. Several processes: torchrun --nproc-per-node 2 -m likewise.cli pixels train …
 

@@ -433,7 +433,7 @@ def _piece(picture: UInt8[np.ndarray, "h w 3"], size: Size, rng: np.random.Gener
 def relit(
     x: Float[Tensor, "b 3 h w"], generator: torch.Generator, *, strength: float = 1.0, night: float = 0.25
 ) -> Float[Tensor, "b 3 h w"]:
-    """Images under a light drawn anew for each; `night` is the share that falls dark; strength 0 changes none."""
+    """Images, each under a light of its own; `night` is the share that falls dark; strength 0 changes none."""
     if strength <= 0:
         return x
     y = _toned(x, generator, strength)

@@ -312,7 +312,7 @@ def life_loss(
     F : Tensor (b, 3, 3)
         Maps points of a to lines in b.
     there, back : the same, optional
-        The flows between photos and their bent selves, which BiT needs.
+        The flows between photos and the same photos bent, which BiT needs.
     warp : Warp or Truth, optional
         The bend.
     weights : Weights
