@@ -35,7 +35,7 @@ test-slow: $(VENV)/with-test  ## the tests that are too slow for every day
 	$(BIN)/python -m pytest -n $(JOBS) --slow -m slow
 
 test-browser: $(VENV)/with-browser  ## the studio in headless Chromium, as a person uses it (needs a chromium on the PATH)
-	$(BIN)/python -m pytest --browser -m browser tests/browser ||  \
+	$(BIN)/python -m pytest --browser -m browser tests/browser || \
 	$(BIN)/python -m pytest --browser -m browser --last-failed tests/browser  # a busy machine: once more what failed
 
 examples: $(VENV)/with-demo  ## run every example

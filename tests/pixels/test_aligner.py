@@ -81,7 +81,7 @@ class TestPixels(ContractOfALevel):
         assert result.cycle_consistency > 0.95  # a pixel of the rim may lie 1e-6 px outside
 
     def test_a_moved_picture_is_laid_back(self):
-        """An image moved by (6, −4) px: the flow says so, and what is laid onto a is a again."""
+        """An image moved by (6, −4) px: the flow says so, and b warped to a is a again."""
         x = texture(2, 120, 160)
         result = compare(x, moved(x, 6, -4), model=self.careful())
         inner = np.asarray(result.flow)[16:-16, 16:-16]
@@ -116,7 +116,7 @@ class TestPixels(ContractOfALevel):
 
 
 def test_the_cycle_error_and_what_comes_home_by_hand():
-    """Flows that miss by 4 px everywhere: the cycle error is 4, and 4 > max(3, 5 % of the way) does not come home."""
+    """Flows that miss by 4 px everywhere: the cycle error is 4, and 4 > max(3, 5 % of the way) is not consistent."""
 
     class Off(Shifted):
         def both(self, a, b):
