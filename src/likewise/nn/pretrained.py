@@ -19,6 +19,7 @@ from likewise.errors import FileError, InputError
 from likewise.nn.backbone import Backbone, ConvNet
 from likewise.nn.efficientnet import EfficientNetLite0
 from likewise.nn.inception import InceptionBN
+from likewise.nn.published import weights_file as weights_file
 from likewise.nn.resnet import ResNet50
 
 State = Mapping[str, Tensor]
