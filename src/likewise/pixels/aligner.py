@@ -1,19 +1,16 @@
-"""The aligner: two photos in, where every pixel went, both ways.
+"""The aligner: two photos in, where every pixel went, both ways, and how sure that is.
 
-A pass of the network gives both flows. Where few pixels return to their place, views of b are tried; then b is warped
-to a by the homography fitted to the flow, and aligned once more. What a step gains is measured by cycle consistency; a
-step that gains nothing is undone.
+Matches of the two give a homography and the points that agree with it or with a fundamental matrix. b is warped to a by
+the homography, and the network refines what is left, reading correlations in a window around it; at twice the size once
+more. Only where there are no such matches are all pairs of cells compared.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import cv2
 import numpy as np
@@ -23,11 +20,11 @@ from torch import Tensor
 
 from likewise import inputs
 from likewise.errors import InputError
+from likewise.pixels import matching, robust
 from likewise.pixels.geometry import (
     Size,
     carried,
     compose,
-    fitted,
     follow,
     grid,
     homography_flow,
@@ -41,17 +38,13 @@ from likewise.pixels.geometry import (
     warp,
 )
 from likewise.pixels.life import cycle
-from likewise.pixels.life.network import Network, at_pixels, starts
+from likewise.pixels.life.network import CENTRE, MULTIPLE, STRIDE, Network, Start, at_pixels, smoothed
 from likewise.store.checkpoint import load
 
-TRIED = 240
-"""Longest side, in pixels, at which turned, scaled and slanted views are tried."""
-SEARCHED = 192
-"""Longest side at which the most promising of them are chosen."""
 SMALLEST = 64
 """Pixels that an image must have on its shorter side."""
 WIDEST = 1024
-"""The widest network that is made of a file; the shipped one is 96 wide."""
+"""The widest network that is made of a file; the shipped one is 64 wide."""
 RIM = 0.5
 """Pixels beyond the centres of b's outermost pixels that still belong to it."""
 RETURNED = 3.0
@@ -68,13 +61,15 @@ class Aligned:
     """Both flows between images of sizes (h, w) and (h2, w2), without a batch, and what was done to get them.
 
     Where a homography stands for the flow, `free` is the flow it was fitted to: a homography and its inverse return
-    all pixels, which says nothing of how well it fits.
+    all pixels, which says nothing of how well it fits. `seed` is the homography a → b that matches gave, and `reason`
+    says why nothing is sure, where nothing is.
     """
 
     ab: Float[Tensor, "h w 2"]
     ba: Float[Tensor, "h2 w2 2"]
     steps: tuple[str, ...] = ()
     free: Aligned | None = None
+    reason: str = ""
 
     def errors(self) -> tuple[Float[Tensor, "h w"], Bool[Tensor, "h w"]]:
         """How far each pixel of a misses its place after going to b and back, and whether it was inside b.
@@ -107,15 +102,13 @@ class AlignerOptions:
     work : int
         Longest side, in pixels, at which images are aligned; the flow is brought to their own size afterwards.
     least : int
-        Shortest side up to which smaller images are enlarged first, at most twice.
+        Shortest side up to which smaller images are enlarged first, at most three times.
     iters : int
         Steps of the recurrence.
-    search : {"auto", "always", "never"}
-        Try 24 turns and sizes of b, then 18 slants: where the round trip is consistent for few pixels, always, never.
-    enough : float
-        The cycle consistency from which on nothing is searched.
-    passes : int
-        Passes over the pair; from the second on, b is warped to a by the homography fitted to the last.
+    matches : bool
+        Begin with the geometry of sparse matches; otherwise with all pairs of cells.
+    fine : bool
+        Refine once more at twice the size.
     polish : bool
         A last correction of fractions of a pixel on the grey of a and of b warped to it.
     snap : float
@@ -124,18 +117,27 @@ class AlignerOptions:
     Examples
     --------
     >>> import likewise as lw
-    >>> lw.pixels.AlignerOptions(work=320, search="never").iters
+    >>> lw.pixels.AlignerOptions(work=320, fine=False).iters
     6
     """
 
     work: int = 480
-    least: int = 144
+    least: int = 288
     iters: int = 6
-    search: Literal["auto", "always", "never"] = "auto"
-    enough: float = 0.5
-    passes: int = 3
+    matches: bool = True
+    fine: bool = True
     polish: bool = True
     snap: float = 0.85
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A homography a → b to begin with, and points (n, 2) of a and b that are known to belong together."""
+
+    H: Float[Tensor, "3 3"]
+    a: Float[Tensor, "n 2"]
+    b: Float[Tensor, "n 2"]
+    step: str = ""
 
 
 class Aligner:
@@ -157,7 +159,7 @@ class Aligner:
     >>> import likewise as lw
     >>> from likewise import samples
     >>> a, b = samples.pair()
-    >>> quick = lw.pixels.Aligner(lw.pixels.default().network, lw.pixels.AlignerOptions(search="never", passes=1))
+    >>> quick = lw.pixels.Aligner(lw.pixels.default().network, lw.pixels.AlignerOptions(fine=False, polish=False))
     >>> quick.flow(a, b).shape[-1]
     2
     """
@@ -196,14 +198,13 @@ class Aligner:
         """Both flows and the steps that led to them."""
         one, two = check_image(a, "a"), check_image(b, "b")
         o = self.options if iters is None else replace(self.options, iters=iters)
-        aligned = align(self.network, working_image(one, o), working_image(two, o), o)
-        return resize_flows(aligned, size_of(one), size_of(two))
+        return resize_flows(align(self.network, one, two, o), size_of(one), size_of(two))
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights in half precision, and the header."""
         arrays = {k: v.detach().cpu().numpy().astype(np.float16) for k, v in self.network.state_dict().items()}
         header = {
-            "dim": self.network.dim, "hidden": self.network.hidden, "name": self.name,
+            "hidden": self.network.hidden, "name": self.name,
             "options": vars(self.options), "recipe": self.recipe, "figures": self.figures,
         }  # fmt: skip
         return arrays, header
@@ -211,15 +212,13 @@ class Aligner:
     @classmethod
     def from_state(cls, arrays: dict[str, Any], header: dict[str, Any]) -> Aligner:
         """The aligner that `state` described."""
-        sizes = int(header["dim"]), int(header["hidden"])
-        if not 1 <= min(sizes) <= max(sizes) <= WIDEST:  # a header may name any size, and memory is taken for it
-            raise InputError(f"dim, hidden: expected 1 to {WIDEST}, got {sizes[0]} and {sizes[1]}")
-        network = Network(*sizes)
+        hidden = int(header["hidden"])
+        if not 1 <= hidden <= WIDEST:  # a header may name any size, and memory is taken for it
+            raise InputError(f"hidden: expected 1 to {WIDEST}, got {hidden}")
+        network = Network(hidden)
         network.load_state_dict({k: torch.from_numpy(np.asarray(v, dtype=np.float32)) for k, v in arrays.items()})
-        options = {k: v for k, v in header["options"].items() if k != "detail"}  # an option of files before 0.3
-        return cls(
-            network, AlignerOptions(**options), name=header["name"], recipe=header["recipe"], figures=header["figures"]
-        )
+        options = AlignerOptions(**header["options"])
+        return cls(network, options, name=header["name"], recipe=header["recipe"], figures=header["figures"])
 
 
 @functools.cache
@@ -241,69 +240,39 @@ def default() -> Aligner:
     return model
 
 
+@torch.no_grad()
 def align(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], options: AlignerOptions) -> Aligned:
-    """One pass; views of b if that is not consistent; passes with b warped to a; polish; one plane where it fits.
-
-    In this order because each step needs flows that the one before made nearly right; a step that brings fewer pixels
-    back to their place than the flow so far is undone.
-    """
-    aligned = align_once(network, a, b, options.iters)
-    score = aligned.cycle_consistency()
-    if options.search == "always" or (options.search == "auto" and score < options.enough):
-        H, step = _search(network, a, b, options)
-        if H is not None:
-            aligned, score = _better(aligned, score, align_under_homography(network, a, b, H, options.iters), step)
-    aligned = _repeat(network, a, b, aligned, options)
-    if options.polish:
-        aligned = polish(aligned, a, b)
-    return snap_to_homography(aligned, a, b, share=options.snap) if options.snap <= 1 else aligned
-
-
-def _search(network: Network, a: Tensor, b: Tensor, options: AlignerOptions) -> tuple[Tensor | None, str]:
-    """The homography a → b to begin with, found on small images among turned, scaled and slanted views of b."""
-    one, two = _small(a, TRIED), _small(b, TRIED)
-    best = align_once(network, one, two, options.iters)
-    score, step = best.cycle_consistency(), ""
-    for candidates, words in ((SIMILAR, "turned and scaled"), (SLANTED, "seen aslant")):
-        if score >= options.enough:
-            break
-        for view in rank_views(network, one, two, candidates):
-            tried = _repeat(network, one, two, align_under_homography(network, one, two, view, options.iters), options)
-            share = tried.cycle_consistency()
-            if share > score:
-                best, score, step = tried, share, words
-    H = fit_homography(best) if step else None
-    if H is None:
-        return None, ""
-    return rescale_homography(H, size_of(one), size_of(a), size_of(two), size_of(b)), step
-
-
-def _repeat(network: Network, a: Tensor, b: Tensor, aligned: Aligned, options: AlignerOptions) -> Aligned:
-    """Further passes, each with b warped to a by the homography fitted to the last, while consistency grows."""
-    score = aligned.cycle_consistency()
-    for _ in range(1, options.passes):
-        H = fit_homography(aligned)
-        if H is None:
-            break
-        before = score
-        again = align_under_homography(network, a, b, H, options.iters)
-        aligned, score = _better(aligned, score, again, "bent by a homography")
-        if score <= before + 0.01:  # a hundredth of the pixels: less than a further pass is worth
-            break
-    return aligned
-
-
-def _better(old: Aligned, score: float, new: Aligned, step: str) -> tuple[Aligned, float]:
-    """The one of which more pixels return."""
-    share = new.cycle_consistency()
-    return (replace(new, steps=(*old.steps, step)), share) if share > score else (old, score)
+    """The flows at the working size: seed, refinement there and at twice the size, polish, one plane where it fits."""
+    o, one, two = options, working_image(a, options), working_image(b, options)
+    seed = match_seed(one, two) if o.matches else None
+    if seed is None:
+        aligned = align_once(network, one, two, o.iters)
+        seed = flow_seed(aligned) if o.matches else None
+        if seed is None:
+            return aligned
+    left = refine(network, one, two, seed.H, *first_flows(seed, size_of(one)), o.iters)
+    aligned = replace(compose_flows(seed.H, *left, size_of(two)), steps=(seed.step,))
+    if o.fine:
+        sizes = size_of(one), size_of(two)
+        one, two = (resize(x, (2 * h, 2 * w)) for x, (h, w) in zip((a, b), sizes, strict=True))
+        H = rescale_homography(seed.H, sizes[0], size_of(one), sizes[1], size_of(two))
+        starts = (in_cells(resize_flow(flow, size_of(one))) for flow in left)
+        left = refine(network, one, two, H, *starts, max(1, o.iters // 2))
+        aligned = replace(compose_flows(H, *left, size_of(two)), steps=aligned.steps)
+    if o.polish:
+        aligned = polish(aligned, one, two)
+    return snap_to_homography(aligned, one, two, share=o.snap) if o.snap <= 1 else aligned
 
 
 def working_image(x: Float[Tensor, "3 h w"], options: AlignerOptions) -> Float[Tensor, "3 h2 w2"]:
-    """An image at the size at which it is aligned."""
+    """An image at the size at which it is aligned, its sides multiples of 32."""
     h, w = size_of(x)
-    share = min(options.work / max(h, w), max(1.0, min(2.0, options.least / min(h, w))))
-    return resize(x, (max(32, round(share * h)), max(32, round(share * w))))
+    share = min(options.work / max(h, w), max(1.0, min(3.0, options.least / min(h, w))))
+    return resize(x, (_multiple(share * h), _multiple(share * w)))
+
+
+def _multiple(side: float) -> int:
+    return max(1, round(side / MULTIPLE)) * MULTIPLE
 
 
 def check_image(x: Any, where: str) -> Float[Tensor, "3 h w"]:
@@ -316,106 +285,117 @@ def check_image(x: Any, where: str) -> Float[Tensor, "3 h w"]:
     return y
 
 
+# ---------------------------------------------------------------------------------------------------------------- seeds
+
+
+def match_seed(a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Seed | None:
+    """What sparse matches give, where chance does not explain their geometry."""
+    matches = matching.match(a, b, guide="never")
+    return _seed(matches, matches.geometry(), "matches")
+
+
+def flow_seed(aligned: Aligned) -> Seed | None:
+    """The same from a flow: of cells whose round trip is consistent."""
+    d, kept = aligned.errors()
+    first = int(CENTRE)
+    sure = torch.nonzero((kept & (d <= RETURNED))[first::STRIDE, first::STRIDE])
+    at = first + STRIDE * sure
+    p = at.flip(1).float()
+    q = p + aligned.ab[at[:, 0], at[:, 1]]
+    sizes = tuple(size_of(f[..., 0]) for f in (aligned.ab, aligned.ba))
+    matches = matching.Matches(p.numpy(), q.numpy(), sizes=sizes)
+    return _seed(matches, matches.homography(), "all pairs of cells")
+
+
+def _seed(matches: matching.Matches, model: robust.Model, step: str) -> Seed | None:
+    """The model as a homography, the inliers with it; of a fundamental matrix, the plane nearest to its inliers."""
+    if model.matrix is None:
+        return None
+    a, b = matches.a[model.inliers], matches.b[model.inliers]
+    H = model.matrix if model.kind == "homography" else nearest_plane(a, b)
+    if H is None:
+        return None
+    p, q = (torch.from_numpy(np.ascontiguousarray(x)).float() for x in (a, b))
+    return Seed(torch.from_numpy(np.asarray(H)).float(), p, q, step)
+
+
+def nearest_plane(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """A homography near most of the points, to a twentieth of their spread: b warped by it is at most that far off."""
+    px = max(3.0, 0.05 * float(np.linalg.norm(np.ptp(b, axis=0))))
+    H, _ = cv2.findHomography(a, b, cv2.USAC_MAGSAC, px, maxIters=2000, confidence=0.999)
+    return None if H is None or not np.isfinite(H).all() else np.asarray(H)
+
+
+def first_flows(seed: Seed, size: Size) -> tuple[Float[Tensor, "h8 w8 2"], Float[Tensor, "h8 w8 2"]]:
+    """What is left between a and b warped to it by the seed's H, in cells, both ways, from its points."""
+    back = transform(torch.linalg.inv(seed.H), seed.b)
+    return _scattered(seed.a, back - seed.a, size), _scattered(back, seed.a - back, size)
+
+
+def _scattered(points: Float[Tensor, "n 2"], moves: Float[Tensor, "n 2"], size: Size) -> Float[Tensor, "h8 w8 2"]:
+    """Moves at points, in pixels, as a flow of cells: means of the points in a cell, filled in from around."""
+    h, w = size[0] // STRIDE, size[1] // STRIDE
+    cell = ((points - CENTRE) / STRIDE).round().long()
+    kept = inside(cell.float(), h, w) & torch.isfinite(moves).all(-1)
+    index, values = cell[kept, 1] * w + cell[kept, 0], moves[kept] / STRIDE
+    count = torch.zeros(h * w).index_add_(0, index, torch.ones(len(index)))
+    total = torch.zeros(h * w, 2).index_add_(0, index, values)
+    flow = (total / count.clamp_min(1)[:, None]).view(1, h, w, 2)
+    return smoothed(Start(flow, (count > 0).float().view(1, h, w))).flow[0]
+
+
+# ----------------------------------------------------------------------------------------------------------- refinement
+
+
 @torch.no_grad()
 def align_once(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int) -> Aligned:
-    """One pass of the network."""
+    """One pass of the network from all pairs of cells."""
     there, back = network(*network.features(a[None], b[None]), iters=iters)
-    return Aligned(at_pixels(there[-1], *size_of(a))[0], at_pixels(back[-1], *size_of(b))[0])
+    flows = at_pixels(there[-1], *size_of(a))[0], at_pixels(back[-1], *size_of(b))[0]
+    return Aligned(*flows, steps=("all pairs of cells",))
 
 
 @torch.no_grad()
-def align_under_homography(
-    network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], H: Float[Tensor, "3 3"], iters: int
-) -> Aligned:
-    """One pass on a and on b warped to a's frame by H, which takes points of a to points of b; flows to b itself."""
-    base, other = grid(*size_of(a)), grid(*size_of(b))
-    bent = sample(b[None], transform(H, base)[None], padding="border")[0]
-    seen = align_once(network, a, bent, iters)
-    before = transform(torch.linalg.inv(H), other)
-    return Aligned(transform(H, base + seen.ab) - base, before + carried(seen.ba, before) - other)
-
-
-def fit_homography(aligned: Aligned, *, most: int = 4000, px: float = 2.0) -> Tensor | None:
-    """The homography a → b fitted to the pixels that return; None where there is no plausible one."""
-    d, kept = aligned.errors()
-    sure = torch.nonzero(kept & (d <= RETURNED))
-    if len(sure) < 40:
-        return None
-    chosen = sure[:: max(1, len(sure) // most)]
-    x = chosen.flip(1).float()
-    y = x + aligned.ab[chosen[:, 0], chosen[:, 1]]
-    cv2.setRNGSeed(0)
-    H, _ = cv2.findHomography(x.numpy(), y.numpy(), cv2.USAC_MAGSAC, px, maxIters=2000, confidence=0.999)
-    if H is None or not np.isfinite(H).all() or not _plausible(H, aligned):
-        return None
-    return torch.from_numpy(H).float()
-
-
-def _plausible(H: np.ndarray[Any, Any], aligned: Aligned) -> bool:
-    """Whether a homography keeps the frame in front of the camera and does not shrink or blow it up beyond reason."""
-    h, w = (int(n) for n in aligned.ab.shape[:2])
-    corners = np.array([[0, 0, 1], [w - 1, 0, 1], [w - 1, h - 1, 1], [0, h - 1, 1.0]])
-    z = corners @ H[2]
-    if (z * z[0] <= 0).any() or np.linalg.det(H) * z[0] ** 3 <= 0:
-        return False
-    p = (corners @ H.T)[:, :2] / z[:, None]
-    area = 0.5 * abs(sum(p[i - 1, 0] * p[i, 1] - p[i, 0] * p[i - 1, 1] for i in range(4)))
-    return bool(0.02 * h * w <= area <= 50 * h * w)
-
-
-def turned(turn: float, size: float, tilt: float = 1.0, along: float = 0.0) -> Float[Tensor, "2 2"]:
-    """size · R(turn) · R(along) diag(√tilt, 1/√tilt) R(−along), angles in degrees: turned, scaled, seen aslant."""
-    t, a = math.radians(turn), math.radians(along)
-    squeeze = torch.diag(torch.tensor([math.sqrt(tilt), 1 / math.sqrt(tilt)]))
-    return size * _rotation(t) @ _rotation(a) @ squeeze @ _rotation(-a)
-
-
-def _rotation(angle: float) -> Float[Tensor, "2 2"]:
-    c, s = math.cos(angle), math.sin(angle)
-    return torch.tensor([[c, -s], [s, c]])
-
-
-def about_centres(A: Float[Tensor, "2 2"], a: Size, b: Size) -> Float[Tensor, "3 3"]:
-    """The map of a's points to b's that is A and takes centre to centre."""
-    ca, cb = (torch.tensor([(n[1] - 1) / 2, (n[0] - 1) / 2]) for n in (a, b))
-    H = torch.eye(3)
-    H[:2, :2], H[:2, 2] = A, cb - A @ ca
-    return H
-
-
-SIMILAR = [turned(t, z) for t, z in product((0, 45, 90, 135, 180, 225, 270, 315), (0.6, 1.0, 1.67))]
-"""Turns and sizes that are tried first."""
-SLANTED = [turned(t, 1.0, tilt, along) for t, tilt, along in product((-45, 0, 45), (2.2,), range(0, 180, 30))]
-"""Slanted views that are tried where none of those will do."""
-
-
-@torch.no_grad()
-def rank_views(
+def refine(
     network: Network,
     a: Float[Tensor, "3 h w"],
     b: Float[Tensor, "3 h2 w2"],
-    candidates: Sequence[Tensor],
-    *,
-    best: int = 2,
-) -> list[Tensor]:
-    """The maps a → b, of the candidates, under which most cells find their like; tried on small images."""
-    one, two = _small(a, SEARCHED), _small(b, SEARCHED)
-    views = [about_centres(A, size_of(one), size_of(two)) for A in candidates]
-    fa = network.encoder(one[None])
-    base = grid(*size_of(one))
-    scores = []
-    for k, H in enumerate(views):
-        points = transform(H, base)
-        seen = inside(points, *size_of(two)).float().mean()
-        bent = sample(two[None], points[None], padding="border")
-        there, _ = starts(fa, network.encoder(bent), network.log_tau.exp(), smooth=False)
-        scores.append((float(there.confidence.mean() * seen.sqrt()), k))
-    sizes = size_of(one), size_of(a), size_of(two), size_of(b)
-    return [rescale_homography(views[k], *sizes) for _, k in sorted(scores, reverse=True)[:best]]
+    H: Float[Tensor, "3 3"],
+    there: Float[Tensor, "h8 w8 2"],
+    back: Float[Tensor, "h8 w8 2"],
+    iters: int,
+) -> tuple[Float[Tensor, "h w 2"], Float[Tensor, "h w 2"]]:
+    """The flows between a and b warped to it by H (h, w, 2), from first flows in cells."""
+    warped = sample(b[None], transform(H, grid(*size_of(a)))[None], padding="border")
+    fa, fb = network.features(a[None], warped)
+    starts = torch.stack([there, back])
+    flows = network.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), starts, iters)[-1] if iters else starts
+    left = at_pixels(flows, *size_of(a))
+    return left[0], left[1]
 
 
-def _small(x: Float[Tensor, "3 h w"], longest: int) -> Float[Tensor, "3 h2 w2"]:
-    return resize(x, fitted(size_of(x), longest, "longest", least=8))
+def compose_flows(H: Float[Tensor, "3 3"], ab: Tensor, ba: Tensor, size: Size) -> Aligned:
+    """Flows between a and b itself, of size (h2, w2), from those between a and b warped to it by H."""
+    base, other = grid(*size_of(ab[..., 0])), grid(*size)
+    before = transform(torch.linalg.inv(H), other)
+    return Aligned(transform(H, base + ab) - base, before + carried(ba, before) - other)
+
+
+def in_cells(flow: Float[Tensor, "h w 2"]) -> Float[Tensor, "h8 w8 2"]:
+    """A flow of pixels at the cells, in cells: means over what a cell covers."""
+    mean = torch.nn.functional.avg_pool2d(flow.movedim(-1, 0)[None], STRIDE)
+    return mean[0].movedim(0, -1) / STRIDE
+
+
+def fit_homography(aligned: Aligned, *, most: int = 4000, px: float = 2.0) -> Tensor | None:
+    """The homography a → b fitted to the pixels that return; None where there is none."""
+    d, kept = aligned.errors()
+    sure = torch.nonzero(kept & (d <= RETURNED))
+    chosen = sure[:: max(1, len(sure) // most)]
+    x = chosen.flip(1).float()
+    y = x + aligned.ab[chosen[:, 0], chosen[:, 1]]
+    H = robust.homography(x.numpy(), y.numpy(), px).matrix
+    return None if H is None else torch.from_numpy(H).float()
 
 
 def resize_flows(aligned: Aligned, a: Size, b: Size) -> Aligned:

@@ -398,23 +398,36 @@ class Photos:
         """
         rng = np.random.default_rng(list(seed))
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        h, w = size
-        border = (round(MARGIN * h), round(MARGIN * w))
-        pieces = self.pieces(n, (h + 2 * border[0], w + 2 * border[1]), rng)
-        warp = random_warp(
-            *(n, h, w),
-            generator=generator,
-            rotation=30.0 * strength,
-            scale=1.4**strength,
-            shear=0.15 * strength,
-            shift=0.1 * strength,
-            strength=0.15 * strength,
-        )
-        frame = pieces[:, :, border[0] : border[0] + h, border[1] : border[1] + w]
-        points = warp.backward(grid(h, w)[None]) + torch.tensor([border[1], border[0]])
-        bent = sample(pieces, points, padding="border")
-        lit = [relit(x, generator, strength=light, night=night)[part] for x in (frame, bent)]
-        return Bent(lit[0], lit[1], warp.part(part))
+        border = (round(MARGIN * size[0]), round(MARGIN * size[1]))
+        pieces = self.pieces(n, (size[0] + 2 * border[0], size[1] + 2 * border[1]), rng)
+        made = bend(pieces, generator, border=border, strength=strength, light=light, night=night)
+        return Bent(made.b[part], made.bent[part], made.warp.part(part))
+
+
+def bend(
+    images: Float[Tensor, "n 3 h w"],
+    generator: torch.Generator,
+    *,
+    border: Size = (0, 0),
+    strength: float = 1.0,
+    light: float = 1.0,
+    night: float = 0.25,
+) -> Bent:
+    """Images without their border as B, and B′ = T(B) for random T, which brings in what the border has."""
+    n, h, w = len(images), images.shape[-2] - 2 * border[0], images.shape[-1] - 2 * border[1]
+    warp = random_warp(
+        *(n, h, w),
+        generator=generator,
+        rotation=30.0 * strength,
+        scale=1.4**strength,
+        shear=0.15 * strength,
+        shift=0.1 * strength,
+        strength=0.15 * strength,
+    )
+    frame = images[:, :, border[0] : border[0] + h, border[1] : border[1] + w]
+    points = warp.backward(grid(h, w)[None]) + torch.tensor([border[1], border[0]])
+    bent = sample(images, points, padding="border")
+    return Bent(*(relit(x, generator, strength=light, night=night) for x in (frame, bent)), warp)
 
 
 def _piece(picture: UInt8[np.ndarray, "h w 3"], size: Size, rng: np.random.Generator) -> UInt8[np.ndarray, "h2 w2 3"]:

