@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 from pathlib import Path
 
 import pytest
@@ -72,14 +72,17 @@ def test_a_data_folder_that_is_none_is_broken(monkeypatch: pytest.MonkeyPatch, t
     assert "eth80" in next(doc._folders()).detail
 
 
-def test_weights_are_listed_and_checked(capsys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert main(["weights", "list"]) == 0
-    assert "flow between photos under any light" in capsys.readouterr().out
-    assert main(["weights", "check", "--json"]) == 0
-    cards = json.loads(capsys.readouterr().out)["weights"]
-    assert all(card["sha256"] == card["expected"] and "Apache-2.0" in card["licence"] for card in cards)
-    shutil.copytree(Path(cards[0]["file"]).parent, tmp_path / "weights")
-    (tmp_path / "weights" / "fashion.safetensors").write_bytes(b"other")
-    monkeypatch.setattr(doc.resources, "files", lambda _: tmp_path)
-    assert main(["weights", "check"]) == 2
-    assert "fashion.safetensors: SHA-256" in capsys.readouterr().err
+def test_published_weights_are_counted_and_a_folder_that_is_none_is_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LIKEWISE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setenv("LIKEWISE_WEIGHTS", str(tmp_path))
+    finding = [*doc._folders()][-1]
+    assert (finding.name, finding.state) == ("weights", "ok")
+    assert finding.detail == "2 of 18 published files are here (xfeat, xfeat-lighterglue)"
+    monkeypatch.setenv("LIKEWISE_WEIGHTS", os.pathsep.join([str(tmp_path), str(tmp_path / "none")]))
+    assert (doc._weights().state, doc._weights().detail) == (
+        "broken",
+        f"LIKEWISE_WEIGHTS: {tmp_path}/none is not a folder",
+    )

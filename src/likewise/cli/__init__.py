@@ -143,10 +143,12 @@ GROUPS = {
         },
     ),
     "weights": (
-        "The weights that come with likewise, each with a model card.",
+        "Weights: those that come with likewise, and published ones by name.",
         {
-            "list": ("likewise.cli.doctor:list_weights", "What ships, what it is for, and its licence."),
-            "check": ("likewise.cli.doctor:check_weights", "Compare the files with the digests on their cards."),
+            "list": ("likewise.cli.weights:list_weights", "Name, size, licence, what for, and where it is."),
+            "fetch": ("likewise.cli.weights:fetch_weights", "Download published weights; a stopped download resumes."),
+            "add": ("likewise.cli.weights:add_weights", "Copy a file of published weights into the cache."),
+            "check": ("likewise.cli.weights:check_weights", "Compare every file that is here with its digest."),
         },
     ),
 }

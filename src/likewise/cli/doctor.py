@@ -1,8 +1,7 @@
-"""`likewise doctor` and `likewise weights`: is this installation sound, and are the weights that ship whole?"""
+"""`likewise doctor`: is this installation sound?"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -11,15 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
-from likewise.cli import Command, terminal
+from likewise.cli import Command
 from likewise.cli.terminal import json_flag
-from likewise.errors import FileError
 
 State = Literal["ok", "note", "broken"]
 _SIGNS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "broken": ("✗", "red")}
@@ -105,7 +103,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _folders() -> Iterator[Finding]:
-    """The data that benchmarks read, the cache, and the compiled kernels in it."""
+    """The data that benchmarks read, the cache, the compiled kernels in it, and published weights."""
     from likewise.media import cache_folder
 
     data, cache = os.environ.get("LIKEWISE_DATA"), cache_folder()
@@ -125,6 +123,20 @@ def _folders() -> Iterator[Finding]:
     kept = [f.stat().st_size for f in (cache / "numba").rglob("*.nbc")]
     size = f"{len(kept)} kept, {sum(kept) / 1e6:.1f} MB" if kept else "none yet: the first call compiles them, once"
     yield Finding("folders", "compiled kernels", "ok" if kept else "note", size)
+    yield _weights()
+
+
+def _weights() -> Finding:
+    """How many published files are here, and whether the folder that is named for them is one."""
+    from likewise.nn.download import places
+    from likewise.nn.published import ENTRIES
+
+    odd = [p for p in os.environ.get("LIKEWISE_WEIGHTS", "").split(os.pathsep) if p and not os.path.isdir(p)]
+    if odd:
+        return Finding("folders", "weights", "broken", f"LIKEWISE_WEIGHTS: {odd[0]} is not a folder")
+    here = [e.name for e in ENTRIES if places(e)]
+    detail = f"{len(here)} of {len(ENTRIES)} published files are here ({', '.join(here) or 'likewise weights list'})"
+    return Finding("folders", "weights", "ok" if here else "note", detail)
 
 
 def _try(name: str, test: Callable[[], str | None]) -> Finding:
@@ -171,55 +183,3 @@ SELF_TESTS: dict[str, Callable[[], str | None]] = {
     "smoothed transport against exact": _smoothed_tends_to_exact,
     "an image through a file": _image_survives_a_file,
 }
-
-
-# ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@click.command("list", cls=Command)
-@json_flag
-def list_weights(as_json: bool) -> None:
-    """List the weights that come with likewise: what each is for, its licence and its size.
-
-    \b
-    likewise weights list
-    """
-    cards = _cards()
-    rows = terminal.columns([(card["name"], f"{card['bytes'] / 1e6:.2f} MB") for card in cards])
-    lines = [f"{row}  {card['about']}" for row, card in zip(rows, cards, strict=True)]
-    terminal.result("\n".join(lines), {"weights": cards}, as_json)
-
-
-@click.command("check", cls=Command)
-@json_flag
-def check_weights(as_json: bool) -> None:
-    """Compare every file of weights with the SHA-256 on its card; exit 2 where one differs.
-
-    \b
-    likewise weights check
-    """
-    cards = _cards()
-    for card in cards:
-        if card["sha256"] != card["expected"]:
-            raise FileError(
-                f"{card['file']}: SHA-256 {card['sha256'][:12]}… is not that of its card, {card['expected'][:12]}…; "
-                "install likewise again"
-            )
-    terminal.result(f"{len(cards)} files are what their cards say", {"weights": cards}, as_json)
-
-
-def _cards() -> list[dict[str, Any]]:
-    """What the model cards say, and the size and digest of the file beside each."""
-    folder = Path(str(resources.files("likewise") / "weights"))
-    cards = []
-    for card in sorted(folder.glob("*.md")):
-        text = card.read_text(encoding="utf-8")
-        file = next(f for f in sorted(folder.glob(f"{card.stem}.*")) if f.suffix != ".md")
-        data = file.read_bytes()
-        said = re.search(r"\*\*SHA-256\.\*\* `([0-9a-f]{64})`", text)
-        licence = re.search(r"\*\*Licence\.\*\* (.+?)(?=\n\*\*|\n<!--|\Z)", text, re.S)
-        found = {"name": card.stem, "about": text.splitlines()[0].partition(": ")[2], "file": str(file)}
-        found |= {"sha256": hashlib.sha256(data).hexdigest(), "expected": said[1] if said else ""}
-        licence_words = " ".join(licence[1].split()) if licence else ""
-        cards.append({**found, "bytes": len(data), "licence": licence_words})
-    return cards

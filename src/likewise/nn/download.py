@@ -312,7 +312,7 @@ def _append(entry: Published, part: Path, here: int, progress: Progress) -> bool
         if total is not None and (total > most or entry.size not in (None, total)):
             raise FileError(f"{url}: {total:,} bytes, expected {'' if entry.size else 'at most '}{most:,}")
         with part.open("ab" if here else "wb") as out:
-            while block := answer.read(BLOCK):
+            while block := answer.read1(BLOCK):  # what is there: a cut must not lose what came before it
                 here += len(block)
                 if here > most:
                     out.truncate(0)
@@ -332,6 +332,7 @@ class _Redirects(HTTPRedirectHandler):
     ) -> Request | None:
         ways = ("https",) if urlsplit(req.full_url).scheme == "https" else ("http", "https")
         if urlsplit(newurl).scheme not in ways:
+            fp.close()
             raise FileError(f"{req.full_url}: leads to {newurl}; expected {' or '.join(ways)}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
