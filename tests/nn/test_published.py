@@ -220,7 +220,7 @@ def test_cut_connections_resume(monkeypatch: Patch, server: Served, cache: Path)
 
 
 @pytest.mark.parametrize("changes", [{}, {"size": None}])
-def test_a_part_is_gone_on_with(monkeypatch: Patch, server: Served, cache: Path, changes: dict[str, None]) -> None:
+def test_a_part_of_an_earlier_call_resumes(monkeypatch: Patch, server: Served, cache: Path, changes: dict[str, None]) -> None:
     put(cache / "tiny.pt.part", BODY[:70_000])
     fetched(monkeypatch, server, cache, **changes)
     assert server.asked == ["bytes=70000-"]
@@ -418,3 +418,13 @@ def test_a_backbone_takes_published_weights_by_name(monkeypatch: Patch, tmp_path
     Path("inception-bn").write_bytes(b"a file of this name wins")
     with pytest.raises(FileError, match=r"not a file of weights|not only tensors"):
         named("inception-bn", weights="inception-bn")
+
+
+def test_the_page_has_every_entry() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "weights.md").read_text(encoding="utf-8")
+    rows = {row.split("`")[1]: row for row in page.splitlines() if row.startswith("| `")}
+    assert rows.keys() == PUBLISHED.keys()
+    for e in ENTRIES:
+        size = f"{e.size / 1e6:,.2f} MB" if e.size else "not known"
+        for words in (f"| `{e.file}` |", f"| {size} |", f"| {e.licence} ", e.restriction, e.url or e.hint):
+            assert words in rows[e.name]
