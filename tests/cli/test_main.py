@@ -91,7 +91,7 @@ def commands(group: click.Group, context: click.Context, path: str) -> Iterator[
 def test_every_command_loads_and_has_an_example_in_its_help() -> None:
     context = click.Context(cli.command)
     every = dict(commands(cli.command, context, "likewise"))
-    assert len(every) == 27
+    assert len(every) == 29
     for path, command in every.items():
         assert path in str(command.help), path
 

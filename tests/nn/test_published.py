@@ -220,7 +220,9 @@ def test_cut_connections_resume(monkeypatch: Patch, server: Served, cache: Path)
 
 
 @pytest.mark.parametrize("changes", [{}, {"size": None}])
-def test_a_part_of_an_earlier_call_resumes(monkeypatch: Patch, server: Served, cache: Path, changes: dict[str, None]) -> None:
+def test_a_part_of_an_earlier_call_resumes(
+    monkeypatch: Patch, server: Served, cache: Path, changes: dict[str, None]
+) -> None:
     put(cache / "tiny.pt.part", BODY[:70_000])
     fetched(monkeypatch, server, cache, **changes)
     assert server.asked == ["bytes=70000-"]
