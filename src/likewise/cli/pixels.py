@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     RGB = NDArray[np.uint8]
 
-FEATURES = ("sift", "disk", "aliked", "xfeat")
+FEATURES = ("xfeat", "sift", "aliked", "disk", "superpoint", "r2d2")
+MATCHERS = ("auto", "lightglue", "lighterglue", "mutual", "ratio")
 with_model = model_flags("a run, a model of likewise, or RAFT's published weights (.pth); by default what ships")
 
 
@@ -61,33 +62,31 @@ def model_at(path: str | None, device: str = "cpu") -> Any:
 @click.command(cls=Command)
 @click.argument("a", type=click.Path())
 @click.argument("b", type=click.Path())
-@flag("--features", default="sift", type=click.Choice(FEATURES), help="what is matched; the last three need kornia")
-@flag("--guided/--raw", default=True, help="with the flow, or mutual nearest features alone")
-@flag("--radius", default=5.0, help="pixels, at the flow's resolution, around where it points")
+@flag("--features", default="xfeat", type=click.Choice(FEATURES), help="what is matched")
+@flag("--matcher", default="auto", type=click.Choice(MATCHERS), help="auto: LightGlue where it has weights")
+@flag("--guide/--no-guide", " /--raw", default=None, help="near the flow, or without it; by default where it helps")
 @with_model
 @out_flag("matches.png", "where to draw the matches")
 @flag("--save", type=click.Path(), help="write them as arrays: .npz")
 @json_flag
-def match(a: str, b: str, guided: bool, radius: float, out: str, as_json: bool, **given: Any) -> None:
-    """Match the features of two photos: near where the flow points first, then what is left over [LIFE].
+def match(a: str, b: str, guide: bool | None, out: str, as_json: bool, **given: Any) -> None:
+    """Match the features of two photos: XFeat by LighterGlue, or others, near where a flow points [LIFE] or anywhere.
 
-    Says how many are inliers of one homography or fundamental matrix.
+    Says how many are inliers of one homography or fundamental matrix, or why there is none that chance would not find.
 
     \b
     likewise pixels match day.jpg night.jpg --save matches.npz
     """
     from likewise import plot
     from likewise.pixels.matching import match as match_photos
-    from likewise.pixels.matching import raw
 
     figure = terminal.target(out, "out", terminal.DRAWN)
     save, model, device = (given.pop(name) for name in ("save", "model", "device"))
     kept = None if save is None else terminal.target(save, "save", (".npz",))
     with terminal.working("matching"):
-        if guided:
-            matches = match_photos(a, b, model=model_at(model, device), radius=radius, **given)
-        else:
-            matches = raw(a, b, **given)
+        if guide or (guide is None and model is not None):
+            given["guide"] = model_at(model, device)
+        matches = match_photos(a, b, **({"guide": "auto" if guide is None else "never"} | given))
         geometry = matches.geometry()
         if geometry.matrix is None:
             words = f"no {geometry.kind}: {geometry.reason}"
@@ -98,10 +97,12 @@ def match(a: str, b: str, guided: bool, radius: float, out: str, as_json: bool, 
     if kept is not None:
         matches.save(kept)
     record = matches.to_dict()
-    lines = [f"{len(matches)} matches: {record['stage 1']} near the flow, {record['stage 2']} elsewhere", words]
+    near = f": {record['stage 1']} near the flow, {record['stage 2']} elsewhere" if record["stage 1"] else ""
+    lines = [f"{len(matches)} matches{near}", words]
     matrix = None if geometry.matrix is None else geometry.matrix.tolist()
     lines += ["  " + "  ".join(f"{x: .6g}".rjust(13) for x in row) for row in matrix or ()]
-    record |= {"a": a, "b": b, "features": given["features"], "figure": str(figure), "saved": save}
+    record |= {"a": a, "b": b, "figure": str(figure), "saved": save}
+    record |= {"features": given["features"], "matcher": given["matcher"]}
     record["model"] = {"kind": geometry.kind, "matrix": matrix, "inliers": geometry.n, "reason": geometry.reason}
     terminal.result("\n".join(lines) if len(matches) else f"no matches: {matches.reason}", record, as_json)
     terminal.remark(f"see {figure}")
