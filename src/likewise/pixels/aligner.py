@@ -202,7 +202,8 @@ class Aligner:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights in half precision, and the header."""
-        arrays = {k: v.detach().cpu().numpy().astype(np.float16) for k, v in self.network.state_dict().items()}
+        state = {k: v.half() if v.is_floating_point() else v for k, v in self.network.state_dict().items()}
+        arrays = {k: v.cpu().numpy() for k, v in state.items()}  # numbers of batches are beyond half's 65,504
         header = {
             "hidden": self.network.hidden, "name": self.name,
             "options": vars(self.options), "recipe": self.recipe, "figures": self.figures,
