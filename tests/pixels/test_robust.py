@@ -1,7 +1,10 @@
-"""Homography, F, E and pose: exact worlds with outliers, OpenCV as a peer, and what cannot be told."""
+"""Homography, F, E and pose: exact worlds with outliers, OpenCV as a peer, chance, and what cannot be told."""
 
 from __future__ import annotations
 
+import math
+
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -79,7 +82,7 @@ def test_geometry_is_a_plane_of_a_plane_and_f_of_space() -> None:
 )
 def test_f_must_find_a_fifth_more(monkeypatch: pytest.MonkeyPatch, plane_n: int, line_n: int, kind: str) -> None:
     def finds(name: str, n: int):
-        return lambda a, b, px, *, seed: robust.Model(name, np.eye(3), np.arange(20) < n)
+        return lambda a, b, px, *, seed, sizes: robust.Model(name, np.eye(3), np.arange(20) < n)
 
     monkeypatch.setattr(robust, "homography", finds("homography", plane_n))
     monkeypatch.setattr(robust, "fundamental", finds("fundamental", line_n))
@@ -117,8 +120,6 @@ def test_the_polish_earns_its_keep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pose_agrees_with_opencv() -> None:
-    import cv2
-
     a, b, *_ = world(wrong=0)
     result = robust.pose(a, b, Ka, Kb)
     x, y = robust.rays(Ka, a)[:, :2].copy(), robust.rays(Kb, b)[:, :2].copy()
@@ -153,8 +154,6 @@ def test_epipolar_errors_by_hand_and_by_loop() -> None:
 
 
 def test_the_same_matches_give_the_same_answer_whatever_the_global_seed() -> None:
-    import cv2
-
     a, b, *_ = world()
     answers = []
     for seed in (1, 2):
@@ -175,11 +174,12 @@ def test_too_few_matches_say_so(n: int) -> None:
         ("fundamental", 8, robust.fundamental(a[:n], b[:n])),
         ("essential", 5, robust.essential(a[:n], b[:n], Ka, Kb)),
     ):
-        assert (result.matrix is not None) == (n >= least), kind
         assert result.inliers.shape == (n,)
+        assert not result, "as many fit whatever they are"
+        assert result.n == 0
         if n < least:
             assert result.reason == f"{least} matches at least are needed, got {n}"
-            assert f"no {kind}" in repr(result)
+        assert f"no {kind}" in repr(result)
     empty = robust.pose(a[:4], b[:4], Ka, Kb)
     assert empty.R is None
     assert empty.t is None
@@ -187,9 +187,119 @@ def test_too_few_matches_say_so(n: int) -> None:
     assert repr(empty) == "Model(no pose: 5 matches at least are needed, got 4)"
 
 
+def test_exact_matches_are_believed_from_a_number_on() -> None:
+    a, b, *_ = world(wrong=0, noise=0)
+    planes = [robust.homography(*metrics_plane(n)) for n in range(4, 30)]
+    spaces = [robust.fundamental(a[:n], b[:n]) for n in range(8, 40)]
+    for models, least, most in ((planes, 8, 12), (spaces, 16, 30)):
+        believed = [len(m.inliers) for m in models if m]
+        assert believed == list(range(believed[0], believed[-1] + 1)), "once enough, always enough"
+        assert least <= believed[0] <= most
+        assert believed[-1] == len(models[-1].inliers)
+        assert all(m.log_nfa <= -3 for m in models if m)
+    assert "any 4 do" in planes[0].reason
+    assert planes[2].reason.startswith("6 of 6 matches fit a homography, no more than chance gives (1 in 1,000 needs ")
+
+
 def metrics_plane(n: int) -> tuple[np.ndarray, np.ndarray]:
     a, b, _ = plane(wrong=0, noise=0)
     return a[:n], b[:n]
+
+
+# -------------------------------------------------------------------------------------------------------------- chance
+
+
+def test_log_nfa_by_hand() -> None:
+    for n, k, s, alpha in ((10, 6, 4, 0.01), (300, 25, 7, 0.02), (8, 8, 7, 1.0)):
+        by_hand = math.log10((n - s) * math.comb(n, k) * math.comb(k, s)) + (k - s) * math.log10(alpha)
+        assert robust._log_nfa(n, np.array(k), s, alpha) == pytest.approx(by_hand)
+    areas = np.array([[480.0, 240.0], [640.0, 320.0]])  # heights, widths; chance is largest in the smaller image
+    assert robust._share("homography", 3.0, areas) == pytest.approx(np.pi * 9 / (240 * 320))
+    assert robust._share("fundamental", 1.0, areas) == pytest.approx(2 * 400 / (240 * 320))
+
+
+def test_evidence_by_hand() -> None:
+    grid = np.stack(np.meshgrid(96.0 * np.arange(5), 48.0 * np.arange(3)), axis=-1).reshape(-1, 2)
+    a = np.concatenate([grid, grid + 5.0, [[900.0, 900.0]]])  # two a cell of 16 px, and one that is no inlier
+    inliers = np.arange(31) < 30
+    cells, spread = robust._evidence("homography", inliers, (a, 2 * a), 3.0)
+    sides = np.sqrt(np.linalg.eigvalsh(np.cov(a[:30].T)))
+    assert cells == 15
+    assert spread == pytest.approx(np.log10(0.1 * sides).sum())
+    assert robust._evidence("fundamental", inliers, (a, 2 * a), 3.0)[1] == pytest.approx(np.log10(0.1 * sides[0]))
+    line = np.column_stack([np.arange(30.0), np.zeros(30)])
+    assert robust._evidence("fundamental", inliers[:30], (a[:30], line), 3.0)[1] == 0.0
+
+
+def test_random_matches_have_no_geometry() -> None:
+    """Of 2,000 draws none had one."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        a, b = rng.uniform(0, [640, 480], (2, (10, 25, 60, 150)[seed % 4], 2))
+        H, F = robust.homography(a, b), robust.fundamental(a, b)
+        assert not H
+        assert not F
+        assert H.n == F.n == 0
+        assert H.reason
+        assert F.reason
+
+
+@pytest.mark.parametrize("scale", [0.25, 4.0])
+def test_evidence_does_not_depend_on_the_unit(scale: float) -> None:
+    a, b, _ = plane()
+    one = robust.homography(a, b, 3.0, sizes=((600, 600), (700, 700)))
+    sides = round(600 * scale), round(700 * scale)
+    two = robust.homography(scale * a, scale * b, 3.0 * scale, sizes=((sides[0],) * 2, (sides[1],) * 2))
+    assert np.array_equal(one.inliers, two.inliers)
+    assert one.log_nfa == pytest.approx(two.log_nfa, rel=1e-3)
+
+
+def test_matches_that_move_together_on_one_spot_or_line_are_chance() -> None:
+    """As a matcher gives for a tree or a horizon: 60 matches that agree to 3 px, but only there."""
+    rng = np.random.default_rng(0)
+    spot = rng.normal(0, 8, (60, 2)) + 200
+    line = np.column_stack([rng.uniform(0, 600, 60), 300 + rng.normal(0, 2, 60)])
+    for a in (spot, line):
+        clutter, elsewhere = rng.uniform(0, 600, (2, 40, 2))
+        b = 1.3 * a + rng.normal(0, 1, (60, 2))
+        result = robust.homography(np.concatenate([a, clutter]), np.concatenate([b, elsewhere]))
+        assert not result
+        assert result.n == 0
+        assert "chance" in result.reason
+        assert result.log_nfa > -3
+        wide = 100 * (a - a.mean(axis=0)) / a.std(axis=0)
+        assert robust.homography(wide, 1.3 * wide), "the same, spread over the image"
+
+
+def test_repeated_matches_count_once() -> None:
+    a, b = metrics_plane(5)
+    assert not robust.homography(np.tile(a, (20, 1)), np.tile(b, (20, 1)))
+
+
+def test_a_plane_does_not_determine_f() -> None:
+    a, b, _ = plane()
+    result = robust.fundamental(a, b)
+    assert not result
+    assert "one plane" in result.reason
+    turned = metrics.project(Kb @ Rotation.from_rotvec([0.02, 0.1, 0.05]).as_matrix() @ np.linalg.inv(Ka), a)
+    result = robust.pose(a, turned + np.random.default_rng(0).normal(0, 0.3, a.shape), Ka, Kb)
+    assert not result
+    assert "only turned" in result.reason
+
+
+def test_inlier_models_are_several_planes() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.uniform(0, 600, (230, 2))
+    b = rng.uniform(0, 600, (230, 2))  # 30 are wrong
+    left, right = (a[:, 0] < 300) & (np.arange(230) < 200), (a[:, 0] >= 300) & (np.arange(230) < 200)
+    b[left], b[right] = metrics.project(H, a[left]), a[right] * 0.7 + [90, 40]
+    models = robust.inlier_models(a, b)
+    assert len(models) == 2
+    assert sum(m.inliers.astype(int) for m in models).max() == 1, "no match counts twice"
+    for truth in (left, right):
+        assert max((m.inliers & truth).sum() / (m.inliers | truth).sum() for m in models) > 0.95
+    assert len(robust.inlier_models(a, b, most=1)) == 1
+    assert robust.inlier_models(np.empty((0, 2)), np.empty((0, 2))) == []
 
 
 def test_degenerate_matches_are_told_not_raised() -> None:
@@ -223,6 +333,9 @@ def test_nonsense_never_raises(seed: int, n: int) -> None:
     [
         (lambda a, b: robust.homography(a, b[:-1]), ShapeError, "a, b: expected points"),
         (lambda a, b: robust.fundamental(a, b, px=0), InputError, "px: expected"),
+        (lambda a, b: robust.homography(a, b, sizes=((0, 5), (5, 5))), InputError, "sizes: expected"),
+        (lambda a, b: robust.geometry(a, b, sizes=(5, 5)), InputError, "sizes: expected"),
+        (lambda a, b: robust.pose(a, b, Ka, Kb, sizes="big"), InputError, "sizes: expected"),
         (lambda a, b: robust.pose(a, b, np.eye(2), Kb), ShapeError, "Ka: expected"),
         (lambda a, b: robust.pose(a, b, Ka, -Kb), InputError, "Kb: expected"),
     ],
