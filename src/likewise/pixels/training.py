@@ -1,7 +1,8 @@
 """Training on photos by LIFE's losses: SED, adaptive cycle and BiT, through recurrence and encoder.
 
-The recurrence of a new network learns alone at first: an encoder that is trained through an untrained recurrence is
-spoilt (25 px instead of 2 on rendered places).
+At first the encoder of a new network learns from the contrast between cells alone: trained through an untrained
+recurrence it is spoilt (25 px instead of 2 on rendered places), and a recurrence learns nothing from features that do
+not find their like under another light.
 """
 
 from __future__ import annotations
@@ -55,8 +56,10 @@ class Config(LoopOptions):
     network: Literal["cells", "tiny", "light", "small", "large"] = option(
         "cells", "the aligner's own network on cells, or a RAFT of this size"
     )
-    refine: int = option(300, "steps in which the recurrence alone learns, the encoder stays", low=0)
-    joint: int = option(1500, "steps in which encoder and recurrence learn", low=0)
+    refine: int = option(
+        300, "steps in which the encoder learns from contrast alone, the recurrence from the rest", low=0
+    )
+    joint: int = option(1500, "steps in which every loss reaches both", low=0)
     height: int = option(160, "height of training images in pixels", low=64)
     width: int = option(224, "width of training images in pixels", low=64)
     pairs: int = option(6, "photos, each with its bent self, in a batch", low=0)
@@ -70,9 +73,7 @@ class Config(LoopOptions):
     bit: float = option(1.0, "weight of the loss of bent photos", low=0)
     cycle: float = option(0.1, "weight of the cycle loss", low=0)
     contrast: float = option(0.3, "weight of the contrast between cells of bent photos", low=0)
-    seeded: float = option(
-        0.5, "share of bent photos whose flow starts near the truth", low=0, high=1
-    )
+    seeded: float = option(0.5, "share of bent photos whose flow starts near the truth", low=0, high=1)
     one_way: bool = option(False, "BiT in the direction B→B′ only, T(B′B) of the paper's Tab. 6")
     cycle_mode: Literal["adaptive", "full"] = option("adaptive", "which pixels the cycle loss keeps")
     alpha: float = option(3.0, "cycle errors in pixels up to which a pixel is kept", low=0)
@@ -161,13 +162,9 @@ class Learner:
         size = cells(bent.b) if isinstance(self.network, Network) else size_of(bent.b)
         return life.bit_truth(bent.warp, size, stride=self.stride, centre=self.centre)
 
-    def encode(self, images: Tensor, *, learning: bool = True) -> Tensor:
-        """The features of images, with gradients where the encoder is `learning`; a RAFT takes images themselves."""
-        if isinstance(self.network, RAFT):
-            return images
-        with torch.set_grad_enabled(learning and torch.is_grad_enabled()):
-            features: Tensor = self.network.encoder(images)
-            return features
+    def encode(self, images: Tensor) -> Tensor:
+        """The features of images; a RAFT takes images themselves."""
+        return images if isinstance(self.network, RAFT) else cast(Tensor, self.network.encoder(images))
 
     def contrast(self, fa: Tensor, fb: Tensor, truth: life.Truth) -> Tensor | None:
         """−log P of the right cells, both ways; a RAFT has none to contrast."""
@@ -399,15 +396,19 @@ class Training:
         images = [x for bent in bents for x in (bent.b, bent.bent)] + ([] if views is None else [views.a, views.b])
         if not images:
             raise InputError("pairs, scenes: expected one of them at least in a batch, got none")
-        learning = c.stage(step) == "joint"
-        encoded = learner.encode(torch.cat(images).to(self.device), learning=learning).split([len(x) for x in images])
+        encoded = learner.encode(torch.cat(images).to(self.device)).split([len(x) for x in images])
         n = len(bents)
         if n and (c.bit or c.contrast):
             fa, fb = torch.cat(encoded[0 : 2 * n : 2]), torch.cat(encoded[1 : 2 * n : 2])
             parts |= self._bit(fa, fb, _joined([learner.truth(bent) for bent in bents], self.device), step)
         if views is not None and (c.sed or c.cycle):
-            parts |= self._epipolar(encoded[-2], encoded[-1], views.F.to(self.device))
+            fa, fb = (self._taught(f, step) for f in encoded[-2:])
+            parts |= self._epipolar(fa, fb, views.F.to(self.device))
         return parts
+
+    def _taught(self, features: Tensor, step: int) -> Tensor:
+        """The features for the recurrence: with their gradients in the joint stage."""
+        return features if self.config.stage(step) == "joint" else features.detach()
 
     def _bent(self, step: int) -> list[Bent]:
         """This process's share of the step's photos; a photo's draw depends on its number in the batch alone."""
@@ -428,6 +429,7 @@ class Training:
         c, s, parts = self.config, self.learner.stride, dict[str, Tensor]()
         if c.contrast and (missed := self.learner.contrast(fa, fb, truth)) is not None:
             parts["contrast"] = c.contrast * missed
+        fa, fb = self._taught(fa, step), self._taught(fb, step)
         if c.bit:
             near = _near(truth, round(c.seeded * len(fa)), (c.seed, 5, step))
             ways = self.learner.ways(fa, fb, c.iters, near)

@@ -20,13 +20,11 @@ from likewise.pixels.training import Config
 
 RECIPE = Config(
     network="large",
-    warm=0,
     refine=0,
     joint=100_000,
     height=368,
     width=496,
     pairs=6,
-    share=1.0,
     scenes=6,
     iters=12,
     bend=1.0,

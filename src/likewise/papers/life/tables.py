@@ -39,10 +39,10 @@ from likewise.store.checkpoint import load
 from likewise.train.options import option
 
 SIZE = 480
-PLAIN = AlignerOptions(search="never", passes=1, polish=False, snap=2.0)
+PLAIN = AlignerOptions(matches=False, fine=False, polish=False, snap=2.0)
 """One pass of the network and nothing after it."""
 BASE = Config(
-    warm=0, refine=0, joint=80, height=112, width=144, pairs=3, share=1.0, scenes=3, light=0.0, night=0.0, contrast=0.0,
+    refine=0, joint=80, height=128, width=160, pairs=3, scenes=3, light=0.0, night=0.0, contrast=0.0,
     sed=0.0, bit=0.0, cycle=0.0, evaluate_every=1000, keep="last", schedule="linear", clip=20.0, ema=0.9, warmup=10,
 )  # fmt: skip
 """No change of light and no contrast in any arm; the warmed-up encoder stays as it is, the recurrence begins anew."""
