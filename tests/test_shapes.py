@@ -173,7 +173,7 @@ def bent(kind: str = "affine") -> Any:
 def encoder() -> Any:
     from likewise.pixels.life.network import Encoder
 
-    return Encoder(dim=8)
+    return Encoder()
 
 
 def refined(forward: Callable[..., Any]) -> Any:
@@ -182,7 +182,7 @@ def refined(forward: Callable[..., Any]) -> Any:
 
     fa, fb, start = torch.rand(2, 12, 3, 4), torch.rand(2, 12, 5, 6), torch.zeros(2, 3, 4, 2)
     volume = Correlation(fa, fb, levels=3, radius=3, centred=True)
-    return forward(Refine(12, 8), fa, volume, start, torch.ones(2, 3, 4), 2)
+    return forward(Refine(12, 8), fa, volume, start, 2)
 
 
 CALLS |= {
@@ -226,13 +226,11 @@ CALLS |= {
         still(), [still()], SKEW.expand(2, 3, 3), there=still(), back=still(), warp=bent("warp")
     ),
     "pixels.life.masked_mean": lambda f, png: f(still(), still() > 0),
-    "pixels.life.network.Encoder.forward": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
-    "pixels.life.network.Encoder.maps": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
+    "pixels.life.network.Encoder.forward": lambda f, png: f(encoder(), torch.rand(1, 3, 32, 64)),
     "pixels.life.network.Refine.forward": lambda f, png: refined(f),
-    "pixels.life.network.at_pixels": lambda f, png: f(torch.zeros(1, 3, 4, 2), 12, 16),
+    "pixels.life.network.at_pixels": lambda f, png: f(torch.zeros(1, 3, 4, 2), 24, 32),
     "pixels.geometry.resize": lambda f, png: f(torch.rand(3, 8, 10), (4, 5)),
     "pixels.geometry.shrink": lambda f, png: f(photo(), longest=20),
-    "pixels.life.network.Encoder.principal": lambda f, png: f(encoder(), torch.rand(1, 3, 40, 50)),
     "pixels.life.network.similarities": lambda f, png: f(torch.rand(1, 4, 3, 5), torch.rand(1, 4, 2, 6), 0.1),
     "pixels.life.network.log_dual": lambda f, png: f(torch.rand(1, 4, 3)),
     "pixels.life.network.starts": lambda f, png: f(torch.rand(1, 4, 3, 5), torch.rand(1, 4, 2, 6), 0.1),

@@ -241,6 +241,17 @@ def test_bit_is_its_loop() -> None:
     assert float(life.bit_loss(f, b, warp)) == pytest.approx(total, rel=1e-9)
 
 
+def test_the_truth_of_cells_by_hand() -> None:
+    """T doubles every place. Cell i stands at pixel 8 i + 3.5, which goes to 16 i + 7: cell 2 i + 3.5 / 8."""
+    doubled = g.Affine(torch.tensor([[[0.5, 0, 0], [0, 0.5, 0]]]).double())
+    truth = life.bit_truth(doubled, (4, 6), stride=8, centre=3.5)
+    cell = g.grid(4, 6, like=double)
+    assert torch.allclose(truth.there, cell + 3.5 / 8)
+    assert torch.allclose(truth.back, -0.5 * (cell + 3.5 / 8))
+    assert truth.there_valid[0].tolist() == [[i < 2 and j < 3 for j in range(6)] for i in range(4)]
+    assert truth.back_valid[0].tolist() == [[i > 0 and j > 0 for j in range(6)] for i in range(4)]
+
+
 def test_where_the_inverse_missed_nothing_is_taught() -> None:
     warp = g.random_thin_plate(1, 20, 24, generator=source(1), strength=0.4, like=double)
     warp.steps = 0

@@ -1,20 +1,20 @@
-"""The aligner's network: cells stand where they say, the first flow and the windows against loops, the recurrence."""
+"""The aligner's network: XFeat's trunk, the first flow and the windows against loops, steps of the recurrence."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.functional import avg_pool2d, interpolate, normalize, pad
+from kornia.feature import XFeat
+from torch.nn.functional import avg_pool2d, normalize
 
 from likewise.errors import ShapeError
-from likewise.nn import named
+from likewise.nn.pretrained import read_state, weights_file
 from likewise.pixels.geometry import sample
+from likewise.pixels.life import network as module
 from likewise.pixels.life.network import (
-    AROUND,
     CENTRE,
     STRIDE,
-    TAPS,
-    Encoder,
     Network,
     Refine,
     Start,
@@ -23,12 +23,11 @@ from likewise.pixels.life.network import (
     at_pixels,
     cells,
     log_dual,
-    place,
     smoothed,
     starts,
-    unit,
 )
 from likewise.pixels.raft.correlation import Correlation
+from likewise.pixels.rendering import textures
 
 
 def source(seed=0):
@@ -49,73 +48,54 @@ def plane(h, w, step=1.0, first=0.0):
 
 
 @pytest.fixture(scope="module")
-def encoder():
-    made = Encoder(dim=24)
-    made.begin()
-    made.principal(torch.rand(2, 3, 64, 80, generator=source(0)))
-    return made.eval().requires_grad_(False)
+def network():
+    """Untrained, on the wheel's trunk."""
+    torch.manual_seed(0)
+    made = Network(hidden=8)
+    made.encoder.begin()
+    return made.requires_grad_(False)
 
 
-def test_maps_are_those_of_the_backbone(encoder):
-    x = torch.rand(1, 3, 64, 64, generator=source(1))
-    base = named("efficientnet-lite0").fold()
-    padded = pad(x, (AROUND, AROUND + 12, AROUND, AROUND + 12), mode="replicate")  # to 144
-    for result, (block, channels, stride) in zip(encoder.maps(x), TAPS, strict=True):
-        before = base.features(padded, block - 1)
-        wanted = base.blocks[block].expand(before)
-        assert result.shape == (1, channels, 144 // stride, 144 // stride)
-        assert torch.allclose(result, wanted, atol=1e-4)
+@pytest.fixture(scope="module")
+def photo():
+    return torch.from_numpy(np.array(textures.procedural(0, 1, side=160)[0])).movedim(-1, 0)[None] / 255.0
 
 
-@pytest.mark.parametrize("stride", [4, 8, 16])
-def test_a_map_is_read_at_the_cells_places(stride):
-    """A map whose value is the pixel at which its cell stands gives the cells' own pixels."""
-    n = 24
-    at = stride * torch.arange(n, dtype=torch.float64) + stride - 1 - AROUND
-    ramp = torch.stack([at.expand(n, n), at[:, None].expand(n, n)])[None]
-    h = w = 8
-    result = place(ramp, stride, h, w)
-    wanted = STRIDE * torch.arange(8, dtype=torch.float64) + CENTRE
-    assert torch.allclose(result[0, 0], wanted.expand(8, 8))
-    assert torch.allclose(result[0, 1], wanted[:, None].expand(8, 8))
+def test_features_are_those_of_xfeat(network):
+    published = XFeat().eval()
+    published.net.load_state_dict(read_state(weights_file("xfeat")))
+    x = torch.rand(2, 3, 64, 96, generator=source(1))
+    result = network.encoder(x)
+    assert result.shape == (2, 64, *cells(x)) == (2, 64, 8, 12)
+    assert torch.allclose(result, normalize(published.net(x)[0], dim=1), atol=1e-5)
+    assert torch.allclose(result.square().sum(1), torch.ones(2, 8, 12), atol=1e-5)
 
 
-def test_a_shift_by_a_stride_shifts_the_cells(encoder):
-    """A photo moved by 16 px gives the same cells four further on, away from the borders."""
-    g = source(2)
-    coarse = torch.rand(1, 3, 24, 30, generator=g)
-    photo = interpolate(coarse, (192, 240), mode="bicubic").clamp(0, 1)
-    one, two = encoder(photo[:, :, :160, :192]), encoder(photo[:, :, :160, 16:208])
-    inner = (slice(None), slice(None), slice(12, 28))
-    here, there = one[..., 18:36][inner], two[..., 14:32][inner]
-    agree = (here * there).sum(1)
-    apart = (one[..., 14:32][inner] * there).sum(1)
-    assert agree.mean() > 0.9
-    assert agree.mean() > apart.mean() + 0.1
+def test_training_changes_no_statistics():
+    """A network in training mode normalises as before, and what it normalises by stays to the last bit."""
+    made = Network(hidden=8)
+    made.encoder.begin()
+    x = torch.rand(2, 3, 64, 64, generator=source(2))
+    before, buffers = made.eval().encoder(x), {k: v.clone() for k, v in made.encoder.named_buffers()}
+    assert torch.equal(made.train().encoder(x), before)
+    assert made.refine.training
+    assert len(buffers) > 20
+    assert all(torch.equal(v, buffers[k]) for k, v in made.encoder.named_buffers())
 
 
-def test_rows_are_of_unit_length_and_sized_by_four(encoder):
-    result = encoder(torch.rand(2, 3, 66, 81, generator=source(3)))
-    assert result.shape == (2, 24, 17, 21)
-    assert torch.allclose(result.square().sum(1), torch.ones(2, 17, 21), atol=1e-3)
+def test_a_shift_by_the_deepest_stride_shifts_the_cells(network, photo):
+    """A photo moved by 32 px gives the same cells four further on, away from the borders."""
+    one, two = (network.encoder(x)[:, :, 5:-5] for x in (photo[..., :128], photo[..., 32:160]))
+    same, other = (one[..., 9:11] * two[..., 5:7]).sum(1), (one[..., 5:7] * two[..., 5:7]).sum(1)
+    assert same.mean() > 0.9
+    assert same.mean() > other.mean() + 0.2
 
 
-def test_unit_normalises_channels_then_cells():
-    x = torch.randn(2, 5, 4, 6, generator=source(4))
-    y = (x - x.mean((2, 3), keepdim=True)) / (x.var((2, 3), unbiased=False, keepdim=True) + 1e-5).sqrt()
-    wanted = y / (y.square().sum(1, keepdim=True) + 1e-6).sqrt()
-    assert torch.allclose(unit(x), wanted, atol=1e-5)
-
-
-def test_the_axes_are_principal(encoder):
-    """No other projection to as many dimensions keeps more of the variance: the Gram matrix of the axes is one."""
-    axes = torch.cat([p.weight[:, :, 0, 0] for p in encoder.project], 1)
-    assert torch.allclose(axes @ axes.T, torch.eye(24), atol=1e-4)
-
-
-def test_a_wrong_shape_is_told():
-    with pytest.raises(ShapeError, match="images"):
-        cells(torch.zeros(3, 64, 64))
+@pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 64, 64), (1, 3, 64, 72), (1, 3, 48, 64)])
+def test_a_wrong_shape_is_told(network, shape):
+    for call in (cells, network.encoder):
+        with pytest.raises(ShapeError, match=r"images: expected \(b, 3, h, w\) with sides that 32 divides, got"):
+            call(torch.zeros(shape))
 
 
 # ----------------------------------------------------------------------------------------------------------- first flow
@@ -152,6 +132,17 @@ def test_both_ways_are_each_others_mirror():
     other, again = starts(b, a, 0.1)
     assert torch.allclose(there.flow, again.flow, atol=1e-5)
     assert torch.allclose(back.flow, other.flow, atol=1e-5)
+
+
+def test_of_too_many_cells_means_are_compared(network, monkeypatch):
+    """Blocks of 2 × 2 like cells moved by two: the coarser start, enlarged, is the flow of the finer cells."""
+    f = unit_map(3, 1, 64, 6, 8).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    moved = torch.roll(f, 2, 3)
+    whole = network.starts(f, moved)
+    monkeypatch.setattr(module, "MOST_CELLS", 60)
+    for few, all_cells, dx in zip(network.starts(f, moved), whole, (2, -2), strict=True):
+        assert few.flow.shape == all_cells.flow.shape == (1, 12, 16, 2)
+        assert (few.flow[0, :, 4:-4] - torch.tensor([dx, 0.0])).abs().max() < 0.2
 
 
 def test_smoothing_keeps_a_constant_and_fills_what_is_unsure():
@@ -197,42 +188,103 @@ def test_centred_windows_against_bilinear_sampling(kind, grad):
     assert torch.allclose(result, torch.cat(wanted, -1).permute(0, 3, 1, 2), atol=1e-5)
 
 
-def test_a_new_recurrence_changes_nothing():
-    """Its last layer begins at zero: the flow is the start's."""
-    fa, fb = maps()
-    start = torch.randn(2, 6, 7, 2)
-    refine = Refine(12, 8)
-    for flow in refine(fa, pairs(fa, fb), start, torch.ones(2, 6, 7), 3):
-        assert torch.equal(flow, start)
+def test_peaks_against_a_loop():
+    refine, seen = Refine(12, 8), 0.3 * torch.randn(1, 147, 2, 3, generator=source())
+    goals, heights, spread = (x.detach() for x in refine.peaks(seen))
+    tau = float(refine.log_tau.detach().exp())
+    for level, i, j in np.ndindex(3, 2, 3):
+        window = seen[0, 49 * level : 49 * level + 49, i, j].double().numpy()
+        p = np.exp(window / tau) / np.exp(window / tau).sum()
+        at = [sum(p[7 * y + x] * 2**level * ((x, y)[k] - 3) for y in range(7) for x in range(7)) for k in (0, 1)]
+        assert goals[0, level, :, i, j].tolist() == pytest.approx(at, abs=1e-4)
+        assert float(heights[0, level, i, j]) == pytest.approx(p.max(), rel=1e-4)
+        own = spread[0, 49 * level : 49 * level + 49, i, j].numpy()
+        np.testing.assert_allclose(own, (window - window.mean()) / (window.std() + 0.02), rtol=1e-2, atol=1e-3)
 
 
-def test_gradients_reach_every_weight_of_the_recurrence():
-    fa, fb = maps()
-    refine = Refine(12, 8)
+@pytest.mark.parametrize(("level", "dx", "dy"), [(0, 2, -1), (1, -3, 0), (2, 1, 3)])
+def test_a_sharp_peak_is_where_it_is(level, dx, dy):
+    """In cells of the finest level: (dx, dy) · 2ˡ; windows without a peak say to stay."""
+    seen = torch.zeros(1, 3, 7, 7, 1, 1)
+    seen[0, level, dy + 3, dx + 3] = 2.0
+    goals = Refine(12, 8).peaks(seen.reshape(1, 147, 1, 1))[0][0, :, :, 0, 0]
+    wanted = torch.zeros(3, 2)
+    wanted[level] = 2.0**level * torch.tensor([dx, dy])
+    assert torch.allclose(goals, wanted, atol=1e-3)
+
+
+def test_windows_beyond_the_frame_have_a_finite_gradient():
+    """There every correlation is 0, and their standard deviation as well."""
+    fa, fb = (f.requires_grad_() for f in maps())
+    flows = Refine(12, 8)(fa, pairs(fa, fb), torch.full((2, 6, 7, 2), 90.0), 2)
+    flows[-1].sum().backward()
+    assert torch.isfinite(fa.grad).all()
+    assert torch.isfinite(fb.grad).all()
+
+
+@pytest.mark.parametrize(("dx", "dy"), [(1, 0), (-1, 0), (0, 1), (0, -1)])
+def test_the_first_step_of_a_new_network_goes_towards_the_shift(network, dx, dy):
+    f = unit_map(0, 1, 64, 12, 14)
+    moved = network.towards(f, torch.roll(f, (dy, dx), (2, 3)), torch.zeros(1, 12, 14, 2), 1)[0][0, 2:-2, 2:-2]
+    along, across = (moved[..., 0], moved[..., 1]) if dx else (moved[..., 1], moved[..., 0])
+    assert (along * (dx + dy) > 0.02).all()
+    assert across.abs().max() < 0.2 * along.abs().min()
+
+
+def test_an_image_does_not_move_towards_itself(network, photo):
+    fa, fb = network.features(photo, photo)
+    assert torch.equal(fa, fb)
+    for way in network(fa, fb, iters=2):
+        assert len(way) == 3
+        assert way[0].abs().max() < 0.15
+        assert way[-1][:, 3:-3, 3:-3].abs().mean() < 0.1  # untrained: at the border windows see zeros, and pull inwards
+
+
+def test_features_of_other_sizes_are_encoded_apart(network, photo):
+    fa, fb = network.features(photo, photo[..., :128])
+    assert torch.allclose(fb, network.encoder(photo[..., :128]))
+    assert [f.shape[1:3] for f in (network(fa, fb, iters=1)[k][-1] for k in (0, 1))] == [(20, 20), (20, 16)]
+
+
+def test_gradients_reach_every_weight_of_the_recurrence_and_the_features_by_every_road():
+    """Of one image through the context, of both through the windows. The head's last layer begins with weights of
+    zero, which no gradient passes: it is given others."""
+    refine, (fa, fb) = Refine(12, 8), maps()
     torch.nn.init.normal_(refine.head[2].weight, std=0.1)
-    flows = refine(fa, pairs(fa, fb), torch.zeros(2, 6, 7, 2), torch.ones(2, 6, 7), 2)
-    flows[-1].square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in refine.parameters())
+
+    def run(own, one, other):
+        flow = refine(own, pairs(one, other), torch.zeros(2, 6, 7, 2), 2)[-1]
+        leaves = [x for x in (own, one, other) if x.requires_grad]
+        return torch.autograd.grad(flow.square().sum(), [*leaves, *refine.parameters()])
+
+    for number in range(3):
+        given = [x.detach().clone() for x in (fa, fa, fb)]
+        given[number].requires_grad_()
+        assert all(grad.abs().sum() > 0 for grad in run(*given))
 
 
 def test_inference_and_training_give_the_same_flow():
     torch.manual_seed(0)
-    network = Network(dim=16, hidden=8)
-    torch.nn.init.normal_(network.refine.head[2].weight, std=0.1)
-    fa = unit_map(0, 1, 16, 10, 12)
-    fb = unit_map(1, 1, 16, 11, 9)
-    with_gradient = network(fa, fb, iters=2)[0][-1]
+    made = Network(hidden=8)
+    torch.nn.init.normal_(made.refine.head[2].weight, std=0.1)
+    fa, fb = unit_map(0, 1, 64, 10, 12), unit_map(1, 1, 64, 11, 9).requires_grad_()
+    with_gradient = made(fa, fb, iters=2)[0][-1].detach()
     with torch.no_grad():
-        without = network(fa, fb, iters=2)[0][-1]
+        without = made(fa, fb, iters=2)[0][-1]
     assert torch.allclose(with_gradient, without, atol=1e-4)
 
 
-def test_cells_to_pixels_keeps_a_linear_flow():
-    """A flow that is linear in the cells' places is linear in the pixels between the outermost cells."""
-    M = torch.tensor([[0.1, -0.2], [0.3, 0.05]])
-    cell, pixel = plane(7, 9, 4.0, 1.0).permute(1, 2, 0), plane(26, 34).permute(1, 2, 0)
-    result, wanted = at_pixels((cell @ M.T / 4)[None], 26, 34)[0], pixel @ M.T
-    assert torch.allclose(result[1:25, 1:33], wanted[1:25, 1:33], atol=1e-4)
+# -------------------------------------------------------------------------------------------------------- cells, pixels
+
+
+@pytest.mark.parametrize("size", [(64, 96), (57, 90)])
+def test_a_linear_flow_of_cells_is_that_of_every_pixel(size):
+    """Also beyond the outermost centres: cell i stands at pixel 8 i + 3.5."""
+    M, v = torch.tensor([[0.1, -0.2], [0.3, 0.05]]), torch.tensor([5.0, -7.0])
+    cell, pixel = plane(8, 12, STRIDE, CENTRE).permute(1, 2, 0), plane(*size).permute(1, 2, 0)
+    result = at_pixels(((cell @ M.T + v) / STRIDE)[None], *size)[0]
+    assert torch.allclose(result, pixel @ M.T + v, atol=1e-4)
+    assert (STRIDE, CENTRE) == (8, 3.5)
 
 
 @pytest.mark.parametrize("factor", [2, 4])
