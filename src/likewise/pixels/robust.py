@@ -53,7 +53,7 @@ LINE = 2.0
 """Inliers whose shorter axis (standard deviation) is below this many px lie on one line, which determines no plane."""
 CELL = {"homography": 16 / 3, "fundamental": 8.0, "essential": 8.0}
 """The side of a cell, in px: 16 and 8 pixels at the usual 3 and 1. Inliers count once a cell."""
-TAIL = {"homography": (1.0, 5.0), "fundamental": (1.0, 11.0), "essential": (1.0, 11.0)}
+TAIL = {"homography": (1.0, 6.5), "fundamental": (1.0, 11.0), "essential": (1.0, 11.0)}
 """log₁₀ of the share of unrelated pairs whose evidence is above E is about −(t₀ + E / t₁)."""
 
 
