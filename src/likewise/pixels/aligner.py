@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,8 @@ from likewise.pixels.geometry import (
     rescale_homography,
     resize,
     resize_flow,
-    resize_points,
     sample,
+    scaling,
     size_of,
     transform,
     warp,
@@ -49,6 +49,10 @@ SMALLEST = 64
 """Pixels that an image must have on its shorter side."""
 WIDEST = 1024
 """The widest network that is made of a file; the shipped one is 64 wide."""
+CONSISTENT = 0.9
+"""The cycle consistency from which on a seed is not compared with all pairs of cells."""
+NOISE = 0.2
+"""Cells: moves of the recurrence away from a first flow that was nearly right are shrunk by this much noise."""
 RIM = 0.5
 """Pixels beyond the centres of b's outermost pixels that still belong to it."""
 RETURNED = 3.0
@@ -289,44 +293,75 @@ def align(
     o, one, two = options, working_image(a, options), working_image(b, options)
     seed = match_seed(one, two) if o.matches else None
     if seed is None:
-        aligned = align_once(network, one, two, o.iters)
-        seed = flow_seed(aligned) if o.matches else None
+        work = from_all_pairs(network, one, two, o.iters)
+        seed = flow_seed(work.aligned) if o.matches else None
         if seed is None:
-            return aligned, cues(aligned, None, None)
-    left, peaks = refine(network, one, two, seed.H, first_flows(seed, size_of(one)), o.iters)
+            return work.aligned, cues(work)
+    work = from_seed(network, one, two, seed, o.iters)
+    if o.matches and work.aligned.cycle_consistency() < CONSISTENT:
+        work = max(work, from_all_pairs(network, one, two, o.iters), key=lambda w: w.aligned.cycle_consistency())
     if o.fine:
-        sizes = size_of(one), size_of(two)
-        one, two = (resize(x, (2 * h, 2 * w)) for x, (h, w) in zip((a, b), sizes, strict=True))
-        H = rescale_homography(seed.H, sizes[0], size_of(one), sizes[1], size_of(two))
-        starts = in_cells(resize_flow(left, size_of(one)))
-        left, peaks = refine(network, one, two, H, starts, max(1, o.iters // 2))
-        points = resize_points(seed.a, sizes[0], size_of(one)), resize_points(seed.b, sizes[1], size_of(two))
-        seed = Seed(H, *points, seed.steps)
-    aligned = replace(compose_flows(seed.H, left[0], left[1], size_of(two)), steps=seed.steps)
+        work = refine_twice_as_large(network, a, b, work, max(1, o.iters // 2))
     if o.polish:
-        aligned = polish(aligned, one, two)
+        work = replace(work, aligned=polish(work.aligned, one, two))
     if o.snap <= 1:
-        aligned = snap_to_homography(aligned, one, two, share=o.snap)
-    return aligned, cues(aligned, seed, peaks, scale=2 if o.fine else 1)
+        work = replace(work, aligned=snap_to_homography(work.aligned, one, two, share=o.snap))
+    return work.aligned, cues(work)
 
 
-def cues(
-    aligned: Aligned, seed: Seed | None, peaks: Float[Tensor, "2 h8 w8"] | None, scale: int = 1
-) -> Float[Tensor, "h w 6"]:
-    """What the confidence of each pixel of a is made of (see CALIBRATION), lengths at the working resolution."""
-    d, _ = aligned.errors()
+@dataclass(frozen=True)
+class Work:
+    """Flows at the working size: under which homography, from which seed, and what is left between a and b warped by it
+    (2, h, w, 2), there and back, with height and distance of the correlation's peaks (2, h8, w8)."""
+
+    aligned: Aligned
+    seed: Seed
+    left: Float[Tensor, "2 h w 2"]
+    peaks: Float[Tensor, "2 h8 w8"]
+
+
+def from_seed(network: Network, a: Tensor, b: Tensor, seed: Seed, iters: int) -> Work:
+    """The flows refined from what a seed gives."""
+    left, peaks = refine(network, a, b, seed.H, lambda fa, fb: first_flows(seed, size_of(a)), iters, NOISE)
+    return Work(compose_flows(seed, left, size_of(b)), seed, left, peaks)
+
+
+def from_all_pairs(network: Network, a: Tensor, b: Tensor, iters: int) -> Work:
+    """The flows refined from all pairs of cells; nothing is known but the sizes."""
+    none = torch.zeros(0, 2)
+    seed = Seed(scaling(size_of(a), size_of(b), like=a), none, none, ("all pairs of cells",))
+
+    def starts(fa: Tensor, fb: Tensor) -> Tensor:
+        return torch.cat([start.flow for start in network.starts(fa, fb)])
+
+    left, peaks = refine(network, a, b, seed.H, starts, iters)
+    return Work(compose_flows(seed, left, size_of(b)), seed, left, peaks)
+
+
+def refine_twice_as_large(network: Network, a: Tensor, b: Tensor, work: Work, iters: int) -> Work:
+    """Refined once more with both images twice as large, where a cell covers a quarter."""
+    sizes = size_of(work.aligned.ab[..., 0]), size_of(work.aligned.ba[..., 0])
+    one, two = (resize(x, (2 * h, 2 * w)) for x, (h, w) in zip((a, b), sizes, strict=True))
+    H = rescale_homography(work.seed.H, sizes[0], size_of(one), sizes[1], size_of(two))
+    starts = in_cells(resize_flow(work.left, size_of(one)))
+    left, peaks = refine(network, one, two, H, lambda fa, fb: starts, iters, NOISE)
+    left = resize_flow(left, sizes[0])
+    return Work(compose_flows(work.seed, left, sizes[1]), work.seed, left, peaks)
+
+
+def cues(work: Work) -> Float[Tensor, "h w 6"]:
+    """What the confidence of each pixel of a is made of (see CALIBRATION)."""
+    d, seed = work.aligned.errors()[0], work.seed
     h, w = size_of(d)
     flat = torch.zeros(h, w)
     near = math.log1p(max(h, w) / STRIDE) + flat
-    if seed is not None and len(seed.a):
+    if len(seed.a):
         marks = np.full((h // STRIDE, w // STRIDE), 1, np.uint8)
         x, y = ((seed.a - CENTRE) / STRIDE).round().long().T
         marks[y.clamp(0, h // STRIDE - 1), x.clamp(0, w // STRIDE - 1)] = 0
-        far = torch.from_numpy(cv2.distanceTransform(marks, cv2.DIST_L2, 5)) / scale
-        near = _at_pixels(torch.log1p(far), (h, w))
-    height, reach = (flat, flat + 3) if peaks is None else (_at_pixels(p, (h, w)) for p in peaks)
-    many = flat + math.log10(1 + (0 if seed is None else len(seed.a)))
-    return torch.stack([flat + 1, torch.log1p(d / scale), height, reach, near, many], -1)
+        near = _at_pixels(torch.log1p(torch.from_numpy(cv2.distanceTransform(marks, cv2.DIST_L2, 5))), (h, w))
+    height, reach = (_at_pixels(p, (h, w)) for p in work.peaks)
+    return torch.stack([flat + 1, torch.log1p(d), height, reach, near, flat + math.log10(1 + len(seed.a))], -1)
 
 
 def _at_pixels(x: Float[Tensor, "h8 w8"], size: Size) -> Float[Tensor, "h w"]:
@@ -442,24 +477,31 @@ def refine(
     a: Float[Tensor, "3 h w"],
     b: Float[Tensor, "3 h2 w2"],
     H: Float[Tensor, "3 3"],
-    starts: Float[Tensor, "2 h8 w8 2"],
+    starts: Callable[[Tensor, Tensor], Float[Tensor, "2 h8 w8 2"]],
     iters: int,
+    noise: float = 0.0,
 ) -> tuple[Float[Tensor, "2 h w 2"], Float[Tensor, "2 h8 w8"]]:
     """The flows between a and b warped to it by H, there and back, from first flows in cells; and, for the confidence
     of the first, height and distance (in cells) of the correlation's peak around where it ends."""
     warped = sample(b[None], transform(H, grid(*size_of(a)))[None], padding="border")
     fa, fb = network.features(a[None], warped)
-    flows = network.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), starts, iters)[-1] if iters else starts
+    flows = first = starts(fa, fb)
+    if iters:
+        flows = network.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), first, iters)[-1]
+    if noise:
+        moved = flows - first
+        flows = first + moved * (1 - noise**2 / moved.square().sum(-1, keepdim=True).clamp_min(1e-12)).clamp_min(0)
     volume = Correlation(fa, fb, levels=network.refine.levels, radius=network.refine.radius, centred=True)
     goals, heights, _ = network.refine.peaks(volume.lookup(grid(*size_of(fa)) + flows[:1]))
     return at_pixels(flows, *size_of(a)), torch.stack([heights[0, 0], torch.linalg.vector_norm(goals[0, 0], dim=0)])
 
 
-def compose_flows(H: Float[Tensor, "3 3"], ab: Tensor, ba: Tensor, size: Size) -> Aligned:
+def compose_flows(seed: Seed, left: Float[Tensor, "2 h w 2"], size: Size) -> Aligned:
     """Flows between a and b itself, of size (h2, w2), from those between a and b warped to it by H."""
-    base, other = grid(*size_of(ab[..., 0])), grid(*size)
-    before = transform(torch.linalg.inv(H), other)
-    return Aligned(transform(H, base + ab) - base, before + carried(ba, before) - other)
+    base, other = grid(*size_of(left[0, ..., 0])), grid(*size)
+    before = transform(torch.linalg.inv(seed.H), other)
+    back = before + carried(left[1], before) - other
+    return Aligned(transform(seed.H, base + left[0]) - base, back, steps=seed.steps)
 
 
 def in_cells(flows: Float[Tensor, "b h w 2"]) -> Float[Tensor, "b h8 w8 2"]:

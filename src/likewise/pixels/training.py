@@ -391,8 +391,12 @@ class Training:
         """
         c, learner, parts = self.config, self.learner, dict[str, Tensor]()
         views, bents = self._views(step), self._bent(step)
-        if views is not None and c.bit:
-            bents.append(bend(views.b, _generator((c.seed, 4, step)), **self.manner))
+        if views is not None:
+            part = self.processes.part(c.scenes)
+            if c.bit:  # all are bent and some taken: a triplet's draw depends on its number in the batch alone
+                made = bend(views.b, _generator((c.seed, 4, step)), **self.manner)
+                bents.append(Bent(made.b[part], made.bent[part], made.warp.part(part)))
+            views = Views(views.a[part], views.b[part], views.F[part])
         images = [x for bent in bents for x in (bent.b, bent.bent)] + ([] if views is None else [views.a, views.b])
         if not images:
             raise InputError("pairs, scenes: expected one of them at least in a batch, got none")
@@ -418,12 +422,11 @@ class Training:
         return [self.photos.bent(c.pairs, c.size, (c.seed, 1, step), part=self.processes.part(c.pairs), **self.manner)]
 
     def _views(self, step: int) -> Views | None:
-        """This process's share of the step's pairs of views."""
+        """The step's pairs of views, of all processes."""
         c = self.config
         if self.scenes is None or not c.scenes or not (c.sed or c.cycle):
             return None
-        views, part = self.scenes(c.scenes, c.size, (c.seed, 3, step)), self.processes.part(c.scenes)
-        return Views(views.a[part], views.b[part], views.F[part])
+        return self.scenes(c.scenes, c.size, (c.seed, 3, step))
 
     def _bit(self, fa: Tensor, fb: Tensor, truth: life.Truth, step: int) -> dict[str, Tensor]:
         c, s, parts = self.config, self.learner.stride, dict[str, Tensor]()
