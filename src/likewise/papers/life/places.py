@@ -119,15 +119,34 @@ def _drawn(pairs: list[Pair], n: int | None, key: str) -> list[Pair]:
     return [pairs[i] for i in np.random.default_rng(zlib.crc32(key.encode())).permutation(len(pairs))[:n]]
 
 
+def is_still(a: FilePath, b: FilePath) -> bool:
+    """Whether a camera has not moved: most matches that fit a homography lie where nothing moves.
+
+    Of 303 webcams 205 have 50 inliers or more, and of these 80 moved by more than 10 px in the mean over corners: the
+    truth of zero motion does not hold for them.
+    """
+    matches = match(a, b, matcher="lighterglue", guide="never")
+    near = int((np.linalg.norm(matches.a - matches.b, axis=1) <= 6).sum())
+    model = robust.homography(matches.a, matches.b, sizes=matches.sizes)
+    if near < 8 or near < 0.5 * model.n:
+        return False
+    h, w = inputs.image(a).size
+    corners = np.array([[0, 0], [w, 0], [w, h], [0, h]], dtype=np.float64)
+    moved = 0.0 if model.matrix is None else robust.homography_errors(model.matrix, corners, corners).mean()
+    return bool(moved < 5)
+
+
 def webcams_with_homographies(folder: FilePath, n: int = 60, *, seed: int = 0) -> FlowDataset:
     """Webcams months apart, the later photo seen through a random homography: real light with exact dense truth.
+
+    Cameras that moved are left out (`is_still`).
 
     Parameters
     ----------
     folder : path
         The folder that holds webcams/.
     n : int
-        How many of its cameras, drawn with the seed, whose two photos are of one size; all where there are fewer.
+        How many of its still cameras, drawn with the seed, whose photos are of one size; all where there are fewer.
     seed : int
         What cameras and homographies depend on.
 
@@ -154,7 +173,7 @@ def webcams_with_homographies(folder: FilePath, n: int = 60, *, seed: int = 0) -
             a, b, f"webcam {a.stem}", "webcams + H", homography=np.eye(3),
             seen_through=partial(random_homography, seed=(seed, int(a.stem))),
         )
-        for a, b in islice((pair for pair in drawn if len({inputs.image(side).size for side in pair}) == 1), n)
+        for a, b in islice((p for p in drawn if len({inputs.image(x).size for x in p}) == 1 and is_still(*p)), n)
     ]  # fmt: skip
     return FlowDataset(tuple(items), "webcams + H")
 

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from likewise.pixels import robust
 from likewise.pixels.geometry import homography_flow
+from likewise.pixels.matching import match
 from likewise.pixels.training import Config
 
 RECIPE = Config(
@@ -90,20 +90,25 @@ def _restored(found: NDArray[np.float32], b: tuple[int, ...], like: Tensor) -> F
     return torch.from_numpy((start + found + 0.5) * scale - 0.5 - start).to(like)
 
 
-class SiftHomography:
-    """One homography for the whole image: SIFT, mutual nearest with Lowe's ratio, MAGSAC++ of OpenCV.
+class SparseHomography:
+    """One homography for the whole image, MAGSAC++ of OpenCV to 3 px: from SIFT, mutual nearest with Lowe's ratio, or
+    from XFeat with LighterGlue.
 
     Where none is found nothing moves; `failures` counts such pairs.
     """
 
-    name = "SIFT + MAGSAC homography"
-
-    def __init__(self) -> None:
-        self.failures = 0
+    def __init__(self, features: str = "sift") -> None:
+        self.features, self.failures = features, 0
+        self.name = "SIFT + MAGSAC homography" if features == "sift" else "XFeat + LighterGlue + homography"
 
     def flow(self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Float[Tensor, "h w 2"]:
         """H p − p, or 0 where no homography was found."""
-        H = robust.homography(*matched(grey(a), grey(b))).matrix
+        if self.features == "sift":
+            points = matched(grey(a), grey(b))
+        else:
+            matches = match(a, b, features=self.features, matcher="lighterglue", guide="never")
+            points = matches.a, matches.b
+        H = cv2.findHomography(*points, cv2.USAC_MAGSAC, 3.0)[0] if len(points[0]) >= 4 else None
         if H is None:
             self.failures += 1
             return a.new_zeros(*a.shape[-2:], 2)
@@ -138,4 +143,4 @@ def grey(picture: Float[Tensor, "3 h w"]) -> Grey:
 
 def baselines() -> tuple[Any, ...]:
     """All of them, as the level's figures name them."""
-    return Zero(), DIS(), DIS(equalized=True), SiftHomography()
+    return Zero(), DIS(), DIS(equalized=True), SparseHomography(), SparseHomography("xfeat")
