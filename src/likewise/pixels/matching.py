@@ -284,6 +284,8 @@ def match(
         return pair.guided(pixels.default(), radius, search, flow_size)
     best = pair.unguided()
     if glue and matcher == "auto" and fixed is None and not best.geometry():
+        best = _better(best, _with_more(pair, features, 2 * n))
+    if glue and matcher == "auto" and fixed is None and not best.geometry():
         best = _better(best, _other_view(pair, features, n))
     if glue and guide == "auto" and not best.geometry():
         best = _better(best, pair.guided(pixels.default(), radius, search, flow_size))
@@ -413,6 +415,16 @@ def _glue(matcher: str, name: str, ratio: float | None) -> str:
 def _better(one: Matches, two: Matches) -> Matches:
     """The matches whose geometry chance explains less; the first of equal ones."""
     return two if two.geometry().log_nfa < one.geometry().log_nfa else one
+
+
+def _with_more(pair: Pair, features: Any, most: int) -> Matches:
+    """Matches of more features, where the quick look finds no geometry.
+
+    On places/, true pairs with a geometry go from .93 / .90 / .85 (campus, nordland, webcams) to .97 / .92 / .89 with
+    twice as many, at .5 instead of .2 CPU-s.
+    """
+    fa, fb = (detect_view(image, features, most) for image in (pair.one, pair.two))
+    return replace(pair, fa=fa, fb=fb).unguided()
 
 
 def _other_view(pair: Pair, features: Any, most: int) -> Matches:
