@@ -16,17 +16,18 @@ from likewise.pixels.aligner import (
     Aligned,
     Aligner,
     AlignerOptions,
-    about_centres,
+    Seed,
+    compose_flows,
     default,
+    first_flows,
     fit_homography,
+    match_seed,
     polish,
     refine_ecc,
     resize_flows,
     snap_to_homography,
-    turned,
 )
 from likewise.pixels.compare import compare
-from likewise.pixels.data import Photos
 from likewise.pixels.geometry import grid, homography_flow, resize, sample, transform
 from likewise.pixels.life.network import Network
 from worlds.aligners import Shifted
@@ -36,14 +37,11 @@ from worlds.scenes import moved, texture
 
 @functools.cache
 def small() -> Aligner:
-    """ImageNet's features on their principal axes and a recurrence that has learned nothing: no training, seconds."""
+    """XFeat's published trunk and a recurrence that has learned nothing: no training, seconds."""
     torch.manual_seed(0)
-    network = Network(dim=16, hidden=16)
+    network = Network(hidden=16)
     network.encoder.begin()
-    network.encoder.principal(
-        Photos([texture(s, 160, 200) for s in range(4)]).pieces(8, (96, 128), np.random.default_rng(0))
-    )
-    return Aligner(network, AlignerOptions(least=64, iters=2, search="never", passes=1), name="small")
+    return Aligner(network, AlignerOptions(least=96, iters=2, fine=False), name="small")
 
 
 class TestPixels(ContractOfALevel):
@@ -55,7 +53,7 @@ class TestPixels(ContractOfALevel):
 
     def careful(self):
         """The same network, given more pixels and steps."""
-        return Aligner(small().network, AlignerOptions(search="never", passes=1))
+        return Aligner(small().network, AlignerOptions(iters=2))
 
     def compare(self, x, y):
         return compare(x, y, model=self.model())
@@ -126,8 +124,11 @@ def test_the_cycle_error_and_what_comes_home_by_hand():
     x = texture(0, 96, 128)
     right, off = (compare(x, x, model=m) for m in (Shifted(0, 0), Off(0, 0)))
     assert (right.distance, right.cycle_consistency) == (0.0, 1.0)
-    assert off.distance == pytest.approx(4.0)
+    assert off.cycle_error.max() == pytest.approx(4.0, rel=1e-5)
     assert off.cycle_consistency == 0.0
+    assert off.reason
+    assert off.distance == pytest.approx(np.hypot(96, 128))  # nothing is sure: the diagonal
+    assert not off.warp().any()
     assert off.confidence.max() == pytest.approx(np.exp(-((4 / 3) ** 2)), rel=1e-5)
 
 
@@ -300,12 +301,55 @@ def test_no_agreement_without_pixels_that_come_home():
     assert fit_homography(Aligned(30 * torch.randn(60, 80, 2), 30 * torch.randn(60, 80, 2))) is None
 
 
-def test_candidates_turn_scale_and_slant_about_the_centres():
-    A = turned(90, 2.0)
-    assert torch.allclose(A, torch.tensor([[0.0, -2.0], [2.0, 0.0]]), atol=1e-6)
-    assert torch.linalg.det(turned(30, 1.0, 2.2, 60)).item() == pytest.approx(1.0, abs=1e-5)
-    H = about_centres(A, (11, 21), (31, 41))
-    assert torch.allclose(transform(H, torch.tensor([10.0, 5.0])), torch.tensor([20.0, 15.0]))
+def test_first_flows_are_what_the_matches_leave():
+    """A seed that is off by (8, 0) px at two points: one cell to the right there, one to the left on the way back."""
+    H = torch.tensor([[1.0, 0.0, 5.0], [0.0, 1.0, -3.0], [0.0, 0.0, 1.0]])
+    a = torch.tensor([[19.5, 27.5], [59.5, 43.5]])
+    there, back = first_flows(Seed(H, a, a + torch.tensor([13.0, -3.0])), (64, 96))
+    assert there.shape == (8, 12, 2)
+    assert torch.allclose(there, torch.tensor([1.0, 0.0]).expand(8, 12, 2), atol=1e-5)
+    assert torch.allclose(back, torch.tensor([-1.0, 0.0]).expand(8, 12, 2), atol=1e-5)
+    flows = compose_flows(Seed(H, a, a), torch.zeros(2, 64, 96, 2), (70, 90))
+    assert torch.allclose(flows.ab, homography_flow(H, 64, 96), atol=1e-4)
+    assert torch.allclose(flows.ba, homography_flow(torch.linalg.inv(H), 70, 90), atol=1e-4)
+
+
+def test_a_seed_is_matched_again_under_its_homography(photo, tilted):
+    seed = match_seed(resize(photo, (288, 384)), resize(tilted[0], (288, 384)))
+    assert seed is not None
+    assert seed.steps == ("matches", "matched again under their homography")
+    assert len(seed.a) == len(seed.b) > 100
+
+
+def test_a_pixel_of_b_is_as_sure_as_where_it_lands():
+    ab = torch.tensor([2.0, 0.0]).expand(40, 50, 2)
+    sure = torch.rand(40, 50, generator=torch.Generator().manual_seed(0))
+    one, two = Aligned(ab, -ab, sure=sure).confidences()
+    assert torch.equal(one, sure)
+    assert torch.allclose(two[:, 2:], sure[:, :-2], atol=1e-5)
+    assert torch.allclose(two[:, :2], torch.zeros(40, 2), atol=1e-5)  # they land outside a
+    lost = Aligned(ab, -ab + torch.tensor([0.0, 20.0]), sure=sure).confidences()[1]
+    assert not lost.any()  # they do not return
+
+
+def test_photos_of_different_things_have_no_alignment():
+    cat, coffee = samples.photograph("cat")[:240, :320], samples.photograph("coffee")[:240, :320]
+    result = compare(cat, coffee)
+    assert result.reason
+    assert result.aligned < 0.01
+    assert not result.warp().any()
+    assert "no alignment" in repr(result)
+    assert result.distance == pytest.approx(400.0)
+    assert result.to_dict()["reason"] == result.reason
+
+
+def test_a_warp_leaves_out_what_is_not_sure(photo, tilted):
+    result = compare(photo, tilted[0])
+    assert not result.reason
+    unsure = result.confidence < 0.5
+    assert 0.3 < result.aligned < 1.0
+    assert not result.warp()[unsure].any()
+    assert result.warp(least=0.0)[unsure].any()
 
 
 def test_polish_takes_half_a_pixel_back(photo):

@@ -73,9 +73,7 @@ class PixelComparison(Comparison):
 
     def __repr__(self) -> str:
         a, b = (Path(n).name for n in self.names)
-        if self.reason:
-            return f"PixelComparison(no alignment of {a} and {b}: {self.reason}, {self.model})"
-        share = f"{self.aligned:.0%} of {a} aligned"
+        share = f"no alignment: {self.reason}" if self.reason else f"{self.aligned:.0%} of {a} aligned"
         return f"PixelComparison(distance={self.distance:.3g} px, {a} → {b}, {share}, {self.model})"
 
     @property
