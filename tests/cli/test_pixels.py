@@ -44,13 +44,13 @@ def pair(here: Path) -> None:
 
 
 def test_match_counts_stages_and_finds_the_homography(run: Runner, pair: None) -> None:
-    ran = run.good("match", "a.png", "b.png", "--json")
+    ran = run.good("match", "a.png", "b.png", "--features", "sift", "--guide", "--json")
     assert ran.json["matches"] == ran.json["stage 1"] + ran.json["stage 2"]
     assert ran.json["stage 1"] > 20
     H = np.array(ran.json["model"]["matrix"])
     assert ran.json["model"]["inliers"] > 0.9 * ran.json["stage 1"]
     np.testing.assert_allclose(H, [[1, 0, DX], [0, 1, DY], [0, 0, 1]], atol=0.05)
-    lines = run("match", "a.png", "b.png").out.splitlines()
+    lines = run("match", "a.png", "b.png", "--features", "sift", "--guide").out.splitlines()
     assert lines[0].startswith(f"{ran.json['matches']} matches: {ran.json['stage 1']} near the flow")
     assert lines[1] == f"{ran.json['model']['inliers']} of {ran.json['matches']} matches are inliers of a homography"
     assert np.allclose(np.array([line.split() for line in lines[2:]], dtype=float), H, atol=1e-4)
@@ -93,7 +93,7 @@ def test_no_features_is_a_result_that_says_why(run: Runner, pair: None) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("match", "a.png", "b.png", "--radius", "0"), "radius: expected a number of pixels > 0"),
+        (("match", "a.png", "b.png", "--matcher", "best"), "'best' is not one of"),
         (("match", "a.png", "b.png", "--features", "surf"), "'surf' is not one of"),
         (("match", "a.png", "b.png", "--save", "m.csv"), "save: expected a name that ends in .npz"),
         (("match", "a.png", "b.png", "--model", "other.safetensors"), "which does not align images"),
@@ -172,18 +172,6 @@ def test_another_setting_in_the_same_folder_and_a_missing_extra_are_refused(
     run("video", "clip.mp4", "--every", "2").refused("every 1 ≠ 2")
     monkeypatch.setitem(sys.modules, "av", None)
     run("video", "clip.mp4").refused("av is not installed; pip install 'likewise[video]'")
-
-
-def test_frames_are_not_searched_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    from likewise.pixels.aligner import Aligner, AlignerOptions
-    from likewise.pixels.life.network import Network
-
-    given = Aligner(Network(dim=8, hidden=8), AlignerOptions(search="always", iters=2), name="n")
-    made = module.without_search(given)
-    assert (made.options.search, made.options.iters, made.name) == ("never", 2, "n")
-    assert given.options.search == "always"
-    other = Shifted()
-    assert module.without_search(other) is other
 
 
 # ── train and evaluate ────────────────────────────────────────────────────────────────────────────────────────────

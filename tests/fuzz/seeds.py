@@ -185,9 +185,7 @@ def raft(folder: Path) -> None:
 
 
 def aligner(folder: Path) -> None:
-    lw.save(
-        Aligner(Network(dim=8, hidden=8), AlignerOptions(search="always", iters=2), name="n"), folder / "a.safetensors"
-    )
+    lw.save(Aligner(Network(hidden=8), AlignerOptions(fine=False, iters=2), name="n"), folder / "a.safetensors")
 
 
 def embedder(folder: Path) -> None:

@@ -219,7 +219,7 @@ def test_equalised_grey_survives_another_light(shifted: FlowPair) -> None:
 def test_a_pair_without_features_moves_nothing_and_is_counted() -> None:
     blank = np.full((64, 64, 3), 90, dtype=np.uint8)
     dataset = FlowDataset((FlowPair(blank, blank, "blank", homography=np.eye(3)),))
-    model = baselines.SiftHomography()
+    model = baselines.SparseHomography()
     result = evaluate(model, dataset)
     assert (result["failures"], result["aepe"]) == (1, 0)
 
@@ -230,7 +230,7 @@ def test_sizes_may_differ(shifted: FlowPair) -> None:
     H = np.array([[2, 0, 10.5], [0, 2, -5.5], [0, 0, 1]])  # 2 (p + ½ + shift) − ½
     dataset = FlowDataset((FlowPair(shifted.a, b, "large", homography=H),))
     assert evaluate(baselines.DIS(), dataset, size=None)["aepe"] < 1
-    assert evaluate(baselines.SiftHomography(), dataset, size=None)["aepe"] < 1
+    assert evaluate(baselines.SparseHomography(), dataset, size=None)["aepe"] < 1
 
 
 def test_a_flow_to_a_picture_of_another_size_keeps_the_half_pixel() -> None:
@@ -244,11 +244,12 @@ def test_a_flow_to_a_picture_of_another_size_keeps_the_half_pixel() -> None:
 def test_oxford_beside_the_baselines(data: Path) -> None:
     """Leuven under generated homographies is easy for SIFT, hard for nothing at all."""
     dataset = layouts.hpatches(data / "oxford", part="illumination", generated=True)
-    zero, _, equalised, sift = (evaluate(m, dataset) for m in baselines.baselines())
+    zero, _, equalised, sift, xfeat = (evaluate(m, dataset) for m in baselines.baselines())
     assert zero["aepe"] > 20
     assert equalised["aepe"] < 2
     assert sift["aepe"] < 0.5
     assert sift["acc@1"] > 0.95
+    assert xfeat["aepe"] < 1
 
 
 def test_dis_on_rubber_whale(data: Path) -> None:

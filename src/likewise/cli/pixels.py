@@ -6,7 +6,6 @@ import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +132,7 @@ def video(file: str, form: str, film: str | None, out: str, as_json: bool, **giv
 
     shown = None if film is None else terminal.target(film, "film", (".mp4",))
     model, device = given.pop("model"), given.pop("device")
-    folder, network = terminal.check_writable(Path(out)), without_search(model_at(model, device))
+    folder, network = terminal.check_writable(Path(out)), model_at(model, device)
     name = str(getattr(network, "name", type(network).__name__))
     # What a flow depends on; a folder resumes only under the same.
     asked = {"file": str(Path(file).absolute()), "model": name if model is None else str(Path(model).absolute())}
@@ -150,15 +149,6 @@ def video(file: str, form: str, film: str | None, out: str, as_json: bool, **giv
     words = f"{len(flows)} flows of {terminal.quote(Path(file).name)}{kept}; full colour is {scale:.3g} px; {folder}"
     terminal.result(words, record, as_json)
     terminal.remark(f"see {shown or folder / 'wheel'}")
-
-
-def without_search(network: Any) -> Any:
-    """An aligner that tries no turns of the second image, as it does between photos: frames lie alike."""
-    from likewise.pixels.aligner import Aligner
-
-    if not isinstance(network, Aligner):
-        return network
-    return Aligner(network.network, replace(network.options, search="never"), name=network.name)
 
 
 def _frames(file: str, every: int, size: int | None) -> Iterator[RGB]:

@@ -184,15 +184,17 @@ def _parts(flow: Floats, sample: FlowPair) -> Row:
 
 def _match_figures(matches: Matches, sample: FlowPair) -> Row:
     row: Row = {"matches": len(matches), "matches of stage 1": int((matches.stage == 1).sum())}
+    scale = min(1.0, max(sample.a.shape[-2:]) / SIZE)  # in a small image a pixel is much: chance agrees to it
     if sample.homography is not None:
         for name, stage in (("mma", None), ("stage 1 mma", 1)):
             shares = metrics.mma(matches, sample.homography, MMA_SHOWN, stage=stage)
             row |= {f"{name}@{p:g}": v for p, v in shares.items()}
         size = int(sample.a.shape[-2]), int(sample.a.shape[-1])
-        error = metrics.corner_error(robust.homography(matches.a, matches.b).matrix, sample.homography, size)
+        model = robust.homography(matches.a, matches.b, 3.0 * scale)
+        error = metrics.corner_error(model.matrix, sample.homography, size)
         row |= {"corners@5": float(error <= 5)}
     if sample.R is not None and sample.t is not None and sample.Ka is not None and sample.Kb is not None:
-        pose = robust.pose(matches.a, matches.b, sample.Ka, sample.Kb)
+        pose = robust.pose(matches.a, matches.b, sample.Ka, sample.Kb, scale)
         row["rotation"], row["translation"] = metrics.pose_error(pose.R, pose.t, sample.R, sample.t)
         row["true rotation"] = metrics.rotation_angle(sample.R)
     return row
