@@ -26,6 +26,8 @@ from likewise.media import cache_folder
 from likewise.papers import Record, Table, data_folder, kept, mean_error, slug
 from likewise.papers.life import layouts, rivals
 from likewise.papers.life.places import geometry, webcams_with_homographies
+from likewise.papers.life.raft import Options as RaftOptions
+from likewise.papers.life.raft import raft
 from likewise.pixels.aligner import Aligner, AlignerOptions, default
 from likewise.pixels.data import Photos, rendered
 from likewise.pixels.evaluation import evaluate
@@ -287,5 +289,6 @@ TABLES = (
     Table("matching", "MMA with and without the flow's guidance [LIFE Fig. 5-6, Tab. 4]", Options, matching),
     Table("confidence", "How often flow is within 3 px, by what confidence says", Options, confidence),
     Table("tab6", "The losses at equal steps [LIFE Tab. 6]", Options, tab6),
+    Table("raft", "RAFT-small from its authors' weights, trained on by LIFE's losses", RaftOptions, raft),
     Table("evaluate", "A model on data in a published layout", Options, evaluate_layout),
 )
