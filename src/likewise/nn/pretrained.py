@@ -42,6 +42,7 @@ HOLDERS = (
     "g",
     "gen",
     "state_dict",
+    "extractor",
     "model_state_dict",
     "model",
 )
