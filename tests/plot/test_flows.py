@@ -86,7 +86,10 @@ def test_an_alignment_has_six_panels_and_names_its_pictures(tmp_path: Path) -> N
     fig = plot.alignment(a, scenes.texture(1, 30, 90), np.ones((48, 64, 2)), np.full((48, 64), 0.5), title="a $ title")
     assert len(fig.axes) == 6
     names = [t.get_text() for t in fig.texts]
-    assert names[:6] == ["a $ title", "a", "b", "b warped to a", "checkerboard of a and b", "flow"]
+    assert names[:6] == ["a $ title", "a", "b", "b warped to a, where it is sure", "checkerboard of a and b", "flow"]
+    unsure = np.full((48, 64), 0.4)
+    hidden = plot.alignment(a, a, np.zeros((48, 64, 2)), unsure).axes[2].images[0].get_array()
+    assert np.ptp(np.asarray(hidden)) == 0  # nothing is sure: nothing is shown
     assert fig.axes[4].child_axes[0].get_title() == "1.41 px"
     plot.save(fig, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 10_000

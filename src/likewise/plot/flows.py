@@ -25,6 +25,8 @@ SHOWN_PIXELS = 900
 STAGES = {1: (PALETTE[0], "near the flow"), 2: (PALETTE[4], "elsewhere")}
 LONGEST = 36
 """Letters of an image's name that fit below it."""
+SURE = 0.5
+"""Pixels of a lower confidence are not drawn where b is warped to a."""
 NOWHERE = 217
 """The grey of what a warped image does not cover."""
 
@@ -188,20 +190,21 @@ def alignment(
     vectors, known = _vectors(flow)
     if vectors.shape[:2] != one.shape[:2]:
         raise ShapeError(f"flow: expected a vector a pixel of a, {one.shape[:2]}, got {vectors.shape[:2]}")
-    warped = warp(two, np.where(known[..., None], vectors, np.inf))
+    c = None if confidence is None else np.clip(np.nan_to_num(np.asarray(as_array(confidence), np.float64)), 0.0, 1.0)
+    if c is not None and c.shape != one.shape[:2]:
+        raise ShapeError(f"confidence: expected {one.shape[:2]}, a value a pixel of a, got shape {c.shape}")
+    sure = known if c is None else known & (c >= SURE)
+    warped = warp(two, np.where(sure[..., None], vectors, np.inf))
     titles = [side if name == side else f"{side}: {_short(name)}" for side, name in zip("ab", names, strict=True)]
     panels: list[tuple[str, NDArray[Any]]] = [
         (titles[0], one),
         (titles[1], two),
-        ("b warped to a", warped),
+        ("b warped to a" if c is None else "b warped to a, where it is sure", warped),
         ("checkerboard of a and b", checkerboard(one, warped, tiles)),
         ("flow", wheel(flow)),
     ]
-    if confidence is not None:
-        c = np.asarray(as_array(confidence), dtype=np.float64)
-        if c.shape != one.shape[:2]:
-            raise ShapeError(f"confidence: expected {one.shape[:2]}, a value a pixel of a, got shape {c.shape}")
-        panels.append(("confidence, dark 0 to bright 1", np.clip(np.nan_to_num(c), 0.0, 1.0)))
+    if c is not None:
+        panels.append(("confidence, dark 0 to bright 1", c))
     fig = _panels(panels, title)
     _key(fig.axes[4], longest(flow))
     return fig
