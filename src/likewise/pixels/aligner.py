@@ -424,13 +424,18 @@ def flow_seed(aligned: Aligned) -> Seed | None:
 
 
 def _seed(matches: matching.Matches, model: robust.Model, steps: tuple[str, ...]) -> Seed | None:
-    """The model as a homography, the inliers with it; of a fundamental matrix, the plane nearest to its inliers."""
+    """The model as a homography (of a fundamental matrix, the plane nearest to its inliers), and the points that agree
+    with it or with one of the other planes that the matches show."""
     if model.matrix is None:
         return None
-    a, b = matches.a[model.inliers], matches.b[model.inliers]
-    H = model.matrix if model.kind == "homography" else nearest_plane(a, b)
+    H = model.matrix
+    if model.kind != "homography":
+        H = nearest_plane(matches.a[model.inliers], matches.b[model.inliers])
     if H is None:
         return None
+    planes = robust.inlier_models(matches.a, matches.b, sizes=matches.sizes)
+    kept = np.logical_or.reduce([model.inliers, *(plane.inliers for plane in planes)])
+    a, b = matches.a[kept], matches.b[kept]
     p, q = (torch.from_numpy(np.ascontiguousarray(x)).float() for x in (a, b))
     return Seed(torch.from_numpy(np.asarray(H)).float(), p, q, steps)
 
