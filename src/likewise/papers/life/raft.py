@@ -122,7 +122,10 @@ def raft(options: Options) -> Record:
         for name, before in runs[PUBLISHED][0].items()
         for arm, trained in runs.items()
     ]
-    note = f"{options.steps} steps, {options.seeds} seeds; standard errors of a change are over pairs"
+    note = (
+        f"{options.steps} steps, seeds: {options.seeds}; {_recipe(options.steps, 0).iters} iterations in training, "
+        f"{ITERS} here; standard errors of a change are over pairs and leave out how seeds differ"
+    )
     return Record(["data", "training", "pairs", *FIGURES, *sum(CHANGES.values(), ())], rows, note)
 
 
