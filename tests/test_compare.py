@@ -197,7 +197,21 @@ def test_two_photos_are_pixels_with_the_image_distance_beside() -> None:
     assert result.verdict == record["verdict"] == "same"
     assert "because both are single photos: same (" in repr(result)
     assert "PixelComparison(distance=0 px" in repr(result)
+    assert result.pair.evidence.cycle_consistency == result.cycle_consistency
     assert lw.compare(np.eye(3), np.eye(3)[:2]).verdict is None
+
+
+def test_flows_that_do_not_return_are_no_alignment_and_guide_nothing() -> None:
+    class Lost(Shifted):
+        def both(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.flow(a, b), self.flow(b, a)
+
+    result = lw.compare(PHOTO, OTHER, model=Lost(30, 20))
+    assert "no alignment: " in repr(result)
+    assert json.loads(result.to_json())["reason"] == result.own.reason != ""
+    assert len(result.matches.of_stage(1)) == 0
+    assert len(result.matches) > 10, "they are found without the flow"
+    assert result.verdict == "same"
 
 
 def test_the_level_images_can_be_asked_for() -> None:

@@ -3,8 +3,8 @@
 `LIKEWISE_GOLDEN=write pytest tests/test_golden.py` records them anew. On the kind of machine that recorded them numbers
 agree to 1e-9; on another, whose instructions round float32 networks in another order, to 1e-3.
 
-Since 0.1.0 one number has changed: the probability in `compare`, which now reads the comparison's own matches instead
-of aligning and matching a second time (0.99999961 before, 0.99999965 now).
+Since 0.1.0 `compare` and `search` have changed on purpose: the aligner, the matches (XFeat and LighterGlue) and the
+verdict's coefficients are others; what embeds, transports and samples is as it was.
 """
 
 from __future__ import annotations

@@ -42,8 +42,6 @@ number = 3
 @pytest.fixture
 def world(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two photos, two albums, an empty folder and a module, where the aligner does not run."""
-    # this first: it imports the module, which must not keep the aligner that stands in for the real one
-    monkeypatch.setattr("likewise.search.verify.one_pass", lambda thorough: Shifted(), raising=False)
     # Where it is used, not where it is made: a module first imported under the patch would keep it for good.
     monkeypatch.setattr("likewise.pixels.default", Shifted)
     monkeypatch.setattr(importlib.import_module("likewise.pixels.compare"), "default", Shifted)
@@ -67,13 +65,13 @@ def test_two_photos(run: Runner, world: Path) -> None:
     ran = run.good("a.png", "b.png", "--flow")
     assert ran.err == ""
     record = json.loads(Path("compare/compare.json").read_text())
-    consistent = (96 - 2) * (128 - 3) / (96 * 128)
+    aligned = (96 - 2) * (128 - 3) / (96 * 128)
     inliers = int(re.search(r"(\d+) of \d+ matches", ran.out)[1])
     assert 0.9 * record["matches"]["matches"] <= inliers <= record["matches"]["matches"]
     assert record["verdict"] == "same"
     assert ran.out == (
         f"pixels, because both are single photos: same ({record['probability']:.0%}); "
-        f"round-trip error 0.00 px, {consistent:.0%} of a.png is round-trip consistent with b.png, "
+        f"round-trip error 0.00 px, {aligned:.0%} of a.png is aligned with b.png; "
         f"{inliers} of {record['matches']['matches']} matches are inliers; "
         f"image distance {record['images']['distance']:.3f}\n"
     )
@@ -86,6 +84,14 @@ def test_two_photos(run: Runner, world: Path) -> None:
     assert np.abs(a - warped)[2:, :-3].max() == 0  # what the flow knows of b is a again
     sure = media.read_array("compare/confidence.png")[..., 0]
     assert (sure[2:, :-3].min(), sure[0].max()) == (255, 0)
+
+
+def test_two_photos_without_an_alignment(run: Runner, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shifted, "both", lambda self, a, b: (20 * self.flow(a, b), self.flow(b, a)))
+    ran = run.good("a.png", "b.png", "--out", "lost", "--json")
+    assert ran.json["reason"]
+    assert ran.json["aligned"] == 0
+    assert f"no alignment: {ran.json['reason']}; " in run.good("a.png", "b.png", "--out", "lost").out
 
 
 def test_models_come_from_files_and_runs(here: Path) -> None:

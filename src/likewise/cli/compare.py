@@ -150,8 +150,9 @@ def _photos(comparison: AutoComparison, own: Any, one: str, two: str) -> str:
     inliers = f"{matches.geometry().n} of {len(matches)} matches are inliers" if matches else "no matches"
     near = "" if comparison.beside is None else f"; image distance {comparison.beside.distance:.3f}"
     verdict = "" if comparison.pair is None else f"{comparison.pair.verdict} ({comparison.pair.probability:.0%}); "
-    consistent = f"{own.cycle_consistency:.0%} of {one} is round-trip consistent with {two}"
-    return f"{verdict}round-trip error {own.distance:.2f} px, {consistent}, {inliers}{near}"
+    aligned = f"round-trip error {own.distance:.2f} px, {own.aligned:.0%} of {one} is aligned with {two}"
+    aligned = f"no alignment: {own.reason}" if own.reason else aligned
+    return f"{verdict}{aligned}; {inliers}{near}"
 
 
 def _write(comparison: AutoComparison, folder: Path, labels: tuple[str, str], flow: bool) -> list[Path]:

@@ -94,7 +94,7 @@ def pixels_panel(folder: Path, seed: int) -> Panel:
         f"{samples.TURN:.0f}°. The two cameras are real, night and turn are ours, so each pixel's error is known.",
         f"The network that comes with likewise finds {right:.0%} of the pixels to {WITHIN:g} px, with a median error "
         f"of {median:.1f} px. Where to trust it, it says by itself, no ground truth needed: "
-        f"{comparison.cycle_consistency:.0%} of the pixels are round-trip consistent.",
+        f"it is sure of {comparison.aligned:.0%} of the pixels.",
     )
     section = Section(
         "Where did this point go?",
@@ -106,7 +106,7 @@ def pixels_panel(folder: Path, seed: int) -> Panel:
     )
     figures = {"right": right, "median": median, "mean": float(errors.mean()), "cycle_error": comparison.distance}
     fact = ("of pixels found again at night", f"{right:.0%}")
-    return "pixels", {**figures, "consistent": comparison.cycle_consistency}, fact, section
+    return "pixels", {**figures, "aligned": comparison.aligned}, fact, section
 
 
 # ── search ────────────────────────────────────────────────────────────────────────────────────────────────────────

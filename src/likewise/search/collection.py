@@ -367,9 +367,7 @@ class Collection:
         shortlist: int = SHORTLIST,
         rerank: bool = True,
         verify: int = VERIFY,
-        thorough: bool = False,
         metric: Any = None,
-        aligner: Any = None,
         under: Place | None = None,
         label: str | None = None,
         leave_out: Sequence[Place] = (),
@@ -391,12 +389,8 @@ class Collection:
             Order them by local similarity: the transport between their parts under `metric`.
         verify : int
             How many of the best are verified by matches, and ordered by how probable it is that they show the same.
-        thorough : bool
-            Search over views when verifying, which takes seconds each.
         metric : array (d, d) or fitted WassersteinLMNN, optional
             The metric of re-ranking; by default the identity.
-        aligner : object with .both(a, b), optional
-            What gives the flow of verification; by default the shipped network.
         under : path, optional
             Only photos below this folder.
         label : str, optional
@@ -434,7 +428,7 @@ class Collection:
         hits = [hit.judged(judge()) for hit in hits]
         if verify and hits:
             with _timed(seconds, "verify"):
-                hits, note = verify_hits(asked.shots, hits, verify, thorough=thorough, aligner=aligner)
+                hits, note = verify_hits(asked.shots, hits, verify)
             notes += note
             tell("verify", hits)
         best = tuple(replace(hit, rank=i) for i, hit in enumerate(hits[:k], start=1))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from likewise.errors import LikewiseError
 from likewise.images.embedder import directions
-from likewise.pixels.matching import raw
+from likewise.pixels.matching import match
 from likewise.search.verify import comparable
 from likewise.store import run as runs
 
@@ -94,7 +94,7 @@ def alignment(a: NDArray[np.int8], b: NDArray[np.int8]) -> float:
 
 def same_frame(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool | None:
     """Whether matches say that one image is the other, scaled and shifted a little; None where they are too few."""
-    matches = raw(a, b, ratio=RATIO, most=MOST)
+    matches = match(a, b, features="sift", matcher="ratio", guide="never", ratio=RATIO, most=MOST)
     if len(matches) < LEAST:
         return None
     model = matches.homography(px=2.0)

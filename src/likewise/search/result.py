@@ -252,7 +252,8 @@ def _card(hit: Hit) -> Card:
         values["pixels"] = "not verified"
     else:
         values["inliers"] = f"{hit.evidence.n} of {len(hit.evidence.matches)} matches"
-        values["round-trip consistency"] = f"{hit.evidence.cycle_consistency:.0%}"
+        if hit.evidence.cycle_consistency is not None:
+            values["round-trip consistency"] = f"{hit.evidence.cycle_consistency:.0%}"
     title = f"{hit.rank}. {'/'.join(Path(hit.path).parts[-2:])}"
     badge = f"{hit.verdict} · {hit.probability:.0%}"
     return Card(_picture(hit.path, hit.name), title, badge, hit.verdict, values)

@@ -1,10 +1,9 @@
 """The verdict: how probable it is that two images show the same, by a logistic model of what was measured.
 
 P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the local
-distance; with evidence also ln(max(n, 15) / 15) of the n inliers (so many there are by chance), their share of all
-matches, and the cycle consistency of the flow. Where the matches alone make it at least 90 %, nothing outvotes
-them: a photo turned on its side is far away by every distance, and the same. weights/search-verdict.md
-says what the coefficients were fitted on.
+distance; with evidence also ln(max(n, 15) / 15) of the n inliers and their share of all matches, both 0 where chance
+explains the geometry. Where the matches alone make it at least 90 %, nothing outvotes them: a photo turned on its side
+is far away by every distance, and the same. weights/search-verdict.md says what the coefficients were fitted on.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Verdict = Literal["same", "different", "unsure"]
 SAME, DIFFERENT = 0.9, 0.1
 """From the first probability on the verdict is "same"; up to the second it is "different"."""
 CHANCE = 15
-"""Matches of images that have nothing in common are inliers of some geometry in such numbers."""
+"""Up to so many inliers, a geometry is counted by their share alone."""
 WEIGHTS = Path(__file__).parents[1] / "weights" / "search-verdict.json"
 
 
@@ -37,12 +36,7 @@ def measured(distance: float, local: float | None, evidence: Evidence | None) ->
     name = "transport" if known else "distance"
     if evidence is None:
         return name, seen
-    return f"{name}+evidence", [
-        *seen,
-        math.log(max(evidence.n, CHANCE) / CHANCE),
-        evidence.share,
-        evidence.cycle_consistency,
-    ]
+    return f"{name}+evidence", [*seen, math.log(max(evidence.n, CHANCE) / CHANCE), evidence.share]
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ class Judge:
         whole = self._of(name, x)
         if evidence is None:
             return whole
-        alone = self._of("matches", x[-3:-1])
+        alone = self._of("matches", x[-2:])
         return max(whole, alone) if alone >= SAME else whole
 
     def _of(self, name: str, x: Sequence[float]) -> float:

@@ -1,8 +1,7 @@
-"""The third stage: do two images show the same? One pass of the aligner, matches near its flow, their inliers."""
+"""The third stage: do two images show the same? Their matches, without a flow, and the geometry of the inliers."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,22 +16,15 @@ from likewise import inputs, plot
 from likewise.errors import InputError, LikewiseError
 from likewise.images.embedder import default, in_threads
 from likewise.pixels import matching
-from likewise.pixels.aligner import Aligned, Aligner, AlignerOptions
-from likewise.pixels.aligner import default as default_aligner
-from likewise.pixels.features import detect
 from likewise.search.result import Hit
 from likewise.search.shortlist import local_distances
 from likewise.search.verdict import judge
-from likewise.types import Matches
+from likewise.types import Image, Matches
 
 Photo = NDArray[np.uint8]
 
 SIDE = 640
 """Longest side, in pixels, at which images are verified."""
-LOOK = 240
-"""Longest side at which the aligner looks: small is quick, and here also finds more (larger motions fit in)."""
-MOST = 1500
-"""Features of an image."""
 BLANK = 3
 """An image whose brightest and darkest values lie no farther apart shows nothing."""
 SMALLEST = 64
@@ -41,7 +33,7 @@ SMALLEST = 64
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evidence:
-    """What speaks for two images showing the same: matches, the geometry they are inliers of, and cycle consistency.
+    """What speaks for two images showing the same: matches, and the geometry they are inliers of.
 
     Attributes
     ----------
@@ -52,12 +44,13 @@ class Evidence:
     matrix : array (3, 3) or None
     inliers : array (n,) of bool
         Which matches fit the matrix.
-    cycle_consistency : float
-        The share of a's pixels that the flow takes to b and back to their place.
     sizes : ((h, w), (h, w))
         Of the images as they were compared: in a search, their longest side at 640 px.
     reason : str
         Why there is no geometry, where there is none.
+    cycle_consistency : float or None
+        The share of a's pixels that the flow takes to b and back to their place; None where, as in a search, there is
+        no flow.
     images : (array, array)
         The two as they were compared.
 
@@ -75,9 +68,9 @@ class Evidence:
     kind: str | None
     matrix: NDArray[np.float64] | None
     inliers: NDArray[np.bool_]
-    cycle_consistency: float
     sizes: tuple[tuple[int, int], tuple[int, int]]
     reason: str = ""
+    cycle_consistency: float | None = None
     images: tuple[Photo, Photo] = field(repr=False, default=None)  # type: ignore[assignment]
 
     @property
@@ -91,7 +84,8 @@ class Evidence:
         return float(self.inliers.mean()) if len(self.inliers) else 0.0
 
     def __repr__(self) -> str:
-        return f"Evidence({self._words()}, round-trip consistency {self.cycle_consistency:.0%})"
+        consistent = self.cycle_consistency
+        return f"Evidence({self._words()}{'' if consistent is None else f', round-trip consistency {consistent:.0%}'})"
 
     def to_dict(self) -> dict[str, Any]:
         """Counts, the matrix, and the inliers, as plain Python values."""
@@ -131,16 +125,12 @@ class Evidence:
 
 
 class Verifier:
-    """Verifies one query against many candidates: what is known of the query is found once.
+    """Verifies one query against many candidates: the features of the query are found once.
 
     Parameters
     ----------
     query : image
         A path, array, Pillow image or tensor.
-    aligner : object with .both(a, b), optional
-        Gives flows at the images' own size; by default one pass of the shipped network at 240 px.
-    thorough : bool
-        Take time: views are searched, passes repeated.
 
     Examples
     --------
@@ -152,32 +142,25 @@ class Verifier:
     True
     """
 
-    def __init__(self, query: Any, *, aligner: Any = None, thorough: bool = False) -> None:
-        self.image = comparable(query)
-        self.aligner = one_pass(thorough) if aligner is None else aligner
-        self.features = detect(self.image, most=MOST)
+    def __init__(self, query: Any) -> None:
+        self.image = Image(comparable(query))  # it keeps its features
 
     def __call__(self, candidate: Any) -> Evidence:
         """The evidence for a candidate."""
-        images = self.image, comparable(candidate)
+        other = Image(comparable(candidate))
+        images = self.image.pixels, other.pixels
         if min(int(np.ptp(image)) for image in images) <= BLANK:
             return _no_geometry("one of the images is blank", images)
-        flows = self.aligner.both(*images)
-        features = self.features, detect(images[1], most=MOST)
-        pass_side = getattr(self.aligner, "work", None)
-        matches = matching.match(*images, features=features, flows=flows, flow_size=pass_side, most=MOST)
-        return _weigh(matches, Aligned(*flows).cycle_consistency(), images)
+        return _weigh(matching.match(self.image, other, guide="never"), images)
 
 
-def verify(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False) -> Evidence:
+def verify(a: Any, b: Any) -> Evidence:
     """What speaks for a and b showing the same.
 
     Parameters
     ----------
     a, b : image
         Paths, arrays, Pillow images or tensors.
-    aligner, thorough
-        As for `Verifier`.
 
     Returns
     -------
@@ -196,18 +179,16 @@ def verify(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False) -> Ev
     >>> lw.search.verify(cat, cat).kind
     'homography'
     """
-    return Verifier(a, aligner=aligner, thorough=thorough)(b)
+    return Verifier(a)(b)
 
 
-def pair(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False, evidence: Evidence | None = None) -> Hit:
+def pair(a: Any, b: Any, *, evidence: Evidence | None = None) -> Hit:
     """Do two images show the same? Their distances, evidence and the probability, as of a hit in a search.
 
     Parameters
     ----------
     a, b : image
         Paths, arrays, Pillow images or tensors. A `likewise.types.Image` remembers its embedding.
-    aligner, thorough
-        As for `Verifier`.
     evidence : Evidence, optional
         What the pixels say, where that is known already.
 
@@ -230,18 +211,16 @@ def pair(a: Any, b: Any, *, aligner: Any = None, thorough: bool = False, evidenc
     hit = Hit(two.name or "b", 1, distance)
     if np.isfinite(local):
         hit = replace(hit, local_distance=local, parts=(p, q))
-    seen = verify(one, two, aligner=aligner, thorough=thorough) if evidence is None else evidence
+    seen = verify(one, two) if evidence is None else evidence
     return hit.judged(judge(), seen)
 
 
-def verify_hits(
-    shots: Sequence[Any], hits: list[Hit], many: int, *, thorough: bool, aligner: Any
-) -> tuple[list[Hit], list[str]]:
+def verify_hits(shots: Sequence[Any], hits: list[Hit], many: int) -> tuple[list[Hit], list[str]]:
     """The first `many` with their evidence, the most probable first, those not verified last; and notes."""
     chosen, verifiers = hits[:many], dict[int, Verifier | LikewiseError]()
     for shot in {hit.shot for hit in chosen}:
         try:
-            verifiers[shot] = Verifier(shots[shot], aligner=aligner, thorough=thorough)
+            verifiers[shot] = Verifier(shots[shot])
         except LikewiseError as error:  # too narrow, say: then it is a hit, but not verified
             verifiers[shot] = error
 
@@ -261,14 +240,6 @@ def verify_hits(
     return [*judged, *hits[many:]], [e for e in seen if isinstance(e, str)]
 
 
-@functools.cache
-def one_pass(thorough: bool = False) -> Any:
-    """The aligner that verifies: one pass at 240 px; thorough: the whole search of the level's default."""
-    whole = default_aligner()
-    once = AlignerOptions(work=LOOK, passes=1, search="never", polish=False, snap=2.0)
-    return whole if thorough else Aligner(whole.network, once, name="one pass")
-
-
 def comparable(given: Any, side: int = SIDE) -> Photo:
     """An image as uint8 (h, w, 3), its longest side at most `side` px, its shortest at least 64."""
     array = inputs.image(given).reduced(side)
@@ -282,19 +253,19 @@ def comparable(given: Any, side: int = SIDE) -> Photo:
     return np.asarray(cv2.resize(array, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR))
 
 
-def _weigh(matches: Any, cycle_consistency: float, images: tuple[Photo, Photo]) -> Evidence:
-    """The geometry of the matches, at the tolerances that the verdict was fitted with."""
-    model = matches.geometry(plane=4.0, line=1.5)
-    if model.matrix is None:
+def _weigh(matches: Any, images: tuple[Photo, Photo], cycle_consistency: float | None = None) -> Evidence:
+    """The geometry of the matches."""
+    model = matches.geometry()
+    if not model:
         return _no_geometry(model.reason or matches.reason, images, matches, cycle_consistency)
     matrix = np.asarray(model.matrix)
-    return Evidence(matches, model.kind, matrix, model.inliers, cycle_consistency, _sizes(images), "", images)
+    return Evidence(matches, model.kind, matrix, model.inliers, _sizes(images), "", cycle_consistency, images)
 
 
 def evidence_from(matches: Any, cycle_consistency: float, a: Photo, b: Photo) -> Evidence:
     """The evidence of matches that are known at the images' own size, as if they had been found at 640 px.
 
-    The verdict was fitted on images of that size: a tolerance of 4 px means something else on a photo of 6000.
+    The verdict was fitted on images of that size: a tolerance of 3 px means something else on a photo of 6000.
     """
     images = comparable(a), comparable(b)
     if min(int(np.ptp(image)) for image in images) <= BLANK:
@@ -303,13 +274,14 @@ def evidence_from(matches: Any, cycle_consistency: float, a: Photo, b: Photo) ->
         (side + 0.5) * np.array([new[1] / old[1], new[0] / old[0]]) - 0.5  # pixel centres are at integers
         for side, old, new in zip((matches.a, matches.b), _sizes((a, b)), _sizes(images), strict=True)
     )
-    small = matching.Matches(left, right, matches.stage, matches.score, reason=matches.reason)
-    return _weigh(small, cycle_consistency, images)
+    reason, sizes = matches.reason, _sizes(images)
+    small = matching.Matches(left, right, matches.stage, matches.score, reason=reason, sizes=sizes)
+    return _weigh(small, images, cycle_consistency)
 
 
-def _no_geometry(reason: str, images: Any, matches: Any = None, cycle_consistency: float = 0.0) -> Evidence:
+def _no_geometry(reason: str, images: Any, matches: Any = None, cycle_consistency: float | None = None) -> Evidence:
     some = Matches(np.empty((0, 2)), np.empty((0, 2))) if matches is None else matches
-    return Evidence(some, None, None, np.zeros(len(some), bool), cycle_consistency, _sizes(images), reason, images)
+    return Evidence(some, None, None, np.zeros(len(some), bool), _sizes(images), reason, cycle_consistency, images)
 
 
 def _sizes(images: tuple[Photo, Photo]) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -215,10 +215,7 @@ def _explain(evidence: Any) -> str:
     """The evidence in a sentence."""
     if evidence.kind is None:
         return f"The two have nothing in common: {evidence.reason or 'no geometry has enough inliers'}."
-    return (
-        f"{evidence.n} of {len(evidence.matches)} matches are inliers of {MODELS[evidence.kind]}; "
-        f"{evidence.cycle_consistency:.0%} of the query's pixels are round-trip consistent."
-    )
+    return f"{evidence.n} of {len(evidence.matches)} matches are inliers of {MODELS[evidence.kind]}."
 
 
 def name_folders(folders: Sequence[str]) -> dict[str, str]:

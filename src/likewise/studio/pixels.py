@@ -12,17 +12,21 @@ from numpy.typing import NDArray
 from likewise import media, plot, samples
 from likewise.pixels import compare, default, match
 from likewise.pixels.features import detect
+from likewise.pixels.matching import FEW
 from likewise.pixels.metrics import at
 from likewise.plot.flows import longest
 from likewise.search import pair
 from likewise.studio.app import Given
 from likewise.studio.requests import Fields, Work, number, text, watch
 from likewise.studio.uploads import ImageStore, Recent, evenly, written
+from likewise.types import Flow
 
 SIDE = 1024
 """The longest side at which two photos are compared here."""
 KEPT, SHOWN = 6, 600
 """Comparisons that are kept for further questions, and matches that are sent to be drawn."""
+SAID = ("distance", "aligned", "reason", "cycle_consistency", "model", "steps", "size_a", "size_b")
+"""What the page shows of a comparison as it is."""
 RADII = (0.5, 100.0)
 FAR = 1e6
 """Coordinates beyond this are nonsense, whatever the image."""
@@ -72,12 +76,12 @@ class Tab:
         with watch(default(), work):
             comparison = compare(a, b)
         work.report("detecting features", 0.8)
-        features = detect(a), detect(b)
+        features = detect(a, "xfeat", FEW), detect(b, "xfeat", FEW)
         work.report("drawing", 0.9)
         said = comparison.to_dict()
         result = {
             "key": self._kept.put((comparison, features)),
-            **{name: said[name] for name in ("distance", "cycle_consistency", "model", "steps", "size_a", "size_b")},
+            **{name: said[name] for name in SAID},
             "largest": longest(comparison.flow),
             "images": self._images(comparison),
         }
@@ -105,8 +109,9 @@ class Tab:
         Matches are sent as [xa, ya, xb, yb, stage, inlier].
         """
         pair, features = self._kept.get(text(fields, "key"))
-        radius, flows = number(fields, "radius", *RADII, default=5.0), (pair.flow, pair.back)
-        matches = match(*pair.images, features=features, flows=flows, radius=radius, flow_size=default().work)
+        radius = number(fields, "radius", *RADII, default=5.0)
+        flows = Flow(pair.flow, pair.confidence >= 0.5), pair.back
+        matches = match(*pair.images, features=features, guide=flows, radius=radius, flow_size=default().work)
         model = matches.geometry()
         inliers: NDArray[np.bool_] = np.asarray(model.inliers, dtype=bool)
         rows = np.column_stack([matches.a, matches.b]).round(2)
@@ -115,8 +120,8 @@ class Tab:
             "matches": [[*rows[i].tolist(), int(matches.stage[i]), int(inliers[i])] for i in shown],
             "total": len(matches),
             "inliers": int(inliers.sum()),
-            "kind": model.kind if model.n else None,
-            "reason": matches.reason or ("" if model.n else "no plane and no epipolar geometry has enough inliers"),
+            "kind": model.kind if model else None,
+            "reason": "" if model else matches.reason or model.reason,
         }
 
     def point(self, fields: Fields) -> dict[str, Any]:

@@ -272,6 +272,7 @@ function measured(result) {
       result.verdict ? verdict(result.verdict, result.probability) : "…",
       "from the distance of the embeddings, the local similarity and the inliers; as in a search",
     ],
+    ["aligned", share(result.aligned), "the share of a's pixels whose place in b is sure"],
     ["round-trip consistency", share(result.cycle_consistency), "the share of a's pixels that are inside b and return to their place"],
     ["size of a", `${result.size_a[1]} × ${result.size_a[0]}`],
     ["size of b", `${result.size_b[1]} × ${result.size_b[0]}`],
@@ -285,13 +286,16 @@ function measured(result) {
       h("ol.steps", {}, result.steps.map((step) => h("li", {}, step))),
     )
     : null;
-  return [
-    h(
+  const headline = result.reason
+    ? h("p.headline", {}, `no alignment: ${result.reason}`)
+    : h(
       "p.headline",
       { title: "the median distance of a pixel from its place after going to b and back" },
       h("span.headline-figure", {}, figure(result.distance)),
       " px round-trip error",
-    ),
+    );
+  return [
+    headline,
     readings(rows),
     steps,
   ];
