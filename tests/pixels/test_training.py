@@ -233,6 +233,17 @@ def test_contrast_reaches_the_encoder_alone(photos, scenes, stage):
     assert max(refine.values()) == 0
 
 
+def test_the_features_of_both_images_are_taught(photos):
+    """Each way alone, and contrast: neither image's features are held fast."""
+    learner = Learner(Network(8))
+    truth = learner.truth(photos.bent(2, (64, 96), (8,)))
+    f = [torch.nn.functional.normalize(torch.randn(2, 64, 8, 12, generator=source(s)), dim=1) for s in (0, 1)]
+    fa, fb = (x.requires_grad_() for x in f)
+    ways = learner.ways(fa, fb, 1)
+    for value in (ways.there[-1].square().sum(), ways.back[-1].square().sum(), learner.contrast(fa, fb, truth)):
+        assert all(grad.abs().sum() > 0 for grad in torch.autograd.grad(value, (fa, fb), retain_graph=True))
+
+
 def test_a_step_is_the_weighted_sum_of_its_losses(photos, scenes):
     weights = {"sed": 0.3, "bit": 0.7, "cycle": 0.2, "contrast": 0.4}
     (total, parts), (_, ones) = (
