@@ -20,7 +20,7 @@ from likewise import inputs
 from likewise.errors import FileError, InputError, ShapeError
 from likewise.pixels import metrics, robust, sfm
 from likewise.pixels.features import MOST, Detector, Features, detect
-from likewise.pixels.matching import RADIUS, match, raw
+from likewise.pixels.matching import RADIUS, match
 from likewise.pixels.sfm import HALF, Photo, Survey, require_pycolmap
 from likewise.store import run as runs
 from likewise.types import Image
@@ -139,8 +139,7 @@ class Map:
         self,
         query: Any,
         *,
-        model: Any = None,
-        guided: bool = True,
+        guide: Any = "auto",
         retrieve: int = 5,
         embedder: Any = None,
         features: str | Detector = "sift",
@@ -149,6 +148,8 @@ class Map:
         K: Any = None,
         px: float = 8.0,
         seed: int = 0,
+        model: Any = None,
+        guided: bool = True,
     ) -> Located:
         """The pose of a query photo in the map.
 
@@ -156,8 +157,8 @@ class Map:
         ----------
         query : image
             The photo, in any form that `likewise.inputs` takes.
-        model : object with .both(a, b), optional
-            Guides the matches; by default `likewise.pixels.default()`. guided=False leaves the flow out.
+        guide : {"auto", "never"} or model
+            As for `likewise.pixels.match`: the flow that guides the matches.
         retrieve : int
             How many photos of the map are matched: those most like the query by the rows of `embedder` (anything with
             .embed, as `likewise.images.default()`), or else by the number of mutual nearest features.
@@ -167,19 +168,19 @@ class Map:
             The query's camera; without it f comes from EXIF (a path) or is found along with the pose.
         px : float
             The reprojection error, in pixels, of an inlier.
+        model, guided
+            Former names of `guide`: a model, and False for "never".
         """
         if retrieve < 1:
             raise InputError(f"retrieve: expected a whole number ≥ 1, got {retrieve!r}")
+        guide = "never" if not guided else guide if model is None else model
         photo = inputs.image(query, where="query")
         own = detect(photo, features, most)
         points, places, used = [np.empty((0, 2))], [np.empty((0, 3))], []
         for known in self._shortlist(photo, own, features, retrieve, embedder):
             other = self.image(known.name)
-            given = own, detect(other, features, most)
-            if guided:
-                matches = match(photo, other, features=given, model=model, radius=radius)
-            else:
-                matches = raw(photo, other, features=given)
+            given = features if isinstance(features, str) else (own, detect(other, features, most))
+            matches = match(photo, other, features=given, guide=guide, radius=radius, most=most)
             at, shows = lift(matches.b, known, LIFT)
             points.append(matches.a[at])
             places.append(self.survey.points[shows])
@@ -199,7 +200,8 @@ class Map:
             scores = rows[1:] @ rows[0]
         else:
             few, others = own.strongest(SHORT), [detect(image, features, SHORT) for image in images]
-            scores = np.array([len(raw(query, query, features=(few, other), ratio=0.9)) for other in others])
+            near: dict[str, Any] = {"matcher": "ratio", "ratio": 0.9, "guide": "never"}
+            scores = np.array([len(match(query, query, features=(few, other), **near)) for other in others])
         return [self.survey.photos[i] for i in np.argsort(-scores, kind="stable")[:retrieve]]
 
     def image(self, name: str) -> Image:
