@@ -53,6 +53,11 @@ CONSISTENT = 0.9
 """The cycle consistency from which on a seed is not compared with all pairs of cells."""
 NOISE = 0.2
 """Cells: moves of the recurrence away from a first flow that was nearly right are shrunk by this much noise."""
+FLAT = (3.0, 0.8)
+"""Matches are of one plane where this share of them is within so many pixels of its homography."""
+BELIEVED = (0.1, math.inf)
+"""Cells by which a flow may miss its start after a round trip for its moves to be believed: where the matches are of
+one plane, which then says more than the network of what lies far from them; and where they show depth."""
 RIM = 0.5
 """Pixels beyond the centres of b's outermost pixels that still belong to it."""
 RETURNED = 3.0
@@ -170,6 +175,17 @@ class Seed:
     a: Float[Tensor, "n 2"]
     b: Float[Tensor, "n 2"]
     steps: tuple[str, ...] = ()
+
+    @property
+    def flat(self) -> bool:
+        """Whether the homography explains nearly all points: a plane, or a camera that only turned."""
+        off = torch.linalg.vector_norm(transform(self.H, self.a) - self.b, dim=-1)
+        return len(off) > 0 and float((off <= FLAT[0]).float().mean()) >= FLAT[1]
+
+    @property
+    def limit(self) -> float:
+        """Cells by which a flow from this seed may miss its start after a round trip."""
+        return BELIEVED[0] if self.flat else BELIEVED[1]
 
 
 class Aligner:
@@ -298,7 +314,7 @@ def align(
         if seed is None:
             return work.aligned, cues(work)
     work = from_seed(network, one, two, seed, o.iters)
-    if o.matches and work.aligned.cycle_consistency() < CONSISTENT:
+    if o.matches and not seed.flat and work.aligned.cycle_consistency() < CONSISTENT:
         work = max(work, from_all_pairs(network, one, two, o.iters), key=lambda w: w.aligned.cycle_consistency())
     if o.fine:
         work = refine_twice_as_large(network, a, b, work, max(1, o.iters // 2))
@@ -322,7 +338,7 @@ class Work:
 
 def from_seed(network: Network, a: Tensor, b: Tensor, seed: Seed, iters: int) -> Work:
     """The flows refined from what a seed gives."""
-    left, peaks = refine(network, a, b, seed.H, lambda fa, fb: first_flows(seed, size_of(a)), iters, NOISE)
+    left, peaks = refine(network, a, b, seed.H, lambda fa, fb: first_flows(seed, size_of(a)), iters, NOISE, seed.limit)
     return Work(compose_flows(seed, left, size_of(b)), seed, left, peaks)
 
 
@@ -344,7 +360,7 @@ def refine_twice_as_large(network: Network, a: Tensor, b: Tensor, work: Work, it
     one, two = (resize(x, (2 * h, 2 * w)) for x, (h, w) in zip((a, b), sizes, strict=True))
     H = rescale_homography(work.seed.H, sizes[0], size_of(one), sizes[1], size_of(two))
     starts = in_cells(resize_flow(work.left, size_of(one)))
-    left, peaks = refine(network, one, two, H, lambda fa, fb: starts, iters, NOISE)
+    left, peaks = refine(network, one, two, H, lambda fa, fb: starts, iters, NOISE, work.seed.limit)
     left = resize_flow(left, sizes[0])
     return Work(compose_flows(work.seed, left, sizes[1]), work.seed, left, peaks)
 
@@ -428,9 +444,8 @@ def _seed(matches: matching.Matches, model: robust.Model, steps: tuple[str, ...]
     with it or with one of the other planes that the matches show."""
     if model.matrix is None:
         return None
-    H = model.matrix
-    if model.kind != "homography":
-        H = nearest_plane(matches.a[model.inliers], matches.b[model.inliers])
+    a, b = matches.a[model.inliers], matches.b[model.inliers]
+    H = model.matrix if model.kind == "homography" else nearest_plane(a, b)
     if H is None:
         return None
     planes = robust.inlier_models(matches.a, matches.b, sizes=matches.sizes)
@@ -485,6 +500,7 @@ def refine(
     starts: Callable[[Tensor, Tensor], Float[Tensor, "2 h8 w8 2"]],
     iters: int,
     noise: float = 0.0,
+    limit: float = math.inf,
 ) -> tuple[Float[Tensor, "2 h w 2"], Float[Tensor, "2 h8 w8"]]:
     """The flows between a and b warped to it by H, there and back, from first flows in cells; and, for the confidence
     of the first, height and distance (in cells) of the correlation's peak around where it ends."""
@@ -495,10 +511,19 @@ def refine(
         flows = network.towards(torch.cat([fa, fb]), torch.cat([fb, fa]), first, iters)[-1]
     if noise:
         moved = flows - first
-        flows = first + moved * (1 - noise**2 / moved.square().sum(-1, keepdim=True).clamp_min(1e-12)).clamp_min(0)
+        shrunk = moved * (1 - noise**2 / moved.square().sum(-1, keepdim=True).clamp_min(1e-12)).clamp_min(0)
+        flows = first + believed(flows, limit)[..., None] * shrunk
     volume = Correlation(fa, fb, levels=network.refine.levels, radius=network.refine.radius, centred=True)
     goals, heights, _ = network.refine.peaks(volume.lookup(grid(*size_of(fa)) + flows[:1]))
     return at_pixels(flows, *size_of(a)), torch.stack([heights[0, 0], torch.linalg.vector_norm(goals[0, 0], dim=0)])
+
+
+def believed(flows: Float[Tensor, "2 h8 w8 2"], limit: float) -> Float[Tensor, "2 h8 w8"]:
+    """The share of cells around each one that return to within `limit` cells, there and back: what does not return is
+    not moved away from what the matches say."""
+    d, kept = cycle(flows, flows.flip(0))
+    share = ((kept & (d <= limit)) | (limit == math.inf)).float()[:, None]
+    return torch.nn.functional.avg_pool2d(share, 3, 1, 1, count_include_pad=False)[:, 0]
 
 
 def compose_flows(seed: Seed, left: Float[Tensor, "2 h w 2"], size: Size) -> Aligned:
