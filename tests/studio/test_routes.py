@@ -78,7 +78,7 @@ def test_matches_follow_the_radius(client: httpx.Client, aligned: dict[str, Any]
     assert said["inliers"] == sum(row[5] for row in said["matches"]) >= 8
     assert said["kind"] in ("homography", "fundamental")
     good = np.array([row[:4] for row in said["matches"] if row[5]])
-    assert np.median(good[:, 2:] - good[:, :2], axis=0) == pytest.approx([6, 4], abs=0.5)
+    assert np.median(good[:, 2:] - good[:, :2], axis=0) == pytest.approx([6, 4], abs=1.5)  # XFeat at 96 px
     narrow = client.post("api/pixels/match", json={"key": aligned["key"], "radius": 0.5}).json()
     assert sum(row[4] == 1 for row in narrow["matches"]) <= sum(row[4] == 1 for row in said["matches"])
 
