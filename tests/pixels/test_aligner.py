@@ -30,6 +30,7 @@ from likewise.pixels.aligner import (
 from likewise.pixels.compare import compare
 from likewise.pixels.geometry import grid, homography_flow, resize, sample, transform
 from likewise.pixels.life.network import Network
+from likewise.types import Image
 from worlds.aligners import Shifted
 from worlds.contract import ContractOfALevel
 from worlds.scenes import moved, texture
@@ -315,7 +316,8 @@ def test_first_flows_are_what_the_matches_leave():
 
 
 def test_a_seed_is_matched_again_under_its_homography(photo, tilted):
-    seed = match_seed(resize(photo, (288, 384)), resize(tilted[0], (288, 384)))
+    one, two = resize(photo, (288, 384)), resize(tilted[0], (288, 384))
+    seed = match_seed(Image(photo), Image(tilted[0]), one, two)
     assert seed is not None
     assert seed.steps == ("matches", "matched again under their homography")
     assert len(seed.a) == len(seed.b) > 100

@@ -34,6 +34,7 @@ from likewise.pixels.geometry import (
     rescale_homography,
     resize,
     resize_flow,
+    resize_points,
     sample,
     scaling,
     size_of,
@@ -44,6 +45,7 @@ from likewise.pixels.life import ALPHA, BETA, cycle
 from likewise.pixels.life.network import CENTRE, MULTIPLE, STRIDE, Network, Start, at_pixels, smoothed
 from likewise.pixels.raft.correlation import Correlation
 from likewise.store.checkpoint import load
+from likewise.types import Image
 
 SMALLEST = 64
 """Pixels that an image must have on its shorter side."""
@@ -248,12 +250,13 @@ class Aligner:
 
     def align(self, a: Any, b: Any, iters: int | None = None) -> Aligned:
         """Both flows and the steps that led to them."""
-        one, two = check_image(a, "a"), check_image(b, "b")
+        one, two = inputs.image(a, where="a"), inputs.image(b, where="b")
+        sizes = size_of(check_image(one, "a")), size_of(check_image(two, "b"))
         o = self.options if iters is None else replace(self.options, iters=iters)
         aligned, cues = align(self.network, one, two, o)
         sure = torch.sigmoid(cues @ torch.tensor(self.calibration))
         sure = torch.where(aligned.errors()[1], sure, torch.zeros_like(sure))
-        return resize_flows(replace(aligned, sure=sure), size_of(one), size_of(two))
+        return resize_flows(replace(aligned, sure=sure), *sizes)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights in half precision, and the header."""
@@ -298,16 +301,15 @@ def default() -> Aligner:
 
 
 @torch.no_grad()
-def align(
-    network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], options: AlignerOptions
-) -> tuple[Aligned, Float[Tensor, "h3 w3 6"]]:
-    """The flows at the working size, and the cues of their confidence.
+def align(network: Network, a: Any, b: Any, options: AlignerOptions) -> tuple[Aligned, Float[Tensor, "h w 6"]]:
+    """The flows of two images at the working size, and the cues of their confidence.
 
     Seed, refinement there and at twice the size, polish, one plane where it fits: in this order because each step needs
     flows that the one before made nearly right.
     """
-    o, one, two = options, working_image(a, options), working_image(b, options)
-    seed = match_seed(one, two) if o.matches else None
+    o, photos = options, (inputs.image(a, where="a"), inputs.image(b, where="b"))
+    one, two = (working_image(photo.tensor, options) for photo in photos)
+    seed = match_seed(*photos, one, two) if o.matches else None
     if seed is None:
         work = from_all_pairs(network, one, two, o.iters)
         seed = flow_seed(work.aligned) if o.matches else None
@@ -317,7 +319,7 @@ def align(
     if o.matches and not seed.flat and work.aligned.cycle_consistency() < CONSISTENT:
         work = max(work, from_all_pairs(network, one, two, o.iters), key=lambda w: w.aligned.cycle_consistency())
     if o.fine:
-        work = refine_twice_as_large(network, a, b, work, max(1, o.iters // 2))
+        work = refine_twice_as_large(network, photos[0].tensor, photos[1].tensor, work, max(1, o.iters // 2))
     if o.polish:
         work = replace(work, aligned=polish(work.aligned, one, two))
     if o.snap <= 1:
@@ -408,20 +410,26 @@ def check_image(x: Any, where: str) -> Float[Tensor, "3 h w"]:
 # ---------------------------------------------------------------------------------------------------------------- seeds
 
 
-def match_seed(a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Seed | None:
-    """What sparse matches give, where chance does not explain their geometry; matched again under its homography.
+def match_seed(one: Image, two: Image, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"]) -> Seed | None:
+    """What matches of the images give, in pixels of a and b, the same at the working size, where chance does not
+    explain their geometry; matched again under its homography. An `Image` keeps its features.
 
     The second matching finds more, and more exactly, where b is seen aslant, turned or from nearer: on graf and wall
     (pairs 1–2, 1–4, 1–6) 3.4 px become 0.8.
     """
-    matches = matching.match(a, b, guide="never")
+    seen, sizes = matching.match(one, two, guide="never"), (size_of(a), size_of(b))
+    points = (
+        resize_points(torch.from_numpy(np.asarray(p, dtype=np.float64)), photo.size, size).numpy()
+        for p, photo, size in zip((seen.a, seen.b), (one, two), sizes, strict=True)
+    )
+    matches = matching.Matches(*points, sizes=sizes)
     seed = _seed(matches, matches.geometry(), ("matches",))
     if seed is None:
         return None
     warped = sample(b[None], transform(seed.H, grid(*size_of(a)))[None])[0]
     again = matching.match(a, warped, matcher="lighterglue", guide="never")
-    points = transform(seed.H, torch.from_numpy(np.asarray(again.b, dtype=np.float32))).numpy()
-    closer = matching.Matches(again.a, points, sizes=(size_of(a), size_of(b)))
+    places = transform(seed.H, torch.from_numpy(np.asarray(again.b, dtype=np.float32))).numpy()
+    closer = matching.Matches(again.a, places, sizes=sizes)
     better = _seed(closer, closer.geometry(), ("matches", "matched again under their homography"))
     return better if better is not None and len(better.a) >= len(seed.a) else seed
 

@@ -92,11 +92,12 @@ class PixelComparison(Comparison):
         return float((kept & (self.cycle_error <= limit)).mean())
 
     def warp(self, *, least: float = 0.5) -> NDArray[np.uint8]:
-        """b warped to a: (h, w, 3); black where a's pixels lie outside b, or are less sure than `least`."""
+        """b warped to a: (h, w, 3); black where a's pixels lie outside b or are less sure than `least`, and where
+        there is no alignment."""
         b = torch.from_numpy(self.images[1]).permute(2, 0, 1)[None].float()
         warped = warp(b, torch.from_numpy(np.asarray(self.flow))[None])
         pixels = warped[0].permute(1, 2, 0).round().clamp(0, 255).to(torch.uint8).numpy()
-        return np.where((self.confidence >= least)[..., None], pixels, np.uint8(0))
+        return np.where(((self.confidence >= least) & (not self.reason))[..., None], pixels, np.uint8(0))
 
     def to_dict(self) -> dict[str, Any]:
         """Distance, cycle consistency, sizes and how far pixels move; the flow itself goes to a flow file."""
@@ -161,7 +162,7 @@ def compare(a: Any, b: Any, *, model: Aligns | None = None) -> PixelComparison:
     aligner: Any = default() if model is None else model
     given = inputs.image(a, where="a"), inputs.image(b, where="b")
     one, two = check_image(given[0], "a"), check_image(given[1], "b")
-    aligned = aligner.align(one, two) if hasattr(aligner, "align") else Aligned(*aligner.both(one, two))
+    aligned = aligner.align(*given) if hasattr(aligner, "align") else Aligned(*aligner.both(one, two))
     confidences = aligned.confidences()
     reason = ""
     if float((confidences[0] >= 0.5).float().mean()) < LEAST:

@@ -427,7 +427,8 @@ def bend(
     frame = images[:, :, border[0] : border[0] + h, border[1] : border[1] + w]
     points = warp.backward(grid(h, w)[None]) + torch.tensor([border[1], border[0]])
     bent = sample(images, points, padding="border")
-    return Bent(*(relit(x, generator, strength=light, night=night) for x in (frame, bent)), warp)
+    one, two = (relit(x, generator, strength=light, night=night) for x in (frame, bent))
+    return Bent(one, two, warp)
 
 
 def _piece(picture: UInt8[np.ndarray, "h w 3"], size: Size, rng: np.random.Generator) -> UInt8[np.ndarray, "h2 w2 3"]:

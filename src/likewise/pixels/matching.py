@@ -499,7 +499,7 @@ def _flows(guide: Any, a: Image, b: Image) -> tuple[tuple[Any, Any], tuple[Any, 
     if isinstance(guide, tuple | list) and len(guide) == 2:
         return (guide[0], guide[1]), None
     if hasattr(guide, "align"):
-        aligned = guide.align(a.tensor, b.tensor)
+        aligned = guide.align(a, b)
         sure = [plain(c) >= SURE for c in aligned.confidences()] if hasattr(aligned, "confidences") else None
         return (aligned.ab, aligned.ba), None if sure is None else (sure[0], sure[1])
     if hasattr(guide, "both"):

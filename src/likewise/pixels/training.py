@@ -400,7 +400,7 @@ class Training:
         images = [x for bent in bents for x in (bent.b, bent.bent)] + ([] if views is None else [views.a, views.b])
         if not images:
             raise InputError("pairs, scenes: expected one of them at least in a batch, got none")
-        encoded = learner.encode(torch.cat(images).to(self.device)).split([len(x) for x in images])
+        encoded = torch.split(learner.encode(torch.cat(images).to(self.device)), [len(x) for x in images])
         n = len(bents)
         if n and (c.bit or c.contrast):
             fa, fb = torch.cat(encoded[0 : 2 * n : 2]), torch.cat(encoded[1 : 2 * n : 2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -37,9 +37,15 @@ class Encoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        net = XFeat().net
-        for name in ("norm", "skip1", "block1", "block2", "block3", "block4", "block5", "block_fusion"):
-            setattr(self, name, getattr(net, name))
+        net: Any = XFeat().net
+        self.norm: nn.Module = net.norm
+        self.skip1: nn.Module = net.skip1
+        self.block1: nn.Module = net.block1
+        self.block2: nn.Module = net.block2
+        self.block3: nn.Module = net.block3
+        self.block4: nn.Module = net.block4
+        self.block5: nn.Module = net.block5
+        self.block_fusion: nn.Module = net.block_fusion
         super().train(False)
 
     def begin(self) -> None:
@@ -286,7 +292,8 @@ class Network(nn.Module):
     def towards(self, fa: Tensor, fb: Tensor, start: Float[Tensor, "b h w 2"], iters: int) -> list[Tensor]:
         """One direction from features and a first flow: the flow after each step, by correlations around it."""
         volume = Correlation(fa, fb, levels=self.refine.levels, radius=self.refine.radius, centred=True)
-        return self.refine(fa, volume, start, iters)
+        flows: list[Tensor] = self.refine(fa, volume, start, iters)
+        return flows
 
 
 def _fewer(f: Tensor) -> tuple[Tensor, int]:
