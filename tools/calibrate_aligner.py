@@ -33,6 +33,8 @@ def main(webcams: int) -> None:
     for samples in calibration_sets("", webcams, part=0).values():
         for s in samples:
             aligned, cues = align(model.network, s.a, s.b, model.options)
+            if cues is None:  # no alignment
+                continue
             flow = resize_flows(aligned, size_of(s.a), size_of(s.b)).ab.numpy()
             full = torch.nn.functional.interpolate(cues.movedim(-1, 0)[None], size_of(s.a), mode="bilinear")[0]
             valid = np.flatnonzero(np.asarray(s.flow.valid))

@@ -21,7 +21,7 @@ HOUSE = ROOT / "src" / "likewise"
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 BARS = {
-    "lines of code in src": 24_000,
+    "lines of code in src": 26_500,
     "files in src": 140,
     "most files in a folder": 20,
     "imports inside functions": 80,

@@ -254,8 +254,9 @@ class Aligner:
         sizes = size_of(check_image(one, "a")), size_of(check_image(two, "b"))
         o = self.options if iters is None else replace(self.options, iters=iters)
         aligned, cues = align(self.network, one, two, o)
-        sure = torch.sigmoid(cues @ torch.tensor(self.calibration))
-        sure = torch.where(aligned.errors()[1], sure, torch.zeros_like(sure))
+        sure = torch.zeros_like(aligned.ab[..., 0])
+        if cues is not None:
+            sure = torch.where(aligned.errors()[1], torch.sigmoid(cues @ torch.tensor(self.calibration)), sure)
         return resize_flows(replace(aligned, sure=sure), *sizes)
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -301,8 +302,8 @@ def default() -> Aligner:
 
 
 @torch.no_grad()
-def align(network: Network, a: Any, b: Any, options: AlignerOptions) -> tuple[Aligned, Float[Tensor, "h w 6"]]:
-    """The flows of two images at the working size, and the cues of their confidence.
+def align(network: Network, a: Any, b: Any, options: AlignerOptions) -> tuple[Aligned, Float[Tensor, "h w 6"] | None]:
+    """The flows of two images at the working size, and the cues of confidence; None where no geometry beats chance.
 
     Seed, refinement there and at twice the size, polish, one plane where it fits: in this order because each step needs
     flows that the one before made nearly right.
@@ -314,7 +315,7 @@ def align(network: Network, a: Any, b: Any, options: AlignerOptions) -> tuple[Al
         work = from_all_pairs(network, one, two, o.iters)
         seed = flow_seed(work.aligned) if o.matches else None
         if seed is None:
-            return work.aligned, cues(work)
+            return work.aligned, None if o.matches else cues(work)
     work = from_seed(network, one, two, seed, o.iters)
     if o.matches and not seed.flat and work.aligned.cycle_consistency() < CONSISTENT:
         work = max(work, from_all_pairs(network, one, two, o.iters), key=lambda w: w.aligned.cycle_consistency())

@@ -227,7 +227,8 @@ def match(
         The flows a→b and b→a (h, w, 2), on grids that may be coarser than the images; a `PixelComparison`; or what
         gives flows: an object with .align(a, b), .both(a, b) or .flow(a, b). It guides where its confidence is ½ at
         least, or, without one, where its round trip misses by 3 px at most. "auto": the flow of
-        `likewise.pixels.default()`, of features that LightGlue matches only where that finds no geometry.
+        `likewise.pixels.default()`, of features that no LightGlue matches: where LightGlue finds no geometry, there is
+        no flow to trust (matches near one agreed on a geometry in 3 of 180 pairs of unrelated photos).
     radius : float
         Pixels, at the resolution the flow was found at, within which a feature is looked for in stage 1; in an image
         s times larger the radius is s times as large.
@@ -287,8 +288,6 @@ def match(
         best = _better(best, _with_more(pair, features, 2 * n))
     if glue and matcher == "auto" and fixed is None and not best.geometry():
         best = _better(best, _other_view(pair, features, n))
-    if glue and guide == "auto" and not best.geometry():
-        best = _better(best, pair.guided(pixels.default(), radius, search, flow_size))
     return best
 
 
