@@ -73,7 +73,7 @@ class Config(LoopOptions):
     bit: float = option(1.0, "weight of the loss of bent photos", low=0)
     cycle: float = option(0.1, "weight of the cycle loss", low=0)
     contrast: float = option(0.3, "weight of the contrast between cells of bent photos", low=0)
-    seeded: float = option(0.5, "share of bent photos whose flow starts near the truth", low=0, high=1)
+    seeded: float = option(0.5, "share of bent images whose flow starts near the truth", low=0, high=1)
     one_way: bool = option(False, "BiT in the direction B→B′ only, T(B′B) of the paper's Tab. 6")
     cycle_mode: Literal["adaptive", "full"] = option("adaptive", "which pixels the cycle loss keeps")
     alpha: float = option(3.0, "cycle errors in pixels up to which a pixel is kept", low=0)
@@ -465,7 +465,7 @@ class Training:
 
 
 def _learner(config: Config, photos: Photos, start: Aligner | RAFT | None, device: str) -> Learner:
-    """`start`, a new RAFT, or ImageNet's encoder with a projection onto principal axes and a random recurrence."""
+    """`start`, a new RAFT, or XFeat's published trunk with a random recurrence."""
     if start is not None:
         return Learner(copy.deepcopy(start.network if isinstance(start, Aligner) else start).to(device))
     if config.network != "cells":
