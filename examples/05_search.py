@@ -27,7 +27,7 @@ with tempfile.TemporaryDirectory() as home:
     print(Path(best.path).name, f"distance {best.distance:.2f}, local {best.local_distance:.2f}")
     # → day.jpg distance 0.76, local 1.04
     print(best.evidence.kind, best.evidence.n > 100, best.probability > 0.5)
-    # → homography True True
+    # → fundamental True True
     best.evidence.plot("05_search.png")  # the inliers
     result.page("05_search.html")  # every hit, its verdict and the reasons
 

@@ -32,6 +32,8 @@ NOT_RUN = {
     "likewise demo": "a minute of work; tests/cli/test_demo.py runs it with fewer pictures",
     "likewise pixels sfm photos/": "needs photos of one place from many spots; tests/pixels/test_sfm.py renders some",
     "likewise pixels train photos/ --scenes": "needs what `likewise pixels sfm` leaves; tests/pixels trains on such",
+    "likewise weights fetch": "downloads; tests/nn/test_published.py does so from this machine",
+    "likewise weights add": "needs a file of published weights; tests/cli/test_weights.py has one",
     "likewise pixels localize": "needs what `likewise pixels sfm` leaves; tests/pixels/test_localize.py has one",
 }
 """Lines that begin so are not run, and why."""
