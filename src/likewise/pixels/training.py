@@ -62,7 +62,7 @@ class Config(LoopOptions):
     joint: int = option(1500, "steps in which every loss reaches both", low=0)
     height: int = option(160, "height of training images in pixels", low=64)
     width: int = option(224, "width of training images in pixels", low=64)
-    pairs: int = option(6, "photos, each with its bent self, in a batch", low=0)
+    pairs: int = option(6, "photos, each with its bent copy, in a batch", low=0)
     scenes: int = option(3, "triplets in a batch: two views A, B with a fundamental matrix, and B bent", low=0)
     hidden: int = option(64, "width of the recurrence", low=8)
     iters: int = option(3, "steps of the recurrence in training", low=1)
@@ -158,7 +158,7 @@ class Learner:
         ]
 
     def truth(self, bent: Bent) -> life.Truth:
-        """The flows between a photo and its bent self, in cells."""
+        """The flows between a photo and its bent copy, in cells."""
         size = cells(bent.b) if isinstance(self.network, Network) else size_of(bent.b)
         return life.bit_truth(bent.warp, size, stride=self.stride, centre=self.centre)
 
@@ -385,7 +385,7 @@ class Training:
     # ----------------------------------------------------------------------------------------------------- losses
 
     def parts(self, step: int) -> dict[str, Tensor]:
-        """BiT and contrast on photos and their bent selves, SED and cycle on pairs of views [LIFE Eq. 1–3].
+        """BiT and contrast on photos and their bent copies, SED and cycle on pairs of views [LIFE Eq. 1–3].
 
         Of a triplet A, B, B′ [LIFE Fig. 3] the views A and B have a fundamental matrix, and B′ is B bent.
         """
