@@ -16,10 +16,15 @@ from likewise.pixels import matching as nearest
 from likewise.pixels import metrics
 from likewise.pixels.features import Features, detect
 from likewise.pixels.geometry import homography_flow
-from likewise.pixels.matching import Matches, match, raw
+from likewise.pixels.matching import Matches, match
 from likewise.types import Flow, Image
 
 BLANK = torch.zeros(3, 100, 120)
+
+
+def raw(a, b, *, features="sift", ratio=None):
+    """Mutual nearest features, without a flow."""
+    return match(a, b, features=features, matcher="mutual", guide="never", ratio=ratio)
 
 
 class Moved:

@@ -20,7 +20,7 @@ from tests.pixels.test_features import texture
 from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, MissingExtra
 from likewise.pixels import metrics, robust, sfm
-from likewise.pixels.matching import raw
+from likewise.pixels.matching import match
 from likewise.pixels.sfm import Pairs, Photo, Survey
 from worlds import scenes
 
@@ -144,7 +144,7 @@ def test_views_are_a_function_of_the_seed_and_show_what_f_says(pairs: Pairs) -> 
     one, two, other = (pairs.views(2, (240, 320), seed) for seed in (4, (4,), 8))
     assert one.a.shape == one.b.shape == (2, 3, 240, 320)
     for a, b, F in zip(one.a, one.b, one.F, strict=True):
-        matches = raw(a, b, ratio=0.7)
+        matches = match(a, b, features="sift", matcher="mutual", guide="never", ratio=0.7)
         assert len(matches) > 60
         assert np.median(robust.epipolar_errors(F.numpy(), matches.a, matches.b)) < 0.4
     assert np.array_equal(one.a, two.a)

@@ -291,11 +291,6 @@ def match(
     return best
 
 
-def raw(a: Any, b: Any, *, features: Any = "sift", ratio: float | None = None, most: int = MOST) -> Matches:
-    """Matches of a and b without a flow: features that are each other's nearest. All are of stage 2."""
-    return match(a, b, features=features, matcher="mutual", guide="never", ratio=ratio, most=most)
-
-
 @dataclass(frozen=True)
 class Pair:
     """Two images with their features, b's seen turned by `turn` · 90°, and how they are matched."""
