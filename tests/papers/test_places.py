@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 
@@ -52,6 +53,27 @@ def test_webcams_are_seen_through_known_homographies(data: Path) -> None:
     one, two = pairs[0].load(), pairs[1].load()
     assert not np.allclose(one.homography, np.eye(3))
     assert not np.allclose(one.homography, two.homography)
+
+
+def test_a_camera_is_still_in_another_light_and_not_once_it_moved(tmp_path: Path) -> None:
+    day = cv2.GaussianBlur(np.random.default_rng(1).uniform(0, 255, (120, 160)).astype(np.float32), (0, 0), 2)
+    day = (day - day.min()) / np.ptp(day)
+    night = 0.4 * (1 - day) ** 2 + 0.1  # dark is bright and bright is dark: edges keep their directions
+    turned = cv2.warpAffine(night, cv2.getRotationMatrix2D((80, 60), 6, 1), (160, 120), borderMode=cv2.BORDER_REFLECT)
+    other = np.random.default_rng(2).uniform(0, 1, (120, 160))
+    views = {
+        "night": night,
+        "moved": np.roll(night, 3, 1),
+        "turned": turned,
+        "other": other,
+        "by one": np.roll(night, 1, 0),
+    }
+    media.write_image(tmp_path / "day.png", np.repeat((255 * day).astype(np.uint8)[..., None], 3, 2))
+    still = {}
+    for name, view in views.items():
+        media.write_image(tmp_path / f"{name}.png", np.repeat((255 * view).astype(np.uint8)[..., None], 3, 2))
+        still[name] = places.is_still(tmp_path / "day.png", tmp_path / f"{name}.png")
+    assert still == {"night": True, "moved": False, "turned": False, "other": False, "by one": True}
 
 
 def test_the_table_counts_true_pairs_and_false_alarms(data: Path, tmp_path: Path, monkeypatch) -> None:
