@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -17,11 +18,15 @@ from likewise.pixels.aligner import (
     Aligner,
     AlignerOptions,
     Seed,
+    Work,
+    believed,
     compose_flows,
+    cues,
     default,
     first_flows,
     fit_homography,
     match_seed,
+    plane_errors,
     polish,
     refine_ecc,
     resize_flows,
@@ -321,6 +326,57 @@ def test_a_seed_is_matched_again_under_its_homography(photo, tilted):
     assert seed is not None
     assert seed.steps == ("matches", "matched again under their homography")
     assert len(seed.a) == len(seed.b) > 100
+
+
+def test_plane_errors_are_those_of_planes_fitted_again():
+    """Homographies fitted to noisy points scatter as the standard errors say: more, far from the points."""
+    rng = np.random.default_rng(0)
+    a = np.stack(np.meshgrid(np.arange(20, 200, 24.0), np.arange(20, 140, 24.0)), -1).reshape(-1, 2)
+    cells = grid(20, 40).reshape(-1, 2).numpy() * 8 + 3.5
+    fits = []
+    for _ in range(150):
+        H, _ = cv2.findHomography(a, a + rng.normal(0, 1.0, a.shape), 0)
+        fits.append(cv2.perspectiveTransform(cells[None], H)[0])
+    scatter = np.sqrt(np.var(fits, axis=0).sum(-1)).reshape(20, 40)
+    p = torch.from_numpy(a).float()
+    noise = torch.from_numpy(rng.normal(0, 1.0, a.shape)).float()
+    said = plane_errors(Seed(torch.eye(3), p, p + noise), (160, 320)).numpy()
+    near, far = np.s_[4:16, 4:22], np.s_[:, 34:]
+    assert 0.7 < np.median(said[near] / scatter[near]) < 1.6  # half a pixel is added to what residuals say
+    assert 0.5 < np.median(said[far] / scatter[far]) < 2
+    assert np.median(said[far]) > 4 * np.median(said[near])
+
+
+def test_moves_are_believed_where_most_cells_return():
+    """Of a flow that returns everywhere all is believed, of one that does not only what returns."""
+    there = torch.zeros(1, 12, 16, 2) + torch.tensor([0.5, 0.0])
+    consistent = torch.cat([there, -there])
+    assert torch.equal(believed(consistent, 0.1), torch.ones(2, 12, 16))
+    torn = consistent.clone()
+    torn[0, :, :8] += 3.0
+    share = believed(torn, 0.1)
+    assert float(share[0, :, :6].max()) == 0
+    assert float(share[0, 2:-2, 10:14].min()) == 1
+
+
+def test_the_tolerance_is_of_the_photo_itself_where_it_was_enlarged():
+    """3 px of a photo of 96 × 128 px are nine where it is aligned three times as large: surer."""
+    seed = Seed(torch.eye(3), torch.rand(30, 2) * 60, torch.rand(30, 2) * 60)
+    work = Work(
+        Aligned(torch.zeros(64, 64, 2), torch.zeros(64, 64, 2)), seed, torch.zeros(2, 64, 64, 2), torch.zeros(2, 8, 8)
+    )
+    small, large = (cues(work, t).values[..., -1].unique().tolist() for t in (3.0, 9.0))
+    assert small == pytest.approx([np.log(3)])
+    assert large == pytest.approx([np.log(9)])
+    for weights in default().calibration:
+        assert weights[1] < 0.5  # a larger round-trip error is no better sign
+        assert weights[4] < 0.5  # nor is a less certain plane
+        assert weights[5] > 0
+
+
+def test_a_calibration_of_another_form_is_refused():
+    with pytest.raises(lw.InputError, match=r"calibration: expected weights \(2, 6\), got shape \(6,\)"):
+        Aligner(Network(hidden=16), calibration=[1.0] * 6)  # type: ignore[list-item]
 
 
 def test_a_pixel_of_b_is_as_sure_as_where_it_lands():

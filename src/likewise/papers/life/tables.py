@@ -25,6 +25,7 @@ from likewise.errors import FileError, InputError
 from likewise.media import cache_folder
 from likewise.papers import Record, Table, data_folder, kept, mean_error, slug
 from likewise.papers.life import layouts, rivals
+from likewise.papers.life.confidence import confidence
 from likewise.papers.life.places import geometry, webcams_with_homographies
 from likewise.papers.life.raft import Options as RaftOptions
 from likewise.papers.life.raft import raft
@@ -227,43 +228,6 @@ def _train_arm(
     return errors | {
         name: _mean(_errors(plain.flow(s.a, s.b), s) for s in samples)["AEPE"] for name, samples in sets.items()
     }
-
-
-def confidence(options: Options) -> Record:
-    """How often flow is within 3 px, by what confidence says, on half of the webcams and on rendered places.
-
-    The other half of the webcams, and rendered places of other seeds, chose the weights of the cues, if
-    `tools/calibrate_aligner.py` was run with this seed.
-    """
-    rows = []
-    for name, samples in calibration_sets(options.data, options.webcams, part=1).items():
-        said, right = zip(*(_said_and_right(default(), s) for s in samples), strict=True)
-        p, hit = np.concatenate(said), np.concatenate(right)
-        for low in np.arange(0, 1, 0.1):
-            chosen = (p >= low) & ((p < low + 0.1) | (low > 0.85))
-            if chosen.sum() >= 1000:
-                figures = {"said": float(p[chosen].mean()), "right": float(hit[chosen].mean())}
-                rows.append(
-                    {"data": name, "from": round(float(low), 1), "share of pixels": float(chosen.mean()), **figures}
-                )
-    return Record(["data", "from", "share of pixels", "said", "right"], rows)
-
-
-def calibration_sets(data: str, webcams: int, part: int) -> dict[str, list[Any]]:
-    """Rendered places and webcams of one half (part 0 or 1), with dense truth."""
-    cameras = webcams_with_homographies(data_folder(data) / "places", webcams)
-    held = held_out_pairs(80)[part::2]
-    return {
-        "rendered": [p.load(None) for p in rendered(held)],
-        "webcams + H": [cameras[i].load(None) for i in range(part, len(cameras), 2)],
-    }
-
-
-def _said_and_right(model: Aligner, s: Any) -> tuple[Any, Any]:
-    aligned = model.align(s.a, s.b)
-    valid = np.asarray(s.flow.valid)
-    d = np.linalg.norm(np.asarray(aligned.ab) - np.asarray(s.flow), axis=-1)
-    return aligned.confidences()[0].numpy()[valid], (d <= 3)[valid]
 
 
 def evaluate_layout(options: Options) -> Record:
