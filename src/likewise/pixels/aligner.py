@@ -60,10 +60,6 @@ FLAT = (3.0, 0.8)
 BELIEVED = (0.1, math.inf)
 """Cells by which a flow may miss its start after a round trip for its moves to be believed: where the matches are of
 one plane, which then says more than the network of what lies far from them; and where they show depth."""
-MOSTLY = 0.75
-"""The share of cells that return to RETURNED pixels from which on all moves are believed, of one plane, too. Chosen on
-50 rendered places of other seeds than those reported, where it keeps what the network gains (three called flat: 0.86
-instead of 1.02 px), and on 32 webcams, of which three reach it and none loses more than 0.3 px."""
 RIM = 0.5
 """Pixels beyond the centres of b's outermost pixels that still belong to it."""
 RETURNED = 3.0
@@ -570,10 +566,8 @@ def refine(
 
 def believed(flows: Float[Tensor, "2 h8 w8 2"], limit: float) -> Float[Tensor, "2 h8 w8"]:
     """The share of cells around each one that return to within `limit` cells, there and back: what does not return is
-    not moved away from what the matches say. All are believed where most of them return."""
+    not moved away from what the matches say."""
     d, kept = cycle(flows, flows.flip(0))
-    if float((kept & (d <= RETURNED / STRIDE)).float().mean()) >= MOSTLY:
-        return torch.ones_like(d)
     share = ((kept & (d <= limit)) | (limit == math.inf)).float()[:, None]
     return torch.nn.functional.avg_pool2d(share, 3, 1, 1, count_include_pad=False)[:, 0]
 
