@@ -13,15 +13,20 @@ import zipfile
 import zlib
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
+from PIL.TiffImagePlugin import IFDRational
 
 from likewise import media
 from likewise.errors import FileError, InputError, MissingExtra, ShapeError
+from likewise.images.embedding import embed_images
+from tests.fuzz import seeds
 from worlds.layouts import film
 
 
@@ -186,6 +191,184 @@ def test_animated_gives_the_first_frame(tmp_path: Path) -> None:
     for kind in ("GIF", "WEBP", "PNG", "TIFF"):
         first.save(tmp_path / "a", kind, save_all=True, append_images=[second])
         assert np.abs(media.read_array(tmp_path / "a")[4, 4].astype(int) - [255, 0, 0]).max() <= 3, kind
+
+
+# ------------------------------------------------------------------------------------------------- HEIC, RAW, EXIF
+
+
+def heic(path: Path, array: np.ndarray, **options: object) -> Path:
+    pillow_heif = pytest.importorskip("pillow_heif", reason="pip install 'likewise[heic]'")
+    pillow_heif.from_pillow(Image.fromarray(array)).save(path, quality=95, **options)
+    return path
+
+
+def jpeg(array: np.ndarray) -> bytes:
+    buffer = stdio.BytesIO()
+    Image.fromarray(array).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def test_heic_is_read_as_every_picture_is(tmp_path: Path) -> None:
+    path = heic(tmp_path / "x.dat", gradient(64, 96))
+    got = media.read_array(path)
+    assert np.abs(got.astype(int) - gradient(64, 96)).mean() < 6
+    np.testing.assert_array_equal(media.decode(path.read_bytes(), side=8), got)
+    assert media.images(tmp_path) == [path]
+    clear = heic(tmp_path / "clear.heic", np.dstack([gradient(64, 96), np.zeros((64, 96), np.uint8)]))
+    assert media.read_array(clear).min() >= 250, "transparency is laid over white"
+
+
+def test_a_turned_heic_is_upright_and_keeps_its_exif(tmp_path: Path) -> None:
+    path = heic(tmp_path / "x.heic", gradient(64, 96), exif=seeds.exif().tobytes())
+    got = media.read_array(path)
+    want = np.rot90(gradient(64, 96), 3)  # orientation 6: row 0 is the right side
+    assert got.shape == want.shape
+    assert np.abs(got.astype(int) - want).mean() < 6
+    assert media.read_exif(path).place == pytest.approx((-10.51, -20.0, 12.5))
+    assert media.read_exif(path).make == "Maker Model"
+
+
+@pytest.mark.parametrize("brand", [b"heic", b"heix", b"hevc", b"mif1", b"msf1"])
+def test_kinds_of_heif_are_told_by_their_brands(brand: bytes) -> None:
+    assert media._sniff(b"\0\0\0\x1cftyp" + brand + b"\0\0\0\0mif1heicmiaf") == "HEIC"
+    assert media._sniff(b"\0\0\0\x1cftyp" + brand[:2] + b"zz\0\0\0\0mif1heic") is None
+    assert media._sniff(b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf") == "AVIF"
+
+
+@pytest.mark.parametrize(("orientation", "quarters"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+def test_the_preview_inside_a_raw_file_is_read_upright(tmp_path: Path, orientation: int, quarters: int) -> None:
+    pytest.importorskip("rawpy", reason="pip install 'likewise[raw]'")
+    (tmp_path / "x.nef").write_bytes(seeds.dng(jpeg(gradient(320, 480)), orientation, (600, 900)))
+    got, want = media.read_array(tmp_path / "x.nef"), np.rot90(gradient(320, 480), quarters)
+    assert got.shape == want.shape, "the preview's size, not the sensor's"
+    assert np.abs(got.astype(int) - want).mean() < 3
+    assert media.read_array(tmp_path / "x.nef", side=160).shape == (want.shape[0] // 2, want.shape[1] // 2, 3)
+    assert media.images(tmp_path) == [tmp_path / "x.nef"]
+
+
+def test_a_preview_of_plain_pixels_is_turned_as_the_camera_was() -> None:
+    pytest.importorskip("rawpy", reason="pip install 'likewise[raw]'")
+    packed, plain = jpeg(gradient(320, 480)), gradient(320, 480)
+    data = seeds.dng(packed, 6, (600, 900)).removesuffix(packed) + plain.tobytes()
+    for tag, kind, was, now in ((259, 3, 7, 1), (262, 3, 6, 2), (279, 4, len(packed), plain.size)):
+        data = data.replace(struct.pack("<HHII", tag, kind, 1, was), struct.pack("<HHII", tag, kind, 1, now))
+    np.testing.assert_array_equal(media.decode(data), np.rot90(plain, 3))
+
+
+@pytest.mark.parametrize("preview", [None, (40, 60)], ids=["no preview", "a thumbnail"])
+def test_without_a_preview_the_sensor_is_read_at_half_its_size(tmp_path: Path, preview: Any) -> None:
+    pytest.importorskip("rawpy", reason="pip install 'likewise[raw]'")
+    (tmp_path / "x.dng").write_bytes(seeds.dng(preview and jpeg(gradient(*preview)), 6, (400, 600)))
+    assert media.read_array(tmp_path / "x.dng").shape == (300, 200, 3)
+
+
+def test_a_scan_is_no_raw_file(tmp_path: Path) -> None:
+    """A plain TIFF of two pages, with a camera's tags, is Pillow's to read."""
+    exif = Image.Exif()
+    exif[0x010F] = "Scanner"
+    path = save(
+        tmp_path / "x.tif", gradient(), "TIFF", exif=exif, save_all=True, append_images=[Image.new("L", (9, 9))]
+    )
+    np.testing.assert_array_equal(media.read_array(path), gradient())
+
+
+@pytest.mark.parametrize(("package", "extra"), [("pillow_heif", "heic"), ("rawpy", "raw")])
+def test_without_the_extra_a_file_is_listed_and_reading_it_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str
+) -> None:
+    if extra == "heic":
+        path = heic(tmp_path / "x.heic", gradient(64, 64))
+    else:
+        path = media.write_bytes(tmp_path / "x.dng", seeds.dng(None))
+    monkeypatch.setitem(sys.modules, package, None)
+    assert media.images(tmp_path) == [path], "a folder does not pass it over: whoever reads it says why it cannot"
+    (left_out,) = embed_images(SimpleNamespace(embed=None), [path]).skipped
+    assert f"pip install 'likewise[{extra}]'" in left_out.reason
+    with pytest.raises(MissingExtra, match=rf"{package.replace('_', '-')} is not installed.*likewise\[{extra}\]"):
+        media.read_array(path)
+    assert media.read_exif(path).make == ("" if extra == "heic" else "Maker Model")
+
+
+def test_large_and_damaged_heic_and_raw_are_one_file_error(tmp_path: Path) -> None:
+    pytest.importorskip("rawpy", reason="pip install 'likewise[raw]'")
+    photo = heic(tmp_path / "x.heic", np.random.default_rng(0).integers(0, 255, (64, 96, 3), np.uint8)).read_bytes()
+    raw, size = seeds.dng(None, 1, (600, 900)), struct.pack(">II", 96, 64)
+    assert photo.count(size) == 1
+    for data in (photo.replace(size, struct.pack(">II", 20000, 20000)), raw.replace(*DECLARED)):
+        with pytest.raises(FileError, match=r"^big: (declares|damaged)"):
+            media.decode(data, name="big")
+    with pytest.raises(FileError, match="declares 96 × 64 pixels, more than 6,143"):
+        media.decode(photo, most_pixels=6143)
+    with pytest.raises(FileError, match="declares 900 × 600 pixels"):
+        media.decode(raw, most_pixels=539_999)
+    for data in (photo, raw):
+        for part in (0.02, 0.3, 0.7):
+            with pytest.raises(FileError, match=r"^cut: .*(HEIC|RAW|TIFF): \S[^\n]*$"):
+                media.decode(data[: int(len(data) * part)], name="cut")
+
+
+DECLARED = struct.pack("<HHII", 256, 4, 1, 900), struct.pack("<HHII", 256, 4, 1, 60000)
+"""A sensor's width as a DNG declares it, and a larger one."""
+
+
+@pytest.mark.parametrize(
+    ("time", "zone", "want"),
+    [
+        ("2023:06:01 12:30:05", "+02:00", "2023-06-01T12:30:05+02:00"),
+        ("2023:06:01 12:30:05", "-03:30", "2023-06-01T12:30:05-03:30"),
+        ("2023-06-01T12:30:05.25", "", "2023-06-01T12:30:05"),
+        ("2023:06:01 12:30", "nonsense", "2023-06-01T12:30:00"),
+        ("2023:06:01 12:30:05", "+99:00", "2023-06-01T12:30:05"),
+        ("0000:00:00 00:00:00", "", None),
+        ("2023:02:30 12:30:05", "", None),
+        ("    :  :     :  :  ", "", None),
+        ("yesterday", "+02:00", None),
+    ],
+)
+def test_the_time_is_read_as_cameras_write_it(tmp_path: Path, time: str, zone: str, want: str | None) -> None:
+    exif = Image.Exif()
+    exif.get_ifd(0x8769).update({0x9003: time, 0x9011: zone})
+    got = media.read_exif(save(tmp_path / "x.jpg", gradient(), "JPEG", exif=exif))
+    assert (got.taken and got.taken.isoformat()) == want
+    assert got.time == time.strip(), "as written"
+
+
+def test_without_the_moment_of_the_photo_its_files_counts(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0132] = "2020:01:02 03:04:05"
+    exif.get_ifd(0x8769).update({0x9010: "+01:00", 0x9011: "+05:00"})
+    got = media.read_exif(save(tmp_path / "x.jpg", gradient(), "JPEG", exif=exif)).taken
+    assert got is not None
+    assert got.isoformat() == "2020-01-02T03:04:05+01:00"
+
+
+def test_a_raw_file_tells_when_and_where_without_a_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rawpy", None)
+    (tmp_path / "x.dng").write_bytes(seeds.dng(None))
+    got = media.read_exif(tmp_path / "x.dng")
+    assert got.place == (47.5, -47.5, 0.0)
+    assert got.taken is not None
+    assert got.taken.isoformat() == "2023-06-01T12:30:00+02:00"
+
+
+@pytest.mark.parametrize(
+    ("gps", "want"),
+    [
+        ({1: "N", 2: (47, 30, 0), 3: "E", 4: (8, 15, 0), 6: 400}, (47.5, 8.25, 400.0)),
+        ({1: "N", 2: (47, 30, 0), 3: "E", 4: (8, 15, 0), 6: IFDRational(0, 0)}, (47.5, 8.25, 0.0)),
+        ({1: "N", 2: (91, 0, 0), 3: "E", 4: (8, 0, 0)}, None),
+        ({1: "N", 2: (47, 0, 0), 3: "W", 4: (180, 1, 0)}, None),
+        ({1: "N", 2: (IFDRational(1, 0), 0, 0), 3: "E", 4: (8, 0, 0)}, None),
+        ({1: "X", 2: (47, 0, 0), 3: "E", 4: (8, 0, 0)}, None),
+        ({1: "N", 2: (47, 0, 0)}, None),
+        ({1: "N", 2: (0, 0, 0), 3: "E", 4: (0, 0, 0)}, None),
+    ],
+)
+def test_places_out_of_the_world_are_not_told(tmp_path: Path, gps: dict[int, Any], want: Any) -> None:
+    exif = Image.Exif()
+    exif.get_ifd(0x8825).update(gps)
+    got = media.read_exif(save(tmp_path / "x.jpg", gradient(), "JPEG", exif=exif))
+    assert got.place == (None if want is None else pytest.approx(want))
 
 
 # ----------------------------------------------------------------------------------------------------- orientation

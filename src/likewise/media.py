@@ -25,6 +25,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -55,11 +56,17 @@ _MAGIC = {
     "WebP": rb"RIFF.{4}WEBP",
     "GIF": rb"GIF8[79]a",
     "BMP": rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0",  # the lengths of header that there are
+    "RAW": rb"II\*\0\x10\0{3}CR|II(U\0|R[OS])|MMOR|FUJIFILMCCD-RAW|FOVb|.{4}ftypcrx ",  # Canon, Panasonic, Olympus …
     "TIFF": rb"II[*+]\0|MM\0[*+]",
     "PPM": rb"P[1-6]\s+[\d#]",
-    "AVIF": rb".{4}ftypavi[fs]",
+    "AVIF": rb".{4}ftyp(avi[fs]|m[is]f1.{4}(.{4})*avi[fs])",
+    "HEIC": rb".{4}ftyp(he[iv][cmsx]|m[is]f1)",
 }
-"""How files begin that are decoded: raster formats, none that runs a program or opens another file."""
+"""How files begin that are decoded: raster formats, none that runs a program or opens another file. Most RAW files
+(DNG, NEF, ARW, PEF) begin as TIFF does; `_is_raw` tells them apart."""
+
+PREVIEW = 480
+"""Longest side, in pixels, from which on the picture inside a RAW file is a preview; below, it is a thumbnail."""
 
 _SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".tif": "TIFF", ".tiff": "TIFF"}
 
@@ -76,7 +83,8 @@ def read(path: str | os.PathLike[str]) -> Float[Tensor, "3 h w"]:
     Parameters
     ----------
     path : str or PathLike
-        JPEG, PNG, WebP, GIF (its first frame), BMP, TIFF, PPM or AVIF, judged by its first bytes.
+        JPEG, PNG, WebP, GIF (its first frame), BMP, TIFF, PPM or AVIF, judged by its first bytes; HEIC with the extra
+        `heic`, and the preview inside a camera's RAW file with the extra `raw`.
 
     Returns
     -------
@@ -87,6 +95,8 @@ def read(path: str | os.PathLike[str]) -> Float[Tensor, "3 h w"]:
     ------
     FileError
         It is missing, damaged, too large, or no image.
+    MissingExtra
+        It is HEIC or RAW, and what reads that is not installed.
 
     Examples
     --------
@@ -107,9 +117,10 @@ def read_array(
     """The picture at `path` as uint8 (h, w, 3), upright, RGB.
 
     Transparency is laid over white, CMYK made RGB, 16 bits scaled to 8 (grey is rounded, of colour the decoder keeps
-    the high byte), EXIF orientation applied, the first frame taken of many; colour profiles are not applied. With
-    `side`, a JPEG may come at 1/2, 1/4 or 1/8 of its size as long as its shortest side stays ≥ `side`: several times
-    faster when it is to be made small anyway.
+    the high byte), EXIF orientation applied, the first frame taken of many; colour profiles are not applied. Of a RAW
+    file it is the preview that the camera made, or half the sensor's size where there is none. With `side`, a JPEG may
+    come at 1/2, 1/4 or 1/8 of its size as long as its shortest side stays ≥ `side`: several times faster when it is to
+    be made small anyway.
     """
     with _regular(path) as stream:
         if os.fstat(stream.fileno()).st_size > MOST_BYTES:
@@ -147,7 +158,10 @@ def as_uint8(array: np.ndarray[Any, Any], *, where: str = "array") -> np.ndarray
     return np.ascontiguousarray(np.rint(array * 255).astype(np.uint8))
 
 
-PICTURE_NAMES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif"})
+PICTURE_NAMES = frozenset(
+    {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".heic", ".heif"}
+    | {".hif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw"}
+)
 """How names of pictures end: a file so named that cannot be read is told of, any other is passed over."""
 
 
@@ -238,12 +252,12 @@ def _sniff(head: bytes) -> str | None:
 def _decode(stream: IO[bytes], name: str, most_pixels: int, side: int | None) -> UInt8[np.ndarray, "h w 3"]:
     for argument, value in (("most_pixels", most_pixels), ("side", side)):
         _whole(argument, value)
-    with _started(stream, name, most_pixels) as (im, kind):
+    with _started(stream, name, most_pixels) as im:
         _count(im.size, name, most_pixels)
-        if side is not None and kind == "JPEG":
+        if side is not None and im.format == "JPEG":
             im.draft("", (side, side))
         im.load()
-        if im.mode == "CMYK" and kind == "JPEG" and "adobe" not in im.info:
+        if im.mode == "CMYK" and im.format == "JPEG" and "adobe" not in im.info:
             from PIL import ImageChops  # Pillow takes every CMYK JPEG for Adobe's, which stores ink upside down
 
             im, info = ImageChops.invert(im), im
@@ -254,12 +268,12 @@ def _decode(stream: IO[bytes], name: str, most_pixels: int, side: int | None) ->
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
     """The picture at `path` with its header parsed by the one decoder of its format; no pixel is decoded yet."""
-    with _regular(path) as stream, _started(stream, str(path), MOST_PIXELS) as (im, _):
+    with _regular(path) as stream, _started(stream, str(path), MOST_PIXELS) as im:
         yield im
 
 
 @contextlib.contextmanager
-def _started(stream: IO[bytes], name: str, most_pixels: int) -> Iterator[tuple[Image.Image, str]]:
+def _started(stream: IO[bytes], name: str, most_pixels: int) -> Iterator[Image.Image]:
     """The picture in a stream, its header parsed by the one decoder of its format; whatever goes on inside ends well
     or in a FileError."""
     head = stream.read(32)
@@ -269,19 +283,26 @@ def _started(stream: IO[bytes], name: str, most_pixels: int) -> Iterator[tuple[I
         raise FileError(f"{name}: not a picture ({', '.join(_MAGIC)} are read); it starts with {head[:8]!r}")
     if kind == "WebP":  # its decoder makes room for the picture as soon as it is started
         _count(_webp_size(head), name, most_pixels)
+    if kind == "TIFF" and _is_raw(stream):
+        kind = "RAW"
     try:
         with _quiet_pillow():
-            yield _start(kind, stream), kind
-    except FileError:
+            yield _start_raw(stream, name, most_pixels) if kind == "RAW" else _start(kind, stream)
+    except (FileError, MissingExtra):
         raise
     except MemoryError:
         raise FileError(f"{name}: not enough memory to decode it") from None
     except Exception as error:  # a damaged file can make a decoder raise anything
-        raise FileError(f"{name}: damaged or unsupported {kind}: {error or type(error).__name__}") from error
+        said = error.args[0] if error.args else ""
+        why = said.decode("ascii", "replace") if isinstance(said, bytes) else error  # LibRaw speaks in bytes
+        raise FileError(f"{name}: damaged or unsupported {kind}: {why or type(error).__name__}") from error
 
 
 def _start(kind: str, stream: IO[bytes]) -> Image.Image:
     """Parse the header with this one decoder; no pixel is decoded yet."""
+    if kind == "HEIC":
+        heic: Image.Image = _extra("pillow_heif", "heic").HeifImageFile(stream)
+        return heic
     name = kind if kind == "WebP" else kind.capitalize()
     try:
         plugin = importlib.import_module(f"PIL.{name}ImagePlugin")
@@ -289,6 +310,56 @@ def _start(kind: str, stream: IO[bytes]) -> Image.Image:
         raise OSError(f"this Pillow cannot read {kind}; pip install --upgrade pillow") from None
     opened: Image.Image = getattr(plugin, f"{name}ImageFile")(stream)
     return opened
+
+
+def _extra(package: str, extra: str) -> Any:
+    """An optional package; it is imported when a file first needs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise MissingExtra(package.replace("_", "-"), extra) from None
+
+
+def _is_raw(stream: IO[bytes]) -> bool:
+    """Whether what begins as TIFF is a camera's: it has a DNG version, its first picture is a reduced one of others
+    below, or it holds the mosaic of a sensor."""
+    head = stream.read(8)
+    order = "<" if head[:2] == b"II" else ">"
+    stream.seek(struct.unpack(f"{order}I", head[4:].ljust(4, b"\0"))[0])
+    rows = stream.read(2)
+    rows = stream.read(12 * struct.unpack(f"{order}H", rows.ljust(2, b"\0"))[0])
+    stream.seek(0)
+    tags = {tag: (short if kind == 3 else pair) for tag, kind, _, short, pair in _tags(rows, order)}
+    return 50706 in tags or (330 in tags and tags.get(254) == 1) or tags.get(262) in (32803, 34892)
+
+
+def _tags(rows: bytes, order: str) -> Iterator[tuple[int, ...]]:
+    """Tag, type, count, and the value as 16 and as 32 bits, of each whole row of a TIFF's directory."""
+    for at in range(0, len(rows) - 11, 12):
+        yield *struct.unpack_from(f"{order}HHIH", rows, at), *struct.unpack_from(f"{order}I", rows, at + 8)
+
+
+def _start_raw(stream: IO[bytes], name: str, most_pixels: int) -> Image.Image:
+    """The preview inside a camera's file, its header parsed; where there is none, the sensor at half its size."""
+    from PIL import Image
+
+    rawpy = _extra("rawpy", "raw")
+    with rawpy.RawPy() as raw:
+        raw.open_buffer(stream)
+        size = raw.sizes
+        _count((size.raw_width, size.raw_height), name, most_pixels)
+        quarters = {3: 2, 5: 1, 6: 3}.get(size.flip, 0)
+        try:
+            thumb = raw.extract_thumb()
+        except (rawpy.LibRawNoThumbnailError, rawpy.LibRawUnsupportedThumbnailError):
+            thumb = None
+        if thumb is not None and thumb.format == rawpy.ThumbFormat.JPEG:
+            im = _start("JPEG", io.BytesIO(thumb.data))
+        elif thumb is not None:
+            im = Image.fromarray(np.rot90(thumb.data, quarters))
+        if thumb is None or max(im.size) < min(PREVIEW, max(size.width, size.height) // 2):
+            im = Image.fromarray(raw.postprocess(half_size=True, use_camera_wb=True))
+    return im
 
 
 def _whole(argument: str, value: object) -> None:
@@ -777,13 +848,15 @@ FILM_WIDTH = 36.0
 class Exif:
     """What a camera wrote into a photo; None where it is not told.
 
-    `focal` is the focal length over the longest side, `place` (latitude, longitude, altitude), `time` as written.
+    `focal` is the focal length over the longest side, `place` (latitude, longitude, altitude), `time` as written, and
+    `taken` the same as a datetime, with its zone where the camera told that.
     """
 
     make: str = ""
     focal: float | None = None
     place: tuple[float, float, float] | None = None
     time: str | None = None
+    taken: datetime | None = None
 
 
 def read_exif(path: str | os.PathLike[str]) -> Exif:
@@ -791,14 +864,46 @@ def read_exif(path: str | os.PathLike[str]) -> Exif:
     if not is_image(path):
         raise FileError(f"{path}: not an image")
     try:
-        with opened(path) as image:
-            exif = image.getexif()
+        with _exif(path) as exif:
             details, gps = exif.get_ifd(0x8769), exif.get_ifd(0x8825)
             make = " ".join(str(exif.get(tag, "")).strip() for tag in (0x010F, 0x0110)).strip()
             time = str(details.get(0x9003) or exif.get(0x0132) or "").strip("\0 ") or None
+            zone = str(details.get(0x9011 if details.get(0x9003) else 0x9010) or "")
     except Exception:  # damaged EXIF can raise anything
         return Exif()
-    return Exif(make, _focal(details.get(0xA405)), _place(gps), time)
+    return Exif(make, _focal(details.get(0xA405)), _place(gps), time, _taken(time or "", zone))
+
+
+@contextlib.contextmanager
+def _exif(path: str | os.PathLike[str]) -> Iterator[Image.Exif]:
+    """The tags of a photo; of a RAW file that is a TIFF its own, which need no decoder and say more than a preview."""
+    with _regular(path) as stream:
+        head = stream.read(32)
+        stream.seek(0)
+        if head[:4] in (b"II*\0", b"MM\0*") and (_sniff(head) == "RAW" or _is_raw(stream)):
+            from PIL import Image
+
+            tags = Image.Exif()
+            with _quiet_pillow():
+                tags.load_from_fp(stream)
+                yield tags
+                return
+    with opened(path) as image:
+        yield image.getexif()
+
+
+def _taken(time: str, zone: str) -> datetime | None:
+    """EXIF's "2024:05:01 12:30:00", or what some write in its place, and an offset such as "+02:00"."""
+    parts = re.match(r"(\d{4})\D(\d\d?)\D(\d\d?)\D(\d\d?)\D(\d\d)(?:\D(\d\d))?", time)
+    offset = re.fullmatch(r"([+-])([01]\d):?([0-5]\d)\0*", zone.strip())
+    try:
+        known = datetime(*(int(n or 0) for n in parts.groups())) if parts else None  # type: ignore[arg-type]
+        if known is not None and offset:
+            ahead = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+            known = known.replace(tzinfo=timezone(ahead if offset[1] == "+" else -ahead))
+    except ValueError:  # 0000:00:00, as cameras write that were never set
+        return None
+    return known
 
 
 def _focal(film: Any) -> float | None:
@@ -813,13 +918,14 @@ def _focal(film: Any) -> float | None:
 def _place(gps: Any) -> tuple[float, float, float] | None:
     try:
         north, east = (
-            (1.0 if str(gps[mark]) in "NE" else -1.0) * sum(float(v) / 60.0**k for k, v in enumerate(gps[tag][:3]))
-            for mark, tag in ((1, 2), (3, 4))
+            signs[str(gps[mark]).strip("\0 ")[:1]] * sum(float(v) / 60.0**k for k, v in enumerate(gps[tag][:3]))
+            for mark, tag, signs in ((1, 2, {"N": 1.0, "S": -1.0}), (3, 4, {"E": 1.0, "W": -1.0}))
         )
         height = float(gps.get(6, 0.0)) * (-1.0 if gps.get(5, b"\0") in (1, b"\1") else 1.0)
+        height = height if math.isfinite(height) else 0.0  # phones that do not know it write 0/0
     except (KeyError, TypeError, ValueError, ZeroDivisionError, OverflowError):
         return None
-    known = np.isfinite([north, east, height]).all() and abs(north) <= 90 and abs(east) <= 180 and (north or east)
+    known = np.isfinite([north, east]).all() and abs(north) <= 90 and abs(east) <= 180 and (north or east)
     return (north, east, height) if known else None
 
 

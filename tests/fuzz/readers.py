@@ -124,6 +124,9 @@ BANK = {"bank/job.sqlite": (*ANY, forms.job)}
 
 READERS: tuple[Reader, ...] = (
     *(Reader(kind, seeds.pictures(kind), each(picture), {"*": PICTURES.get(kind, ANY)}) for kind in seeds.PICTURES),
+    Reader("heic", seeds.heic, each(picture), {"*": ANY}, needs=("pillow_heif",)),
+    Reader("raw", seeds.camera, each(picture), {"*": (bytewise, forms.words32)}, needs=("rawpy",)),
+    Reader("exif of raw", seeds.camera, each(media.read_exif), {"*": (bytewise, forms.words32)}),
     Reader("exif", seeds.pictures("jpeg"), each(media.read_exif), {"0.jpeg": ANY}),
     Reader("video", seeds.video, each(lambda p: list(media.frames(p, most=8, every=2))), {"*": ANY}, needs=("av",)),
     Reader("arrays", seeds.arrays, each(lambda p: repr(media.load_arrays(p))), ARRAYS),

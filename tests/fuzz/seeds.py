@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,84 @@ def _run_lengths() -> bytes:
     start = 14 + len(head) + len(palette)
     front = b"BM" + (start + len(pixels)).to_bytes(4, "little") + bytes(4) + start.to_bytes(4, "little")
     return front + head + palette + pixels
+
+
+def heic(folder: Path) -> None:
+    """HEIC as phones write it, with EXIF and a turn, and one that is transparent."""
+    import pillow_heif
+
+    for k, (mode, options) in enumerate([("RGB", {"exif": exif().tobytes()}), ("RGBA", {})]):
+        pillow_heif.from_pillow(Image.fromarray(picture(0, (64, 64))).convert(mode)).save(
+            folder / f"{k}.heic", **options
+        )
+
+
+def dng(preview: bytes | None, orientation: int = 1, size: tuple[int, int] = (48, 64)) -> bytes:
+    """A camera's file: EXIF, a preview (bytes of a JPEG, or none), and a sensor's mosaic of size (h, w) below it."""
+    height, width = size
+    mosaic = np.random.default_rng(0).integers(500, 4000, size).astype("<u2").tobytes()
+    matrix = b"".join(struct.pack("<ii", n, 10000) for n in (7000, -1000, -500, -4000, 12000, 1500, -500, 1000, 6000))
+    raw: dict[int, Any] = {254: [0], 256: [width], 257: [height], 258: [16], 259: [1], 262: [32803], 273: [0], 277: [1]}
+    raw |= {278: [height], 279: [len(mosaic)], 33421: [2, 2], 33422: bytes([0, 1, 1, 2]), 50717: [4095]}
+    main: dict[int, Any] = {
+        254: [1],
+        271: b"Maker\0",
+        272: b"Model\0",
+        274: [orientation],
+        330: [0],
+        34665: [0],
+        34853: [0],
+    }
+    main |= {50706: bytes([1, 4, 0, 0]), 50708: b"Maker Model\0", 50721: matrix, 50728: struct.pack("<6I", *[1] * 6)}
+    if preview is not None:
+        wide, high = Image.open(io.BytesIO(preview)).size
+        main |= {256: [wide], 257: [high], 258: [8, 8, 8], 259: [7], 262: [6], 273: [0], 277: [3], 278: [high]}
+        main |= {279: [len(preview)]}
+    told = {36867: b"2023:06:01 12:30:00\0", 36881: b"+02:00\0"}
+    angle = struct.pack("<6I", 47, 1, 30, 1, 0, 1)
+    where = {1: b"N\0\0\0", 2: angle, 3: b"W\0\0\0", 4: angle}
+    out = bytearray(b"II*\0" + struct.pack("<I", 8))
+    shorts, texts = {254, 258, 259, 262, 274, 277, 33421}, {271, 272, 50708, 36867, 36881, 1, 3}
+    kinds = {50721: 10, 50728: 5, 2: 5, 4: 5}
+
+    def directory(tags: dict[int, Any]) -> dict[int, int]:
+        """Write one; where the value of each tag lies, to be filled in later."""
+        places, after = {}, len(out) + 2 + 12 * len(tags) + 4
+        rows, tail = struct.pack("<H", len(tags)), b""
+        for tag in sorted(tags):
+            value, kind = tags[tag], kinds.get(tag) or (2 if tag in texts else 1)
+            if isinstance(value, list):
+                kind = 3 if tag in shorts else 4
+                value = struct.pack(f"<{len(value)}{'H' if kind == 3 else 'I'}", *value)
+            count = len(value) // {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 10: 8}[kind]
+            places[tag] = len(out) + len(rows) + 8
+            inline = value.ljust(4, b"\0") if len(value) <= 4 else struct.pack("<I", after + len(tail))
+            rows, tail = (
+                rows + struct.pack("<HHI", tag, kind, count) + inline,
+                tail + (value if len(value) > 4 else b""),
+            )
+        out.extend(rows + bytes(4) + tail)
+        return places
+
+    first = directory(main)
+    for tag, tags in ((330, raw), (34665, told), (34853, where)):
+        struct.pack_into("<I", out, first[tag], len(out))
+        places = directory(tags)
+        if tag == 330:
+            struct.pack_into("<I", out, places[273], len(out))
+            out += mosaic
+    if preview is not None:
+        struct.pack_into("<I", out, first[273], len(out))
+        out += preview
+    return bytes(out)
+
+
+def camera(folder: Path) -> None:
+    """A RAW file with a preview, and one without."""
+    buffer = io.BytesIO()
+    Image.fromarray(picture(0, (48, 64))).save(buffer, "JPEG")
+    for k, preview in enumerate((buffer.getvalue(), None)):
+        (folder / f"{k}.dng").write_bytes(dng(preview, 6))
 
 
 MOVING = {"save_all": True, "append_images": [Image.fromarray(picture(1))]}
