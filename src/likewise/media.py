@@ -848,15 +848,20 @@ FILM_WIDTH = 36.0
 class Exif:
     """What a camera wrote into a photo; None where it is not told.
 
-    `focal` is the focal length over the longest side, `place` (latitude, longitude, altitude), `time` as written, and
-    `taken` the same as a datetime, with its zone where the camera told that.
+    `focal` is the focal length over the longest side, `place` (latitude, longitude, altitude), `time` and its
+    `zone` as written; `taken` is both as a datetime, without a zone where the camera did not tell it.
     """
 
     make: str = ""
     focal: float | None = None
     place: tuple[float, float, float] | None = None
     time: str | None = None
-    taken: datetime | None = None
+    zone: str | None = None
+
+    @property
+    def taken(self) -> datetime | None:
+        """When the photo was taken; None where that is not told, or no time that there is."""
+        return _taken(self.time or "", self.zone or "")
 
 
 def read_exif(path: str | os.PathLike[str]) -> Exif:
@@ -868,10 +873,10 @@ def read_exif(path: str | os.PathLike[str]) -> Exif:
             details, gps = exif.get_ifd(0x8769), exif.get_ifd(0x8825)
             make = " ".join(str(exif.get(tag, "")).strip() for tag in (0x010F, 0x0110)).strip()
             time = str(details.get(0x9003) or exif.get(0x0132) or "").strip("\0 ") or None
-            zone = str(details.get(0x9011 if details.get(0x9003) else 0x9010) or "")
+            zone = str(details.get(0x9011 if details.get(0x9003) else 0x9010) or "").strip("\0 ")
     except Exception:  # damaged EXIF can raise anything
         return Exif()
-    return Exif(make, _focal(details.get(0xA405)), _place(gps), time, _taken(time or "", zone))
+    return Exif(make, _focal(details.get(0xA405)), _place(gps), time, zone or None)
 
 
 @contextlib.contextmanager
@@ -895,7 +900,7 @@ def _exif(path: str | os.PathLike[str]) -> Iterator[Image.Exif]:
 def _taken(time: str, zone: str) -> datetime | None:
     """EXIF's "2024:05:01 12:30:00", or what some write in its place, and an offset such as "+02:00"."""
     parts = re.match(r"(\d{4})\D(\d\d?)\D(\d\d?)\D(\d\d?)\D(\d\d)(?:\D(\d\d))?", time)
-    offset = re.fullmatch(r"([+-])([01]\d):?([0-5]\d)\0*", zone.strip())
+    offset = re.fullmatch(r"([+-])([01]\d):?([0-5]\d)", zone)
     try:
         known = datetime(*(int(n or 0) for n in parts.groups())) if parts else None  # type: ignore[arg-type]
         if known is not None and offset:
