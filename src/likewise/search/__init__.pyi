@@ -1,4 +1,5 @@
 from likewise.search.collection import Collection as Collection
+from likewise.search.export import export as export
 from likewise.search.result import Hit as Hit
 from likewise.search.result import IndexReport as IndexReport
 from likewise.search.result import Result as Result
