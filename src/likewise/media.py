@@ -329,14 +329,11 @@ def _is_raw(stream: IO[bytes]) -> bool:
     rows = stream.read(2)
     rows = stream.read(12 * struct.unpack(f"{order}H", rows.ljust(2, b"\0"))[0])
     stream.seek(0)
-    tags = {tag: (short if kind == 3 else pair) for tag, kind, _, short, pair in _tags(rows, order)}
-    return 50706 in tags or (330 in tags and tags.get(254) == 1) or tags.get(262) in (32803, 34892)
-
-
-def _tags(rows: bytes, order: str) -> Iterator[tuple[int, ...]]:
-    """Tag, type, count, and the value as 16 and as 32 bits, of each whole row of a TIFF's directory."""
+    tags = dict[int, int]()
     for at in range(0, len(rows) - 11, 12):
-        yield *struct.unpack_from(f"{order}HHIH", rows, at), *struct.unpack_from(f"{order}I", rows, at + 8)
+        tag, kind = struct.unpack_from(f"{order}HH", rows, at)
+        tags[tag] = struct.unpack_from(f"{order}{'H' if kind == 3 else 'I'}", rows, at + 8)[0]
+    return 50706 in tags or (330 in tags and tags.get(254) == 1) or tags.get(262) in (32803, 34892)
 
 
 def _start_raw(stream: IO[bytes], name: str, most_pixels: int) -> Image.Image:
@@ -861,7 +858,14 @@ class Exif:
     @property
     def taken(self) -> datetime | None:
         """When the photo was taken; None where that is not told, or no time that there is."""
-        return _taken(self.time or "", self.zone or "")
+        parts = re.match(r"(\d{4})\D(\d\d?)\D(\d\d?)\D(\d\d?)\D(\d\d)(?:\D(\d\d))?", self.time or "")
+        offset = re.fullmatch(r"([+-])([01]\d):?([0-5]\d)", self.zone or "")
+        ahead = timedelta(hours=int(offset[1] + offset[2]), minutes=int(offset[1] + offset[3])) if offset else None
+        try:
+            zone = None if ahead is None else timezone(ahead)
+            return datetime(*(int(n or 0) for n in parts.groups()), tzinfo=zone) if parts else None  # type: ignore
+        except ValueError:  # 0000:00:00, as cameras write that were never set
+            return None
 
 
 def read_exif(path: str | os.PathLike[str]) -> Exif:
@@ -877,6 +881,16 @@ def read_exif(path: str | os.PathLike[str]) -> Exif:
     except Exception:  # damaged EXIF can raise anything
         return Exif()
     return Exif(make, _focal(details.get(0xA405)), _place(gps), time, zone or None)
+
+
+def taken_at(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """When (ISO 8601) and where (degrees) a photo was taken, by name; None where that is not told, or it is gone."""
+    try:
+        exif = read_exif(path)
+    except FileError:
+        exif = Exif()
+    latitude, longitude, _ = exif.place or (None, None, None)
+    return {"taken": exif.taken and exif.taken.isoformat(), "latitude": latitude, "longitude": longitude}
 
 
 @contextlib.contextmanager
@@ -895,20 +909,6 @@ def _exif(path: str | os.PathLike[str]) -> Iterator[Image.Exif]:
                 return
     with opened(path) as image:
         yield image.getexif()
-
-
-def _taken(time: str, zone: str) -> datetime | None:
-    """EXIF's "2024:05:01 12:30:00", or what some write in its place, and an offset such as "+02:00"."""
-    parts = re.match(r"(\d{4})\D(\d\d?)\D(\d\d?)\D(\d\d?)\D(\d\d)(?:\D(\d\d))?", time)
-    offset = re.fullmatch(r"([+-])([01]\d):?([0-5]\d)", zone)
-    try:
-        known = datetime(*(int(n or 0) for n in parts.groups())) if parts else None  # type: ignore[arg-type]
-        if known is not None and offset:
-            ahead = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
-            known = known.replace(tzinfo=timezone(ahead if offset[1] == "+" else -ahead))
-    except ValueError:  # 0000:00:00, as cameras write that were never set
-        return None
-    return known
 
 
 def _focal(film: Any) -> float | None:

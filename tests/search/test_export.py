@@ -164,7 +164,7 @@ def test_fiftyone_gets_a_sample_a_photo_with_its_searches(photos: Path, results:
     assert told == [("Classification", "same", 0.97, 1), ("Classification", "different", 0.05, 1)]
     grouped = export([[str(photos / "kept" / "b.jpg")]], photos / "g.fiftyone")
     (one,) = json.loads((grouped / "samples.json").read_text())["samples"]
-    assert one["group"]["classifications"] == [{"_cls": "Classification", "label": "group 1"}]
+    assert one["groups"]["classifications"] == [{"_cls": "Classification", "label": "group 1"}]
 
 
 def test_what_is_wrong_is_named(tmp_path: Path, results: list[Result]) -> None:

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from likewise import media
-from likewise.errors import FileError, InputError
+from likewise.errors import InputError
 from likewise.search.result import Result
 
 COLUMNS = (
-    *("query", "rank", "path", "verdict", "probability", "distance"),
-    *("inliers", "matches", "model", "taken", "latitude", "longitude"),
-)
+    "query", "rank", "path", "verdict", "probability", "distance", "inliers", "matches", "model", "taken", "latitude",
+    "longitude",
+)  # fmt: skip
 """Of the table of hits: a row a hit."""
 FORMATS = ("csv", "colmap", "fiftyone")
+APART = frozenset({"path", "taken", "latitude", "longitude", "verdict", "probability", "group"})
+"""What FiftyOne has a place of its own for; the rest are attributes of a label."""
 FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 """How a cell begins that a spreadsheet would run."""
 
@@ -82,10 +84,8 @@ def export(
     table = [*(_hits(some) if hits else _groups(some))]
     if given == "colmap":
         _write_lists(Path(path), _pairs(table, hits, least), root)
-    elif given == "csv":
-        _write_csv(Path(path), table, hits)
     else:
-        _write_fiftyone(Path(path), table, hits)
+        (_write_csv if given == "csv" else _write_fiftyone)(Path(path), table, hits)
     return Path(path)
 
 
@@ -97,7 +97,7 @@ def _hits(results: Sequence[Result]) -> Iterator[dict[str, Any]]:
     for result in results:
         for hit in result:
             told = {} if hit.evidence is None else hit.evidence.to_dict()
-            row = {"query": result.query.names[hit.shot], **hit.to_dict(), **told, **_exif(hit.path)}
+            row = {"query": result.query.names[hit.shot], **hit.to_dict(), **told, **media.taken_at(hit.path)}
             yield {name: row.get(name) for name in COLUMNS}
 
 
@@ -109,17 +109,7 @@ def _groups(groups: Iterable[Any]) -> Iterator[dict[str, Any]]:
             told = next((v for v in told.values() if isinstance(v, list)), [])
         for row in told:
             plain = row if isinstance(row, Mapping) else {"path": os.fspath(row)}
-            yield {"group": number, **plain, **_exif(plain["path"])}
-
-
-def _exif(path: str) -> dict[str, Any]:
-    """When and where a photo was taken; nothing where its file is gone."""
-    try:
-        exif = media.read_exif(path)
-    except FileError:
-        exif = media.Exif()
-    latitude, longitude, _ = exif.place or (None, None, None)
-    return {"taken": exif.taken and exif.taken.isoformat(), "latitude": latitude, "longitude": longitude}
+            yield {"group": number, **plain, **media.taken_at(plain["path"])}
 
 
 # ── tables ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,13 +175,11 @@ def _write_fiftyone(folder: Path, table: Sequence[Mapping[str, Any]], hits: bool
         sample["taken"] = row["taken"]
         if row["latitude"] is not None:
             sample["location"] = {"_cls": "GeoLocation", "point": [row["longitude"], row["latitude"]]}
-        label = {name: value for name, value in row.items() if name not in ("path", "taken", "latitude", "longitude")}
-        if hits:
-            label = {"label": label.pop("verdict"), "confidence": label.pop("probability"), **label}
-        else:
-            label = {"label": f"group {label.pop('group')}", **label}
-        kept = sample.setdefault("hits" if hits else "group", {"_cls": "Classifications", "classifications": []})
-        kept["classifications"].append({"_cls": "Classification", **label})
+        label: dict[str, Any] = {"label": row["verdict"] if hits else f"group {row['group']}"}
+        label |= {"confidence": row["probability"]} if hits else {}
+        label |= {name: value for name, value in row.items() if name not in APART}
+        labels = sample.setdefault("hits" if hits else "groups", {"_cls": "Classifications", "classifications": []})
+        labels["classifications"].append({"_cls": "Classification", **label})
     for name in {row["query"] for row in table if hits and media.is_file(row["query"])}:
         samples.setdefault(os.path.abspath(name), {"tags": []})["tags"].append("query")
     for path in samples:

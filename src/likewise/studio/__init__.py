@@ -3,6 +3,7 @@
 app        the routes, the session, the server
 requests   token, Host, Origin, headers; what a request may ask for; one worker, a queue, NDJSON streams
 uploads    files that come in; session images
+api        /api/v1 for other programs, with its OpenAPI document
 pixels, images, sets, distributions, runs: one a tab
 """
 

@@ -35,7 +35,7 @@ from starlette.types import ASGIApp
 from likewise import errors, media
 from likewise.errors import FileError, InputError, LikewiseError
 from likewise.inputs import GENERATORS
-from likewise.studio import uploads
+from likewise.studio import api, uploads
 from likewise.studio.requests import (
     ENDED,
     UNEXPECTED,
@@ -182,6 +182,7 @@ def _routes(session: Session) -> list[Route]:
 
     return [
         Route("/api/about", about, methods=["GET"]),
+        *api.routes(session),
         upload("pictures", uploads.add_image, uploads.MAX_IMAGE),
         upload("videos", uploads.add_frames, uploads.MAX_VIDEO),
         shown("pictures/{key}/{size}", store.view),

@@ -41,6 +41,9 @@ HEADERS = {
 }
 HOSTS = ("127.0.0.1", "localhost")
 
+API = "/api/v1/"
+"""Below this the token may come in a header, Authorization: Bearer …, instead of in the path."""
+
 AT_ONCE = 200
 """Requests that are answered at the same time."""
 
@@ -89,6 +92,9 @@ class Guard:
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
             return error_response(421, WRONG_HOST)
         first, slash, _ = scope["path"].removeprefix("/").partition("/")
+        if scope["path"].startswith(API) and (said := headers.getlist("authorization")):
+            scheme, _, first = said[0].partition(" ")
+            first = first if scheme.lower() == "bearer" and len(said) == 1 else ""
         if not hmac.compare_digest(first.encode(), self.token.encode()):
             return error_response(403, WRONG_TOKEN)
         if any(origin.lower() not in self.origins for origin in headers.getlist("origin")):
@@ -100,8 +106,8 @@ class Guard:
         return None if slash else RedirectResponse(f"/{self.token}/")
 
     def _without_token(self, scope: Scope) -> Scope:
-        """The scope as the app sees it: the path without the token."""
-        path = scope["path"][len(self.token) + 1 :]
+        """The scope as the app sees it: the path without the token, which a header may have brought instead."""
+        path = scope["path"] if scope["path"].startswith(API) else scope["path"][len(self.token) + 1 :]
         return {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
 
 
