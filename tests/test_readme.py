@@ -31,6 +31,7 @@ NOT_RUN = {
     "likewise studio": "a server that runs until it is ended; tests/studio and tests/browser start it",
     "URL=": "needs such a server; tests/studio/test_api.py runs the line",
     "curl -sS": "asks such a server; tests/studio/test_api.py runs the lines",
+    "docker ": "needs Docker; tests/test_docker.py reads the Dockerfile",
     "likewise demo": "a minute of work; tests/cli/test_demo.py runs it with fewer pictures",
     "likewise pixels sfm photos/": "needs photos of one place from many spots; tests/pixels/test_sfm.py renders some",
     "likewise pixels train photos/ --scenes": "needs what `likewise pixels sfm` leaves; tests/pixels trains on such",
