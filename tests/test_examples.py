@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+NOTEBOOK = EXAMPLES[0].with_name("places.ipynb")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
@@ -49,6 +53,45 @@ def test_an_example_prints_what_its_comments_say(example: Path, tmp_path: Path) 
     assert said, f"{example.name} says nowhere what it prints"
     assert len(printed) == len(said), run.stdout
     assert [(p, s) for p, s in zip(printed, said, strict=True) if not agrees(p, s)] == []
+
+
+# ── the notebook ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def cells(kind: str) -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == kind]
+
+
+def test_the_notebook_is_one_and_holds_no_outputs() -> None:
+    told = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    assert (told["nbformat"], told["nbformat_minor"]) == (4, 5)
+    ids = [cell["id"] for cell in told["cells"]]
+    assert len(set(ids)) == len(ids) == len(cells("code")) + len(cells("markdown"))
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", one) for one in ids)
+    assert [(c["outputs"], c["execution_count"]) for c in cells("code")] == [([], None)] * len(cells("code"))
+
+
+@pytest.mark.slow
+def test_the_cells_of_the_notebook_run_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each cell, and its last line as Jupyter would show it."""
+    names: dict[str, Any] = {}
+    shown = []
+    for number, cell in enumerate(cells("code"), 1):
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, f"cell {number}", "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), f"cell {number}", "eval"), names)
+            shown.append((value, getattr(value, "_repr_html_", str)()))
+    (report, _), (result, page), (figure, _), (copies, _), *_ = shown
+    assert report.added == 95
+    assert Path(result[0].path).name == "day.jpg"
+    assert page.count("data:image/") >= 6, "the query, four hits, and why"
+    assert figure.axes
+    assert [sorted(group) for group in copies] == [["1.jpg", "saved again.jpg"], ["1.jpg", "copy.jpg"]]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("day.jpg ")
+    assert printed[1].startswith("query,rank,path,verdict,probability")
 
 
 def test_the_comparison_of_lines_can_fail() -> None:
