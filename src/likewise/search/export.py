@@ -168,7 +168,7 @@ def _write_lists(folder: Path, pairs: Sequence[tuple[str, str]], root: Any) -> N
 
 
 def _write_fiftyone(folder: Path, table: Sequence[Mapping[str, Any]], hits: bool) -> None:
-    """metadata.json and samples.json as FiftyOne wrote them before 0.8: plain, and still read by every version."""
+    """metadata.json and samples.json as FiftyOne wrote them before 0.8: plain, and read by its newer versions, too."""
     samples: dict[str, dict[str, Any]] = {}
     for row in table:
         sample = samples.setdefault(os.path.abspath(row["path"]), {"tags": ["hit" if hits else "duplicate"]})
@@ -182,9 +182,9 @@ def _write_fiftyone(folder: Path, table: Sequence[Mapping[str, Any]], hits: bool
         labels["classifications"].append({"_cls": "Classification", **label})
     for name in {row["query"] for row in table if hits and media.is_file(row["query"])}:
         samples.setdefault(os.path.abspath(name), {"tags": []})["tags"].append("query")
-    for path in samples:
-        if any("\ud800" <= c <= "\udfff" for c in path):
-            raise InputError(f"results: FiftyOne's names are UTF-8, and {path!r} is not")
     listed = [{"filepath": path, **sample} for path, sample in sorted(samples.items())]
-    media.write_text(folder / "samples.json", json.dumps({"samples": listed}, indent=1))
+    text = json.dumps({"samples": listed}, indent=1, ensure_ascii=False)
+    if text != text.encode("utf-8", "replace").decode():
+        raise InputError("results: the name of a photo is not UTF-8, as FiftyOne needs it; rename it")
+    media.write_text(folder / "samples.json", text)
     media.write_text(folder / "metadata.json", json.dumps({"media_type": "image", "info": {"source": "likewise"}}))

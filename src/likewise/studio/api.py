@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 SIDE = 1024
 """The longest side at which a photo that was sent is looked for and compared."""
 FORM = "multipart/form-data"
-REFUSED = (
-    "a refusal in a sentence: 403 token, 404 collection, 413 length, 415 type, 422 photo or parameter, 503 too much"
-)
+REFUSED = "why, in a sentence: 403 token, 404 collection, 413 length, 415 type, 422 photo or parameter, 503 too much"
 
 
 class Operation(NamedTuple):
@@ -64,16 +62,12 @@ class Operation(NamedTuple):
 
     def describe(self) -> dict[str, Any]:
         """Its part of the document."""
-        answers = {"200": ("the result", self.result), "default": (REFUSED, _ref("Error"))}
         return {
             "summary": self.words,
             "operationId": self.path,
             "parameters": [{"name": n, "in": "query", "schema": schema} for n, schema in self.parameters.items()],
+            "responses": {"200": _answer("the result", self.result), "default": _answer(REFUSED, _ref("Error"))},
             **({"requestBody": {"required": True, "content": _content(self.body)}} if self.body else {}),
-            "responses": {
-                status: {"description": words, "content": _content({"application/json": schema})}
-                for status, (words, schema) in answers.items()
-            },
         }
 
 
@@ -193,6 +187,10 @@ def _object(**fields: Any) -> dict[str, Any]:
 
 def _content(schemas: Mapping[str, Any]) -> dict[str, Any]:
     return {kind: {"schema": schema} for kind, schema in schemas.items()}
+
+
+def _answer(words: str, schema: Any) -> dict[str, Any]:
+    return {"description": words, "content": _content({"application/json": schema})}
 
 
 TEXT, NUMBER, COUNT = {"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 0}
