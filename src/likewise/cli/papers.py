@@ -30,7 +30,7 @@ from likewise.train.options import add_options, build
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def papers(ctx: click.Context, paper: str | None, table: str | None, options: tuple[str, ...]) -> None:
-    """Make a table or figure of a paper: life, diva, mlml or polarity. Without TABLE, list them.
+    """Make a table or figure of a paper: life, diva, mlml or polarity; or of places. Without TABLE, list them.
 
     Each table has options of its own; data sets that cannot be fetched are read from the folder LIKEWISE_DATA.
 

@@ -1,6 +1,7 @@
 """The four papers: data layouts, rivals, protocols, presets and tables. Only `likewise papers` uses it.
 
-Each of `life`, `diva`, `mlml` and `polarity` has `TABLES`: what can be made anew, named after the paper's own tables.
+Each of `life`, `diva`, `mlml` and `polarity` has `TABLES`: what can be made anew, named after the paper's own tables;
+those of `places` are of no paper: what search makes of real photos.
 What they share is here: the record of a table and where it was made, and the pieces of published layouts.
 """
 
@@ -25,8 +26,8 @@ from likewise import media
 from likewise.errors import FileError, InputError
 from likewise.store.run import read_json, versions
 
-PAPERS = ("life", "diva", "mlml", "polarity")
-"""The papers, by the names of their folders."""
+PAPERS = ("life", "diva", "mlml", "polarity", "places")
+"""The papers, by the names of their folders, and what is measured beside them."""
 
 # ── a table and its record ────────────────────────────────────────────────────────────────────────────────────────
 
