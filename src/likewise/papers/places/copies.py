@@ -143,7 +143,6 @@ def _border(im: Image.Image, rng: np.random.Generator, i: int) -> Image.Image:
     return ImageOps.expand(im, round(rng.uniform(0.05, 0.15) * max(im.size)), colour)
 
 
-TURNS = Image.Transpose.ROTATE_90, Image.Transpose.ROTATE_270, Image.Transpose.ROTATE_180
 KINDS: dict[str, Edit] = {
     "exact": lambda im, rng, i: im,
     "recompressed": lambda im, rng, i: im,
@@ -155,7 +154,7 @@ KINDS: dict[str, Edit] = {
     "crop 80 %": lambda im, rng, i: _crop(im, rng, 0.8),
     "crop 60 %": lambda im, rng, i: _crop(im, rng, 0.6),
     "turned 5°": _turn,
-    "turned 90°": lambda im, rng, i: im.transpose(TURNS[i % 3]),
+    "turned 90°": lambda im, rng, i: im.transpose(Image.Transpose(2 + i % 3)),  # 90, 180, 270
     "mirrored": lambda im, rng, i: im.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
     "bordered": _border,
 }
@@ -298,17 +297,12 @@ def phash(image: NDArray[np.uint8], *, turned: bool = False) -> NDArray[np.bool_
 def hashed_groups(bits: NDArray[np.bool_], radius: int) -> list[list[int]]:
     """Groups of rows (n, t, 64): i and j are joined, over others too, where one of i's t hashes is near j's first."""
     signs = np.where(bits, 1, -1).astype(np.float32)
-    pairs = []
-    for start in range(0, len(signs), BATCH):
-        some = signs[start : start + BATCH]
-        alike = (np.einsum("ntb,mb->tnm", some, signs[:, 0], optimize=True) >= 64 - 2 * radius).any(0)
-        pairs.append(np.argwhere(alike) + np.array([start, 0]))
-    i, j = np.concatenate(pairs).T
-    graph = coo_array((np.ones(len(i), bool), (i, j)), shape=(len(signs),) * 2)
-    labels = connected_components(graph, directed=False)[1]
-    order = np.argsort(labels, kind="stable")
-    runs = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
-    return [run.tolist() for run in runs if len(run) > 1]
+    near = [
+        (np.einsum("ntb,mb->tnm", some, signs[:, 0], optimize=True) >= 64 - 2 * radius).any(0)
+        for some in np.array_split(signs, len(signs) // BATCH + 1)
+    ]
+    labels = connected_components(coo_array(np.concatenate(near)), directed=False)[1]
+    return [np.flatnonzero(labels == k).tolist() for k in np.flatnonzero(np.bincount(labels) > 1)]
 
 
 def _by_hash(folder: Path, names: Sequence[str], radius: int, turned: bool = False) -> tuple[Groups, float, float]:
@@ -366,19 +360,20 @@ def planted_copies(options: Options) -> Record:
 def grow(collection: Collection, n: int, *, seed: int = 0) -> list[tuple[str, str]]:
     """Fill an index with photos that nobody took until it holds n, and give the pairs of copies among them.
 
-    Each is of two that are there: its vector between theirs, its parts some of one and some of the other. Its
-    neighbours are then about as near as real ones are, but it is no copy; every 20th is one of the 19th. Nothing is
-    decoded, and no file made.
+    Each is made of two that are there: its vector lies between theirs, with noise, its parts are some of one and some
+    of the other; every 20th is a copy of the 19th. Nothing is decoded, and no file made. Among 1,600 the nearest
+    and the 16th are at .63 and .88 then (medians), those of real photos at .71 and .87; among 6,400 at .62 and .78.
     """
     index, rng = collection.index, np.random.default_rng(seed)
     names = sorted(index.names())
     rows, cells = (np.stack([known[n] for n in names]) for known in (index.vectors(names), index.parts(names)))
-    copies = list[tuple[str, str]]()
+    noise, copies = 0.3 / math.sqrt(rows.shape[1]), list[tuple[str, str]]()
     for start in range(len(names), n, BATCH):
         m = min(BATCH, n - start)
-        one, two = rng.integers(len(names), size=(2, m))
-        share = rng.uniform(0.2, 0.5, (m, 1))
-        mixed = (1 - share) * rows[one] + share * rows[two]
+        one = rng.integers(len(names), size=m)
+        two = (one + rng.integers(1, len(names), size=m)) % len(names)
+        share = rng.uniform(0.4, 0.5, (m, 1))
+        mixed = (1 - share) * rows[one] + share * rows[two] + rng.normal(0, noise, (m, rows.shape[1]))
         mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
         pieces = np.where((rng.random((m, cells.shape[1])) < share)[..., None], cells[two], cells[one])
         last = np.arange(EVERY - 1, m, EVERY)
@@ -393,8 +388,8 @@ def grow(collection: Collection, n: int, *, seed: int = 0) -> list[tuple[str, st
 def growth(options: Options, fill: Callable[..., list[tuple[str, str]]] = grow) -> Record:
     """A row a size: CPU-seconds and peak memory of grouping, each in a process of its own, and the exponent between."""
     words = options.sizes.split(",")
-    if not all(word.isdecimal() and int(word) for word in words):
-        raise InputError(f"sizes: expected whole numbers > 0 with commas between, got {options.sizes!r}")
+    if not all(word.isdecimal() and int(word) > 1 for word in words):
+        raise InputError(f"sizes: expected whole numbers > 1 with commas between, got {options.sizes!r}")
     sizes = sorted(map(int, words))
     data, rows = data_folder(options.data), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as home:
