@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -230,21 +232,22 @@ def test_hashes_join_within_the_radius_and_over_others() -> None:
     assert copies.hashed_groups(turned, 1) == [[0, 3, 4]], "one of a photo's orientations is enough"
 
 
-def test_the_table_of_copies(data: Path, tmp_path: Path) -> None:
-    options = Options(data=str(data), photos=40, each=2, cells=str(tmp_path), methods="ours,phash,phash-turned")
+def test_the_table_of_copies(data: Path, planted, tmp_path: Path) -> None:
+    options = Options(str(data), photos=40, each=3, seed=5, cells=str(tmp_path), methods="ours,phash,phash-turned")
     record = planted_copies(options)
     ours, plain, turned = record.rows
     assert [r["method"] for r in record.rows] == ["likewise", "pHash, radius 8", "pHash in 8 orientations, radius 8"]
     assert set(KINDS) < set(record.columns)
-    assert ours["exact"] == plain["exact"] == 2
+    assert ours["exact"] == plain["exact"] == 3
     assert plain["mirrored"] == plain["turned 90°"] == 0
-    assert turned["mirrored"] == turned["turned 90°"] == 2
-    assert all(r["found"] == sum(r[k] for k in KINDS) and r["of"] == 26 and r["photos"] == 40 for r in record.rows)
+    assert turned["mirrored"] == turned["turned 90°"] == 3
+    assert all(r["found"] == sum(r[k] for k in KINDS) and r["of"] == 39 and r["photos"] == 40 for r in record.rows)
     assert "missed" not in record.columns
-    assert len(plain["missed"]) == 26 - plain["found"]
-    file = tmp_path / "planted-40-2-0" / "truth.json"
+    assert len(plain["missed"]) == 39 - plain["found"]
+    file = tmp_path / "planted-40-3-5" / "truth.json"
+    assert json.loads(file.read_text()) == planted[1]
     written = file.stat().st_mtime_ns
-    again = planted_copies(Options(data=str(data), photos=40, each=2, cells=str(tmp_path), methods="phash")).rows[0]
+    again = planted_copies(replace(options, methods="phash")).rows[0]
     assert file.stat().st_mtime_ns == written, "what is planted is used again"
     assert {k: again[k] for k in KINDS} == {k: plain[k] for k in KINDS}
     with pytest.raises(InputError, match="methods: expected of ours, phash"):
