@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -108,10 +109,15 @@ def send(client: httpx.Client) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten small photos in two folders; two of them are the same."""
+    """Ten small photos in two folders; two are equal files, three have a date, two of these a place."""
     root = tmp_path_factory.mktemp("photos")
     for i in range(10):
         place = root / ("left" if i < 5 else "right")
         place.mkdir(exist_ok=True)
-        (place / f"{i}.png").write_bytes(encoded(scene(0 if i == 5 else i, 160)))
+        exif = Image.Exif()
+        if i in (0, 9):
+            exif[0x0132] = "2024:07:01 12:00:00" if i == 9 else "2024:05:01 12:00:00"
+            exif.get_ifd(0x8825).update({1: "N", 2: (55.0, 30.0, 0.0), 3: "W", 4: (13.0, 15.0, 0.0)} if i == 0 else {})
+        Image.fromarray(scene(0 if i == 5 else i, 160)).save(place / f"{i}.png", exif=exif)
+    shutil.copy(root / "left" / "0.png", root / "right" / "5.png")
     return root

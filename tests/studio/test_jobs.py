@@ -1,4 +1,4 @@
-"""One job at a time, a few that wait, and nobody works for those who have gone."""
+"""One job of each queue at a time, a few that wait, and nobody works for those who have gone."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ class Stages:
 def stages() -> Iterator[tuple[httpx.Client, Session, Stages, Stages]]:
     """A studio of its own in which two kinds of jobs go from stage to stage."""
     session, one, other = Session(), Stages(), Stages()
-    session.tab("sets").compare, session.tab("pixels").compare = one, other
+    session.tab("sets").compare, session.tab("images").search = one, other
+    session.tab("pixels").compare = lambda work, fields: "aligned"
     with answering(session) as client:
         yield client, session, one, other
     assert not session.store.folder.exists()
@@ -151,7 +152,7 @@ def test_closing_the_connection_stops_a_running_job_at_its_next_stage(stages: An
 def test_closing_the_connection_takes_a_waiting_job_out(stages: Any) -> None:
     client, session, job, other = stages
     with running(client, job):
-        with client.stream("POST", "api/pixels/compare", json={}) as waiting:
+        with client.stream("POST", "api/images/search", json={}) as waiting:
             lines = waiting.iter_lines()
             assert json.loads(next(lines)) == {"state": "waiting", "ahead": 1}
         until = time.monotonic() + 10
@@ -159,6 +160,13 @@ def test_closing_the_connection_takes_a_waiting_job_out(stages: Any) -> None:
             time.sleep(0.01)
         assert not session.jobs._waiting
     assert not other.begun.wait(0.3)
+
+
+def test_what_takes_long_and_what_is_looked_at_do_not_wait_for_each_other(stages: Any) -> None:
+    client, _, job, _ = stages
+    with running(client, job):
+        lines = client.post("api/pixels/compare", json={}).text.splitlines()
+        assert json.loads(lines[-1]) == {"state": "done", "result": "aligned"}
 
 
 def test_light_requests_do_not_wait_and_the_tenth_job_is_503(stages: Any) -> None:

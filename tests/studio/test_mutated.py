@@ -23,20 +23,23 @@ FILES: dict[str, tuple[Callable[[Path], Any], str, Callable[..., bytes]]] = {
     "video": (seeds.video, "api/videos", mutations.bytewise),
 }
 BODIES = {
-    "api/pixels/match": {"key": "x", "radius": 5.0},
     "api/sets/plan": {"key": "x", "gamma": 0.1, "metric": "identity"},
     "api/distributions/grid": {"key": "x", "rho": -1.0, "psi": 1.0, "seed": 0},
     "api/distributions/point": {"key": "x", "rho": -1.0, "psi": 1.0},
     "api/pixels/point": {"key": "x", "x": 4.0, "y": 5.0},
     "api/images/duplicates": {"source": "x"},
+    "api/images/gallery": {"source": "x"},
+    "api/images/map": {"source": "x"},
     "api/runs/read": {"id": "x", "since": 3},
     "api/runs/cancel": {"id": "x"},
     "api/pixels/compare": {"a": "x", "b": "y"},
     "api/images/open": {"source": "x"},
-    "api/images/search": {"source": "x", "query": "y", "k": 5, "verify": 2},
-    "api/images/why": {"source": "x", "query": "y", "hit": "z"},
+    "api/images/search": {"source": "x", "query": "y", "k": 5, "verify": 2, "since": "2024-01-31"},
+    "api/images/why": {"a": "x", "b": "y"},
     "api/sets/compare": {"a": ["x", "y"], "b": ["z"]},
+    "api/sets/learn": {"key": "x"},
     "api/distributions/open": {"name": "x"},
+    "api/distributions/measure": {"key": "x"},
 }
 TOLD = (400, 404, 408, 413, 422)
 """How a request is refused."""

@@ -1,10 +1,10 @@
 """A local page for all four levels: Starlette on 127.0.0.1, behind an unguessable address.
 
 app        the routes, the session, the server
-requests   token, Host, Origin, headers; what a request may ask for; one worker, a queue, NDJSON streams
+requests   token, Host, Origin, headers; what a request may ask for; queues with a worker each, NDJSON streams
 uploads    files that come in; session images
 api        /api/v1 for other programs, with its OpenAPI document
-pixels, images, sets, distributions, runs: one a tab
+images: Find, Duplicates, and the evidence of a pair; pixels: Compare; sets: Albums; distributions: Generators; runs
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ from likewise.studio.requests import (
     new_token,
     not_found,
     read_json,
+    sentence,
 )
 from likewise.studio.uploads import ImageStore, SessionImage
 
@@ -80,11 +81,11 @@ class Given:
 
 
 class Session:
-    """Everything that one server holds: the images, the queue, and what stands behind each tab."""
+    """Everything that one server holds: the images, two queues, and what stands behind each tab."""
 
     def __init__(self, given: Given | None = None, *, cache: Path | None = None) -> None:
         self.given, self.closed = given or Given(), False
-        self.store, self.jobs = ImageStore(), Jobs()
+        self.store, self.jobs, self.long = ImageStore(), Jobs(), Jobs()
         self.cache = _writable((cache or media.cache_folder()) / "studio", self.store.folder)
         self._lock, self._tabs = threading.Lock(), dict[str, Any]()
 
@@ -100,7 +101,9 @@ class Session:
         """Cancel what runs, close the tabs, and remove the session's folder; a second call does nothing."""
         if not self.closed:
             self.closed = True
+            self.long.stop()
             self.jobs.close()
+            self.long.close()
             for tab in self._tabs.values():
                 if hasattr(tab, "close"):
                     tab.close()
@@ -155,11 +158,11 @@ def _routes(session: Session) -> list[Route]:
 
         return Route(f"/api/{path}", handler, methods=["POST"])
 
-    def job(path: str) -> Route:
+    def job(path: str, queue: Jobs = session.jobs) -> Route:
         async def handler(request: Request) -> Response:
             fields = await read_json(request)
-            task = session.jobs.submit(lambda work: ask(path, work, fields), asyncio.get_running_loop())
-            return Stream(session.jobs, task)
+            task = queue.submit(lambda work: ask(path, work, fields), asyncio.get_running_loop())
+            return Stream(queue, task)
 
         return Route(f"/api/{path}", handler, methods=["POST"])
 
@@ -188,12 +191,12 @@ def _routes(session: Session) -> list[Route]:
         shown("pictures/{key}/{size}", store.view),
         shown("files/{name}", store.file),
         *map(get, ("pixels/samples", "images/sources", "sets/samples", "distributions/generators", "runs/list")),
-        *map(job, ("pixels/compare", "images/open", "images/search", "images/why", "sets/compare")),
-        job("distributions/open"),
-        *map(light, ("pixels/match", "pixels/point", "sets/plan", "distributions/grid", "distributions/point")),
+        *map(job, ("images/search", "images/why", "sets/compare", "distributions/open")),
+        *(job(path, session.long) for path in ("images/open", "images/map", "images/duplicates", "pixels/compare")),
+        *(job(path, session.long) for path in ("sets/learn", "distributions/measure")),
+        *map(light, ("pixels/point", "sets/plan", "distributions/grid", "distributions/point")),
         *map(light, ("runs/read", "runs/cancel")),
-        light("images/duplicates", slow),
-        light("runs/sample", slow),
+        *(light(path, slow) for path in ("images/gallery", "runs/sample")),
     ]
 
 
@@ -211,7 +214,7 @@ async def _explain(request: Request, error: Exception) -> Response:
     """An error of likewise: its own sentence; one of HTTP: no such address, another method, a client that left."""
     if isinstance(error, LikewiseError):
         status = 422 if isinstance(error, InputError | FileError) else getattr(error, "status", 400)
-        return error_response(status, " ".join(str(error).split()))
+        return error_response(status, sentence(error))
     status = getattr(error, "status_code", 400)
     missing = status == 404
     return error_response(status, "there is nothing at this address" if missing else "the request cannot be answered")
@@ -252,6 +255,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End every job's stream, so that nobody waits for it; what is cut short from now on is so on purpose."""
         self.session.jobs.stop()
+        self.session.long.stop()
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         await super().shutdown(sockets)
 
@@ -268,7 +272,9 @@ def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True)
     finally:
         session.close()
         listening.close()
-        if session.jobs.busy:  # in the middle of what cannot be interrupted, and whose result nobody wants any more
+        if (
+            session.jobs.busy or session.long.busy
+        ):  # in the middle of what cannot be interrupted, and whose result nobody wants any more
             sys.stdout.flush()
             os._exit(INTERRUPTED)
 

@@ -1,4 +1,4 @@
-"""The tab Distributions: a generator and its bank, resampled at ρ and ψ; quality and diversity along ρ."""
+"""The tab Generators: a generator and its bank, resampled at ρ and ψ; quality and diversity along ρ."""
 
 from __future__ import annotations
 
@@ -56,6 +56,11 @@ class Opened:
     words: str = ""
     curve: list[dict[str, float]] = field(default_factory=list)
 
+    @property
+    def total(self) -> int:
+        """Latents of its whole bank."""
+        return LATENTS if self.name in WORDS else OWN_LATENTS
+
     def measure(self, rho: float, psi: float) -> dict[str, float]:
         """A point of the plane of ρ and ψ: MEASURED samples against the reference."""
         drawn = self.bank.draw(MEASURED, rho, seed=1)
@@ -78,18 +83,23 @@ class Tab:
         return own + [{"name": name, "words": words} for name, words in WORDS.items()]
 
     def open(self, work: Work, fields: Fields) -> dict[str, Any]:
-        """A generator's bank, harvested where there is none yet, and the curve along ρ, reported as it grows."""
+        """A generator with a small bank, harvested where there is none yet: enough to sample from."""
         name = text(fields, "name")
         if name not in {generator["name"] for generator in self.generators()}:
             raise not_found("this generator")
         work.report("loading the generator")
         opened = Opened(name, load(name), fashion_features() if name in WORDS else None)
-        total = LATENTS if name in WORDS else OWN_LATENTS
-        for n in sorted({min(FIRST, total), total}):
-            opened.bank = self._bank(work, opened, n)
-            key = self._kept.put(opened, opened.generator.digest[:20])  # opening it again does not fill the memory
-            images = self._extremes(opened)
-            work.partial(self._answer(key, opened, images))
+        opened.bank = self._bank(work, opened, min(FIRST, opened.total))
+        key = self._kept.put(opened, opened.generator.digest[:20])  # opening it again does not fill the memory
+        return self._answer(key, opened, self._extremes(opened))
+
+    def measure(self, work: Work, fields: Fields) -> dict[str, Any]:
+        """The whole bank of a generator that is open, and the curve along ρ, reported as it grows."""
+        key = text(fields, "key")
+        opened = self._kept.get(key)
+        opened.bank = self._bank(work, opened, opened.total)
+        images = self._extremes(opened)
+        work.partial(self._answer(key, opened, images))
         self._measure(work, opened, lambda: work.partial(self._answer(key, opened, images)))
         return self._answer(key, opened, images)
 
@@ -126,6 +136,7 @@ class Tab:
     def _measure(self, work: Work, opened: Opened, report: Callable[[], None]) -> None:
         """The curve at ψ = 1, from ρ = 0 outwards."""
         self._refer(work, opened)
+        opened.curve.clear()
         rhos = [rho for rho in sorted(RHOS, key=abs) if opened.bank.ess(rho) >= LEAST_ESS]
         for i, rho in enumerate(rhos):
             work.report(f"measuring ρ = {rho:g}", i / len(rhos))

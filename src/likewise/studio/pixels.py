@@ -1,4 +1,7 @@
-"""The tab Pixels: two photos aligned, and their matches computed again at every move of the radius."""
+"""The tab Compare: pairs to begin with, and the dense flow between two photos, asked point by point.
+
+Whether both show the same is said by the evidence of the pair, which the tab Find gives too (`images.Tab.why`).
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,23 @@ from typing import Any
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from likewise import media, plot, samples
-from likewise.pixels import compare, default, match
-from likewise.pixels.features import detect
-from likewise.pixels.matching import FEW
+from likewise.pixels import compare, default
 from likewise.pixels.metrics import at
 from likewise.plot.flows import longest
-from likewise.search import pair
 from likewise.studio.app import Given
 from likewise.studio.requests import Fields, Work, number, text, watch
-from likewise.studio.uploads import ImageStore, Recent, evenly, written
-from likewise.types import Flow
+from likewise.studio.uploads import ImageStore, Recent, written
 
 SIDE = 1024
-"""The longest side at which two photos are compared here."""
-KEPT, SHOWN = 6, 600
-"""Comparisons that are kept for further questions, and matches that are sent to be drawn."""
-SAID = ("distance", "aligned", "reason", "cycle_consistency", "model", "steps", "size_a", "size_b")
-"""What the page shows of a comparison as it is."""
-RADII = (0.5, 100.0)
+"""The longest side at which two photos are aligned here."""
+KEPT = 6
+"""Alignments that are kept for further questions."""
+SAID = ("distance", "aligned", "reason", "cycle_consistency", "model", "steps")
+"""What the page shows of an alignment as it is."""
+SURE, UNSURE = 0.5, 0.35
+"""The confidence from which on a pixel is warped, and the brightness of those that are not."""
 FAR = 1e6
 """Coordinates beyond this are nonsense, whatever the image."""
 
@@ -57,8 +56,7 @@ class Tab:
 
     def __init__(self, store: ImageStore, cache: Path, given: Given) -> None:
         self.store, self.cache = store, cache
-        # Comparisons with the features of both images, so that only the matching is repeated.
-        self._kept: Recent[tuple[Any, tuple[Any, Any]]] = Recent(KEPT, "this comparison")
+        self._kept: Recent[Any] = Recent(KEPT, "this comparison")
 
     def samples(self) -> list[dict[str, Any]]:
         """Pairs to begin with."""
@@ -69,64 +67,40 @@ class Tab:
         return [{"name": name, "words": words, "a": images[a], "b": images[b]} for name, words, a, b in PAIRS]
 
     def compare(self, work: Work, fields: Fields) -> dict[str, Any]:
-        """Align b to a; both flows, the warp and the confidence as images; then, whether both show the same."""
+        """Align b to a, pixel by pixel: the flow, the warp and the confidence as images."""
         work.report("reading both photos")
         a, b = (self.store.read(text(fields, name), SIDE) for name in ("a", "b"))
-        work.report("aligning")
+        work.report("aligning every pixel")
         with watch(default(), work):
             comparison = compare(a, b)
-        work.report("detecting features", 0.8)
-        features = detect(a, "xfeat", FEW), detect(b, "xfeat", FEW)
         work.report("drawing", 0.9)
         said = comparison.to_dict()
-        result = {
-            "key": self._kept.put((comparison, features)),
+        return {
+            "key": self._kept.put(comparison),
             **{name: said[name] for name in SAID},
+            "sizes": [list(image.shape[:2]) for image in comparison.images],
             "largest": longest(comparison.flow),
             "images": self._images(comparison),
         }
-        work.partial(result)
-        work.report("judging whether both show the same", 0.95)
-        hit = pair(a, b)
-        return {**result, "verdict": hit.verdict, "probability": hit.probability}
 
     def _images(self, comparison: Any) -> dict[str, str]:
-        """a, b, the flow, b warped to a and the confidence as files; all but b in a's frame."""
-        a, b = comparison.images
-        grey = np.rint(np.clip(comparison.confidence, 0, 1) * 255).astype(np.uint8)
-        photos = {"a": a, "b": b, "warp": comparison.warp()}
+        """The flow, the confidence, and b warped to a as files, all in a's frame; what is not sure is grey."""
+        confidence = np.clip(comparison.confidence, 0, 1)
+        warped = comparison.warp()
+        unsure = np.broadcast_to((UNSURE * warped.mean(axis=2, keepdims=True) + 80).astype(np.uint8), warped.shape)
         drawings = {
             "flow": plot.wheel(comparison.flow),
             "wheel": plot.disc(144),
-            "confidence": cv2.applyColorMap(grey, cv2.COLORMAP_CIVIDIS)[..., ::-1],
+            "confidence": cv2.applyColorMap(np.rint(confidence * 255).astype(np.uint8), cv2.COLORMAP_CIVIDIS)[
+                ..., ::-1
+            ],
         }
-        files = {name: self.store.publish(image) for name, image in photos.items()}
+        files = {"warp": self.store.publish(np.where(confidence[..., None] >= SURE, warped, unsure))}
         return files | {name: self.store.publish(image, ".png") for name, image in drawings.items()}
-
-    def match(self, fields: Fields) -> dict[str, Any]:
-        """The matches within a radius of the flow, and the geometry of their inliers [LIFE §3.2].
-
-        Matches are sent as [xa, ya, xb, yb, stage, inlier].
-        """
-        pair, features = self._kept.get(text(fields, "key"))
-        radius = number(fields, "radius", *RADII, default=5.0)
-        flows = Flow(pair.flow, pair.confidence >= 0.5), pair.back
-        matches = match(*pair.images, features=features, guide=flows, radius=radius, flow_size=default().work)
-        model = matches.geometry()
-        inliers: NDArray[np.bool_] = np.asarray(model.inliers, dtype=bool)
-        rows = np.column_stack([matches.a, matches.b]).round(2)
-        shown = evenly(range(len(rows)), SHOWN)
-        return {
-            "matches": [[*rows[i].tolist(), int(matches.stage[i]), int(inliers[i])] for i in shown],
-            "total": len(matches),
-            "inliers": int(inliers.sum()),
-            "kind": model.kind if model else None,
-            "reason": "" if model else matches.reason or model.reason,
-        }
 
     def point(self, fields: Fields) -> dict[str, Any]:
         """Where a point of a is in b, with the confidence and the round-trip error."""
-        comparison = self._kept.get(text(fields, "key"))[0]
+        comparison = self._kept.get(text(fields, "key"))
         sizes = [np.array(image.shape[1::-1]) for image in comparison.images]
         start = np.clip([[number(fields, name, -FAR, FAR) for name in ("x", "y")]], 0, sizes[0] - 1)
         end = start + at(np.asarray(comparison.flow, dtype=np.float64), start)

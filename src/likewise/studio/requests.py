@@ -2,9 +2,10 @@
 
 The studio answers on 127.0.0.1 only, but every page that the browser shows can send requests there. The token keeps
 out whoever has not seen the URL, the Host keeps out names that were made to point here, the Origin keeps out other
-pages. Each field of a request is checked against its bounds before any work is done. Heavy work is done one piece at a
-time: a queue that holds a few, a thread that works, and a stream of lines for each. A job is a function of its Work,
-by which it reports what it is doing and learns whether it was cancelled.
+pages. Each field of a request is checked against its bounds before any work is done. Heavy work waits in a queue that
+holds a few, with a thread that works and a stream of lines for each job; the studio has two, so that what takes long
+never holds up what somebody looks at. A job is a function of its Work, by which it reports what it is doing and learns
+whether it was cancelled.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import contextlib
 import hmac
 import json
 import logging
+import re
 import secrets
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -204,8 +206,20 @@ def whole(fields: Fields, name: str, low: int, high: int, default: int | None = 
 
 
 def _show(value: Any) -> str:
-    words = "nothing" if value is None or value == "" else repr(value)
+    words = "nothing" if value is None or value == "" else json.dumps(value, ensure_ascii=False)
     return words if len(words) <= 40 else words[:38] + "…"
+
+
+LITERALS = {"None": "nothing", "True": "yes", "False": "no"}
+
+
+def sentence(error: LikewiseError) -> str:
+    """An error as the page says it: one line, without Python's literals."""
+    words = " ".join(str(error).split())
+    if not isinstance(error, InputError):
+        return words
+    words = re.sub(r"(?<!\w)'([^']*)'(?!\w)", r"“\1”", words)
+    return re.sub(r"\b(None|True|False)\b", lambda match: LITERALS[match[0]], words)
 
 
 # ── jobs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,7 +285,7 @@ class Work:
         except Cancelled:
             self.post({"state": "failed", "error": "cancelled"})
         except LikewiseError as error:
-            self.post({"state": "failed", "error": " ".join(str(error).split())})
+            self.post({"state": "failed", "error": sentence(error)})
         except Exception:
             log.exception("a job failed")
             self.post({"state": "failed", "error": UNEXPECTED})
@@ -367,6 +381,11 @@ class Stream(StreamingResponse):
             self.jobs.cancel(self.job)
 
 
+WATCHED = Counter[int]()
+"""How many jobs are inside each model: in a forward pass it is not known whose that is, so only a job that is alone is
+ended there."""
+
+
 @contextlib.contextmanager
 def watch(model: Any, work: Work, words: str = "", total: int = 0) -> Iterator[None]:
     """While inside, every module of a model's network first checks whether the work was cancelled.
@@ -378,18 +397,21 @@ def watch(model: Any, work: Work, words: str = "", total: int = 0) -> Iterator[N
 
     def before(module: Any, inputs: tuple[Any, ...]) -> None:
         nonlocal seen
-        work.check()
+        if WATCHED[id(model)] == 1:
+            work.check()
         with lock:
             if not first:
                 first.append(module)
-            if total and module is first[0]:
+            if total and module is first[0] and not work.cancelled.is_set():
                 seen += len(inputs[0])
                 work.report(f"{words}, {min(seen, total)} of {total}", min(1.0, seen / total))
 
     modules: Iterable[Any] = getattr(getattr(model, "network", None), "modules", list)()
     hooks = [module.register_forward_pre_hook(before) for module in modules]
+    WATCHED[id(model)] += 1
     try:
         yield
     finally:
+        WATCHED[id(model)] -= 1
         for hook in hooks:
             hook.remove()

@@ -1,4 +1,4 @@
-"""The tab Sets: two albums, the transport plan between them, under the identity and under a learned metric."""
+"""The tab Albums: two albums, the transport plan between them, under the identity and under a learned metric."""
 
 from __future__ import annotations
 
@@ -65,22 +65,26 @@ class Tab:
         a, b = np.split(embeddings, [len(albums[0])])
         plain = Albums({"identity": (a, b, None)}, compare(a, b).gamma)
         key = self._kept.put(plain)
-        if self._metric is None:
-            work.partial(self._answer(key, albums, plain))
+        return self._answer(key, plain)
+
+    def learn(self, work: Work, fields: Fields) -> dict[str, Any]:
+        """The same albums under the learned metric too, which is learned where there is none yet."""
+        key = text(fields, "key")
+        plain = self._kept.get(key)
         metric = self._learned(work)
+        a, b, _ = plain.metrics["identity"]
         p, q = metric.project([a, b])
         gamma = compare(p, q, metric=metric.M0_).gamma
         # Scaled so that "auto" takes the same γ under both metrics: one slider serves both.
         matrix = metric.M0_ * (plain.gamma / gamma if gamma > 0 else 1.0)
         both = Albums({**plain.metrics, "learned": (p, q, matrix)}, plain.gamma)
         self._kept.put(both, key)
-        return self._answer(key, albums, both)
+        return self._answer(key, both)
 
-    def _answer(self, key: str, images: list[list[SessionImage]], albums: Albums) -> dict[str, Any]:
-        a, b = ([image.to_dict() for image in album] for album in images)
+    def _answer(self, key: str, albums: Albums) -> dict[str, Any]:
         gamma = {"low": LOW * albums.gamma, "high": HIGH * albums.gamma, "auto": albums.gamma}
         metrics = [{"name": name, "words": WORDS[name]} for name in albums.metrics]
-        return {"key": key, "a": a, "b": b, "gamma": gamma, "metrics": metrics}
+        return {"key": key, "gamma": gamma, "metrics": metrics}
 
     def _embed(self, work: Work, images: list[SessionImage], words: str) -> Array:
         """One unit row an image."""
@@ -116,7 +120,7 @@ class Tab:
         albums = self._kept.get(text(fields, "key"))
         name = fields.get("metric") or "identity"
         if not isinstance(name, str) or name not in albums.metrics:
-            raise InputError(f"metric: expected one of {', '.join(albums.metrics)}, got {name!r}"[:120])
+            raise InputError(f"metric: expected one of {', '.join(albums.metrics)}")
         low, high = LOW * albums.gamma * 0.999, HIGH * albums.gamma * 1.001  # what the slider's text rounds
         a, b, matrix = albums.metrics[name]
         comparison = compare(a, b, gamma=number(fields, "gamma", low, high, default=albums.gamma), metric=matrix)

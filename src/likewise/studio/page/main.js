@@ -3,8 +3,15 @@
 import { get, onPresence, watch } from "./api.js";
 import { h, icon, put } from "./dom.js";
 
-const NAMES = ["pixels", "images", "sets", "distributions", "runs"];
-const TITLES = { pixels: "Pixels", images: "Images", sets: "Sets", distributions: "Distributions", runs: "Runs" };
+const TITLES = {
+  find: "Find",
+  duplicates: "Duplicates",
+  compare: "Compare",
+  albums: "Albums",
+  generators: "Generators",
+  runs: "Runs",
+};
+const NAMES = Object.keys(TITLES);
 const opened = new Map();
 
 // ---------------------------------------------------------------------------------------------------------------- tabs

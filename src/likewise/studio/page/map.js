@@ -1,19 +1,18 @@
-// The collection as a map: similar images lie together. Drag to move, wheel or pinch to come nearer, click to search.
+// The collection as a map: similar images lie together, or each where it was taken. Drag to move, wheel or pinch to come nearer.
 
 import { h, ink, put } from "./dom.js";
+import { whole as spelled } from "./numbers.js";
 
-const HEIGHT = 420;
-const MOST_ZOOM = 40;
-/** A picture is drawn as such when it is at least this wide on the map, else as a dot. */
-const LEAST_PIXELS = 14;
+const MARGIN = 56;
+const EARTH = 111_320; // metres of a degree of latitude
 
-/** {element, pictures(list), mark(id), shown()}; `chosen` gets the picture that was clicked. */
-export function map({ chosen }) {
+/** {element, pictures(list), mark(id), shown()}; `chosen` gets the picture that was clicked. Geographic: by `place`, not x and y. */
+export function map({ chosen, geographic = false }) {
   const canvas = h("canvas", {
     tabindex: "0",
     role: "application",
     "aria-label":
-      "Map of the collection: arrow keys go from image to image, plus and minus zoom, shift and arrows move the map, Enter searches",
+      `Map of the ${geographic ? "places" : "collection"}: arrow keys go from image to image, plus and minus zoom, shift and arrows move the map, Enter searches`,
   });
   const said = h("p.map-said.small-words", { "aria-live": "polite" });
   const peek = h("div.map-peek", { hidden: true });
@@ -27,38 +26,51 @@ export function map({ chosen }) {
   const frame = h("div.map-frame", {}, canvas, tools, peek);
   const element = h("div.map", {}, frame, said);
   const view = { zoom: 1, x: 0.5, y: 0.5 };
-  const state = { pictures: [], images: new Map(), mark: null, at: null, width: 0 };
+  const state = { pictures: [], spots: new Map(), images: new Map(), mark: null, at: null, width: 0, height: 0, degree: 1 };
+  const mostZoom = geographic ? 4000 : 60;
   let waiting = false;
 
   // ------------------------------------------------------------------------------------------------------- coordinates
 
-  const inner = () => ({ width: state.width - 60, height: HEIGHT - 60 });
-  const place = (
-    { x, y },
-  ) => [
+  const inner = () => ({ width: state.width - 2 * MARGIN, height: state.height - 2 * MARGIN });
+  const place = ({ id }) => at(...state.spots.get(id));
+  const at = (x, y) => [
     state.width / 2 + (x - view.x) * view.zoom * inner().width,
-    HEIGHT / 2 + (y - view.y) * view.zoom * inner().height,
+    state.height / 2 + (y - view.y) * view.zoom * inner().height,
   ];
-  const size = () =>
-    Math.max(
-      4,
-      Math.min(
-        72,
-        (Math.sqrt((inner().width * inner().height) / Math.max(1, state.pictures.length)) * 0.62) *
-          Math.sqrt(view.zoom),
-      ),
-    );
+  const side = () => (state.width < 600 ? 52 : 76);
+
+  /** Every picture's place in the unit square: as it is given, or by latitude and longitude with one scale for both. */
+  function lay() {
+    if (!geographic) {
+      state.spots = new Map(state.pictures.map((p) => [p.id, [p.x, p.y]]));
+      return;
+    }
+    const ends = (n) => state.pictures.reduce(([low, high], { place: p }) => [Math.min(low, p[n]), Math.max(high, p[n])], [Infinity, -Infinity]);
+    const [[south, north], [west, east]] = [ends(0), ends(1)];
+    const [lat, lon] = [(south + north) / 2, (west + east) / 2];
+    const shrink = Math.max(0.02, Math.cos((lat * Math.PI) / 180)); // of a degree of longitude
+    const { width, height } = inner();
+    const least = 20 / EARTH; // photos of one spot: 20 m are shown
+    const scale = Math.min(width / Math.max(least, (east - west) * shrink), height / Math.max(least, north - south)); // px a degree
+    Object.assign(state, { degree: scale, lat, lon, shrink });
+    state.spots = new Map(state.pictures.map(({ id, place: [y, x] }) => [id, spotOf(y, x)]));
+  }
+  const spotOf = (lat, lon) => [
+    0.5 + ((lon - state.lon) * state.shrink * state.degree) / inner().width,
+    0.5 - ((lat - state.lat) * state.degree) / inner().height,
+  ];
 
   function whole() {
     Object.assign(view, { zoom: 1, x: 0.5, y: 0.5 });
     redraw();
   }
 
-  function zoomed(factor, [px, py] = [state.width / 2, HEIGHT / 2]) {
-    const zoom = Math.max(1, Math.min(MOST_ZOOM, view.zoom * factor));
+  function zoomed(factor, [px, py] = [state.width / 2, state.height / 2]) {
+    const zoom = Math.max(1, Math.min(mostZoom, view.zoom * factor));
     const shift = (p, middle, length) => ((p - middle) / length) * (1 / view.zoom - 1 / zoom);
     view.x += shift(px, state.width / 2, inner().width);
-    view.y += shift(py, HEIGHT / 2, inner().height);
+    view.y += shift(py, state.height / 2, inner().height);
     view.zoom = zoom;
     moved(0, 0);
   }
@@ -70,15 +82,9 @@ export function map({ chosen }) {
   }
 
   function under([px, py]) {
-    const reach = Math.max(12, size() * 0.75);
-    let best = null;
-    let least = reach;
-    for (const picture of state.pictures) {
-      const [x, y] = place(picture);
-      const far = Math.hypot(x - px, y - py);
-      if (far < least) [best, least] = [picture, far];
-    }
-    return best;
+    const half = side() / 2;
+    const hit = state.drawn?.findLast(({ x, y }) => Math.abs(px - x) < half && Math.abs(py - y) < half);
+    return hit?.picture ?? null;
   }
 
   // ----------------------------------------------------------------------------------------------------------- drawing
@@ -96,41 +102,109 @@ export function map({ chosen }) {
     if (!state.width) return;
     const dots = devicePixelRatio || 1;
     const context = canvas.getContext("2d");
-    const inks = { now: ink(element, "now"), accent: ink(element, "accent"), line: ink(element, "line") };
+    const inks = Object.fromEntries(["now", "accent", "line", "quiet", "surface", "ink"].map((name) => [name, ink(element, name)]));
     context.setTransform(dots, 0, 0, dots, 0, 0);
-    context.clearRect(0, 0, state.width, HEIGHT);
-    const side = size();
-    const order = [
-      ...state.pictures.filter((p) => p !== state.at && p.id !== state.mark),
-      ...state.pictures.filter((p) => p.id === state.mark),
-      ...(state.at ? [state.at] : []),
-    ];
-    for (const picture of order) drawOne(context, picture, side, inks);
-    canvas.dataset.zoom = view.zoom.toFixed(3);
-    canvas.dataset.centre = `${view.x.toFixed(4)} ${view.y.toFixed(4)}`;
+    context.clearRect(0, 0, state.width, state.height);
+    if (geographic && state.pictures.length) drawGrid(context, inks);
+    state.drawn = [];
+    const hidden = [];
+    const first = (p) => (p === state.at ? 0 : p.id === state.mark ? 1 : 2);
+    for (const picture of [...state.pictures].sort((p, q) => first(p) - first(q))) {
+      const [x, y] = place(picture);
+      if (x < -40 || y < -40 || x > state.width + 40 || y > state.height + 40) continue;
+      const near = state.drawn.find((one) => Math.abs(one.x - x) < side() + 4 && Math.abs(one.y - y) < side() + 4);
+      if (near) {
+        near.more += Math.abs(near.x - x) < side() / 2 && Math.abs(near.y - y) < side() / 2 ? 1 : 0;
+        hidden.push([x, y]);
+      } else state.drawn.push({ picture, x, y, more: 0 });
+    }
+    context.fillStyle = inks.accent;
+    for (const [x, y] of hidden) dot(context, x, y, 2.5);
+    for (const one of state.drawn.toReversed()) drawOne(context, one, inks);
+    if (geographic && state.pictures.length) drawScale(context, inks);
+    Object.assign(canvas.dataset, {
+      zoom: view.zoom.toFixed(3),
+      centre: `${view.x.toFixed(4)} ${view.y.toFixed(4)}`,
+      shown: state.drawn.length,
+    });
   }
 
-  function drawOne(context, picture, side, inks) {
-    const [x, y] = place(picture);
-    if (x < -side || y < -side || x > state.width + side || y > HEIGHT + side) return;
+  /** One picture, framed, readable: what would cover it is a dot, and counted where it lies behind. */
+  function drawOne(context, { picture, x, y, more }, inks) {
     const picked = picture === state.at || picture.id === state.mark;
-    const image = side >= LEAST_PIXELS || picked ? imageOf(picture) : null;
-    const wide = picked ? Math.max(side, 40) : side;
-    if (!image?.complete || !image.naturalWidth) return dot(context, x, y, picked ? 6 : 3.5, inks.accent);
+    const image = imageOf(picture);
+    if (!image.complete || !image.naturalWidth) {
+      context.fillStyle = inks.accent;
+      return dot(context, x, y, 5);
+    }
+    const wide = side() * (picked ? 1.15 : 1);
     const ratio = image.naturalWidth / image.naturalHeight;
     const [w, h2] = ratio > 1 ? [wide, wide / ratio] : [wide * ratio, wide];
+    context.fillStyle = picture.id === state.mark ? inks.now : picture === state.at ? inks.accent : inks.surface;
+    const frame = picked ? 4 : 2;
+    context.fillRect(x - w / 2 - frame, y - h2 / 2 - frame, w + 2 * frame, h2 + 2 * frame);
     context.drawImage(image, x - w / 2, y - h2 / 2, w, h2);
-    context.lineWidth = picked ? 3 : 1;
-    context.strokeStyle = picture.id === state.mark ? inks.now : picture === state.at ? inks.accent : inks.line;
-    context.strokeRect(x - w / 2, y - h2 / 2, w, h2);
+    if (!more) return undefined;
+    const words = `+${spelled(more)}`;
+    context.font = "600 11px system-ui, sans-serif";
+    const room = context.measureText(words).width + 8;
+    context.fillStyle = "rgb(0 0 0 / 72%)";
+    context.fillRect(x + w / 2 - room, y + h2 / 2 - 16, room, 16);
+    context.fillStyle = "#fff";
+    context.fillText(words, x + w / 2 - room + 4, y + h2 / 2 - 4);
     return undefined;
   }
 
-  function dot(context, x, y, r, colour) {
-    context.fillStyle = colour;
+  function dot(context, x, y, r) {
     context.beginPath();
     context.arc(x, y, r, 0, 2 * Math.PI);
     context.fill();
+  }
+
+  /** Lines of latitude and longitude, about 140 px apart, with their degrees. */
+  function drawGrid(context, inks) {
+    context.strokeStyle = inks.line;
+    context.fillStyle = inks.quiet;
+    context.font = "11px system-ui, sans-serif";
+    context.lineWidth = 1;
+    const px = state.degree * view.zoom;
+    const [x0, y0] = at(...spotOf(state.lat, state.lon));
+    const lines = (perDegree, origin, middle, length, each) => {
+      const step = nice(140 / perDegree);
+      const digits = Math.max(0, Math.ceil(-Math.log10(step)));
+      const low = origin - middle / perDegree;
+      for (let v = Math.ceil(low / step) * step; (v - low) * perDegree < length; v += step) each((v - low) * perDegree, v, digits);
+    };
+    const stroke = (from, to) => {
+      context.beginPath();
+      context.moveTo(...from);
+      context.lineTo(...to);
+      context.stroke();
+    };
+    lines(px * state.shrink, state.lon, x0, state.width, (x, v, digits) => {
+      stroke([x, 0], [x, state.height]);
+      context.fillText(`${Math.abs(v).toFixed(digits)}° ${v < 0 ? "W" : "E"}`, x + 4, 13);
+    });
+    lines(px, -state.lat, y0, state.height, (y, v, digits) => {
+      stroke([0, y], [state.width, y]);
+      if (y < state.height - 40) context.fillText(`${Math.abs(v).toFixed(digits)}° ${v > 0 ? "S" : "N"}`, 4, y - 4);
+    });
+  }
+
+  /** A bar of a round length, in metres or kilometres. */
+  function drawScale(context, inks) {
+    const px = (state.degree * view.zoom) / EARTH; // of a metre
+    const metres = nice(50 / px); // at most 125 px
+    const [x, y] = [16, state.height - 16];
+    const words = metres >= 1000 ? `${spelled(metres / 1000)} km` : `${metres >= 1 ? spelled(metres) : metres.toPrecision(1)} m`;
+    context.font = "600 12px system-ui, sans-serif";
+    context.fillStyle = inks.surface;
+    context.fillRect(x - 8, y - 24, Math.max(metres * px, context.measureText(words).width) + 16, 34);
+    context.strokeStyle = context.fillStyle = inks.ink;
+    context.lineWidth = 2;
+    context.strokeRect(x, y - 1, metres * px, 1);
+    context.fillText(words, x, y - 8);
+    canvas.dataset.scale = words;
   }
 
   function imageOf(picture) {
@@ -146,11 +220,11 @@ export function map({ chosen }) {
   function look(picture) {
     if (picture === state.at) return;
     state.at = picture;
-    put(said, picture ? [h("b", {}, picture.name), picture.label ? ` · ${picture.label}` : ""] : "\u00a0");
+    put(said, picture ? [h("b", {}, picture.name), picture.time ? ` · ${picture.time}` : ""] : "\u00a0");
     peek.hidden = !picture;
     if (picture) {
       const [x, y] = place(picture);
-      peek.classList.toggle("right", x < state.width / 2 && y > HEIGHT / 2); // never above what it shows
+      peek.classList.toggle("right", x < state.width / 2 && y > state.height / 2); // never above what it shows
       put(peek, h("img", { src: picture.thumb, alt: picture.name }));
     }
     canvas.style.cursor = picture ? "pointer" : "grab";
@@ -246,7 +320,7 @@ export function map({ chosen }) {
     const edge = 30;
     moved(
       x < edge ? edge - x : x > state.width - edge ? state.width - edge - x : 0,
-      y < edge ? edge - y : y > HEIGHT - edge ? HEIGHT - edge - y : 0,
+      y < edge ? edge - y : y > state.height - edge ? state.height - edge - y : 0,
     );
   }
 
@@ -254,9 +328,10 @@ export function map({ chosen }) {
     const width = frame.clientWidth;
     if (!width) return;
     const dots = devicePixelRatio || 1;
-    state.width = width;
-    Object.assign(canvas, { width: width * dots, height: HEIGHT * dots });
-    canvas.style.height = `${HEIGHT}px`;
+    Object.assign(state, { width, height: Math.max(320, Math.min(0.62 * innerHeight, 0.9 * width)) });
+    Object.assign(canvas, { width: width * dots, height: state.height * dots });
+    canvas.style.height = `${state.height}px`;
+    lay();
     draw();
   }
   new ResizeObserver(fit).observe(frame);
@@ -267,7 +342,8 @@ export function map({ chosen }) {
     element,
     shown: fit,
     pictures(list) {
-      Object.assign(state, { pictures: list, images: new Map(), at: null });
+      Object.assign(state, { pictures: list, at: null });
+      if (state.width) lay();
       whole();
     },
     mark(id) {
@@ -275,4 +351,10 @@ export function map({ chosen }) {
       redraw();
     },
   };
+}
+
+/** 1, 2 or 5 times a power of ten, at least x. */
+function nice(x) {
+  const power = 10 ** Math.floor(Math.log10(x));
+  return power * ([1, 2, 5].find((n) => n * power >= x) ?? 10);
 }

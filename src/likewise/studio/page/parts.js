@@ -1,7 +1,8 @@
 // The controls that every tab shares: sliders, choices, readings, the state of heavy work.
 
-import { Gone, job } from "./api.js";
+import { get, Gone, job } from "./api.js";
 import { h, icon, put } from "./dom.js";
+import { whole } from "./numbers.js";
 
 export const CROSS = "M4 4l8 8M12 4l-8 8";
 export const PLUS = "M8 3v10M3 8h10";
@@ -69,17 +70,6 @@ export function choice({ label, options, value, chosen }) {
     group.append(h("label", { title: hint }, input, h("span", {}, words)));
   }
   return group;
-}
-
-/** A switch that shows or hides something; looks like its mark in the legend. */
-export function toggle({ mark, words, on, switched }) {
-  const button = h("button.toggle", { type: "button", "aria-pressed": String(on) }, h(`i.mark.${mark}`), words);
-  button.addEventListener("click", () => {
-    const now = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(now));
-    switched(now);
-  });
-  return button;
 }
 
 /** A sentence where there is nothing yet. */
@@ -169,8 +159,43 @@ function spoken(line) {
 /** A coloured word for a verdict, with its probability. */
 export function verdict(name, probability) {
   if (!name) return h("span.verdict.none", {}, "not verified");
-  const words = { title: "probability that both show the same thing" };
+  const words = { title: "verified: probability that both show the same" };
   return h(`span.verdict.${name}`, words, name, " ", h("span.verdict-share", {}, rounded(probability)));
+}
+
+/** A photo's own name, without its folders. */
+export const basename = (name) => name.split("/").pop();
+
+/** The names of two photos; with their folders where they are called the same. */
+export function names(a, b) {
+  const parts = basename(a.name) === basename(b.name) && a.name !== b.name ? 2 : 1;
+  return [a, b].map(({ name }) => name.split("/").slice(-parts).join("/"));
+}
+
+const chosen = { source: null };
+
+/** The collection that Find and Duplicates look at, chosen in either: {element, begin(), shown()}; `open` gets its name. */
+export function collections(open) {
+  const select = h("select", { "aria-label": "Collection" });
+  select.addEventListener("change", () => go(select.value));
+
+  function go(name) {
+    chosen.source = select.value = name;
+    open(name);
+  }
+
+  async function begin() {
+    const sources = await get("api/images/sources");
+    const named = ({ name, count }) => (typeof count === "number" ? `${name} (${whole(count)})` : name);
+    put(select, sources.map((source) => h("option", { value: source.name, title: source.words }, named(source))));
+    go(chosen.source ?? sources[0].name);
+  }
+
+  return {
+    element: h("label.field.inline-field", {}, h("span", {}, "Collection"), select),
+    begin,
+    shown: () => chosen.source && select.value && select.value !== chosen.source && go(chosen.source),
+  };
 }
 
 /** A probability as per cent that never claims to be sure. */

@@ -1,4 +1,4 @@
-// Sets: how alike are two albums? Their photos in two columns, joined by bands as wide as the mass between them.
+// Albums: how alike are two albums? Their photos in two columns, joined by bands as wide as the mass between them.
 
 import { get, post } from "./api.js";
 import { h, latest, put } from "./dom.js";
@@ -93,22 +93,17 @@ export function mount(panel) {
     state.key = null;
     bands.pictures(state.a, state.b);
     if (!state.a.length || !state.b.length) return;
-    work.run("api/sets/compare", { a: state.a.map((p) => p.id), b: state.b.map((p) => p.id) }, {
-      done: compared,
-      partial: compared,
-    });
+    work.run("api/sets/compare", { a: state.a.map((p) => p.id), b: state.b.map((p) => p.id) }, { done: compared });
   }
 
-  /** The albums can be planned; comes twice where the learned metric takes a while, and γ stays as it was set. */
+  /** The albums can be planned; the learned metric follows, and γ stays as it was set. */
   function compared(result) {
-    if (state.key !== result.key) {
-      Object.assign(state, { key: result.key, a: result.a, b: result.b, gamma: null });
-      bands.pictures(result.a, result.b);
-    }
+    if (state.key !== result.key) Object.assign(state, { key: result.key, gamma: null });
     const names = result.metrics.map((metric) => metric.name);
     state.metric = names.find((name) => name === state.wanted) ?? names.find((name) => name === "learned") ?? names[0];
     drawControls(result);
     ask();
+    if (!names.includes("learned")) work.run("api/sets/learn", { key: result.key }, { done: compared });
   }
 
   const ask = () => askPlan({ key: state.key, gamma: state.gamma, metric: state.metric });

@@ -1,4 +1,4 @@
-// Distributions: what does this model cover? A generator's samples while ρ and ψ slide, their quality and diversity.
+// Generators: what does this model cover? A generator's samples while ρ and ψ slide, their quality and diversity.
 
 import { get, post } from "./api.js";
 import { chart } from "./chart.js";
@@ -94,7 +94,12 @@ export function mount(panel) {
 
   function open(name) {
     state.open = null;
-    work.run("api/distributions/open", { name }, { done: opened, partial: opened });
+    work.run("api/distributions/open", { name }, {
+      done: (result) => {
+        opened(result);
+        work.run("api/distributions/measure", { key: result.key }, { done: opened, partial: opened });
+      },
+    });
   }
 
   /** The generator as far as it is measured; comes several times while its bank and its curve grow. */
