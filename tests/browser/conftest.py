@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from tests.browser.visits import Visit, started, stopped
+
+from likewise import samples
 
 Visits = Callable[..., Visit]
 
@@ -41,16 +44,34 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`likewise studio`, as a person starts it, in a folder of its own: its process and its address."""
-    process, address = started([sys.executable, "-m", "likewise.cli"], tmp_path_factory.mktemp("studio"))
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos of 13 things: of a cup one in May, its exact copy, and another view in July, each with its place."""
+    folder = tmp_path_factory.mktemp("archive")
+    place = folder / "places"
+    place.mkdir()
+    for name in sorted({*samples.names()} - {"coffee"})[:12]:
+        Image.fromarray(samples.photograph(name)).convert("RGB").resize((320, 240)).save(place / f"{name}.jpg")
+    cup = Image.fromarray(samples.photograph("coffee"))
+    for name, left, month, north in (("cup", 60, 5, 55.0), ("cup, moved", 90, 7, 55.01)):
+        exif = Image.Exif()
+        exif[0x0132] = f"2024:{month:02}:01 12:00:00"
+        exif.get_ifd(0x8825).update({1: "N", 2: (north, 0.0, 0.0), 3: "E", 4: (13.0, 0.0, 0.0)})
+        cup.crop((left, 20, left + 480, 380)).save(place / f"{name}.jpg", exif=exif, quality=92)
+    shutil.copy(place / "cup.jpg", place / "cup, copy.jpg")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory, archive: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`likewise studio`, as a person starts it, on a folder of photos: its process and its address."""
+    process, address = started([sys.executable, "-m", "likewise.cli"], tmp_path_factory.mktemp("studio"), archive)
     yield process, address
     stopped(process)
 
 
 @pytest.fixture(scope="session")
 def visits(chromium: Any, server: tuple[Any, str]) -> Visits:
-    """Open a tab in a window of its own: with visits("pixels", width=390, colours="dark") as v: …"""
+    """Open a tab in a window of its own: with visits("find", width=390, colours="dark") as v: …"""
     return functools.partial(Visit, chromium, server[1])
 
 
@@ -64,11 +85,8 @@ def visit(visits: Visits) -> Iterator[Visits]:
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two photos of a cup: in `b` everything lies 12 px further to the right than in `a`; and files that are none."""
-    from PIL import Image
-    from skimage import data
-
     folder = tmp_path_factory.mktemp("photos")
-    cup = data.coffee()
+    cup = samples.photograph("coffee")
     Image.fromarray(cup[60:252, 112:368]).save(folder / "a.png")
     Image.fromarray(cup[60:252, 100:356]).save(folder / "b.png")
     (folder / "words.jpg").write_text("these are words")

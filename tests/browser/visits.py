@@ -26,10 +26,17 @@ def crowd() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def started(command: list[str], folder: Path, **settings: str) -> tuple[subprocess.Popen[str], str]:
-    """Start the studio, with these variables in its environment, and read the line with its address."""
+def cpu(process: subprocess.Popen[str]) -> float:
+    """CPU-seconds that a process has used; 0 where /proc is not there."""
+    file = Path(f"/proc/{process.pid}/stat")
+    times = file.read_text().rpartition(")")[2].split()[11:13] if file.exists() else ("0", "0")
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+def started(command: list[str], folder: Path, *photos: Path, **settings: str) -> tuple[subprocess.Popen[str], str]:
+    """Start the studio on folders of photos, with these variables in its environment; read the line of its address."""
     process = subprocess.Popen(
-        [*command, "studio", "--no-open", "--port", "0"],
+        [*command, "studio", "--no-open", "--port", "0", *map(str, photos)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

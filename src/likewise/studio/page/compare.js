@@ -38,8 +38,13 @@ export function mount(panel) {
     h(
       "div.columns",
       {},
-      h("div.main-column", {}, card("Photos", h("div", {}, view.element, h("div.under", {}, view.tools, chooseRow)), { name: "photos" })),
-      h("aside.side-column", { "aria-label": "Evidence" }, card("Verdict", said, { name: "said-card" }), card("Every pixel", h("div", {}, aligning.element, flow), { name: "flow-card" }), pointCard),
+      h(
+        "div.main-column",
+        {},
+        card("Photos", h("div", {}, view.element, h("div.under", {}, view.tools, chooseRow)), { name: "photos" }),
+        card("Every pixel", h("div", {}, aligning.element, flow), { name: "last" }),
+      ),
+      h("aside.side-column", { "aria-label": "Evidence" }, card("Verdict", said, { name: "said-card" }), pointCard),
     ),
   );
   blank();
@@ -128,13 +133,12 @@ export function mount(panel) {
       legend.hidden = name !== "flow";
     };
     turn("flow");
-    put(
-      flow,
+    const figures = h(
+      "div",
+      {},
       result.reason
         ? h("p.headline", {}, `Not aligned: ${result.reason}.`)
         : h("p.headline", { title: "the median distance of a pixel from its place after going to b and back" }, h("span.headline-figure", {}, figure(result.distance)), " px round-trip error"),
-      choice({ label: "Show", value: "flow", options: Object.entries(pictures), chosen: turn }),
-      h("div.flow-picture", {}, image, legend),
       readings([
         ["aligned", share(result.aligned), "the share of a's pixels whose place in b is sure"],
         ["round-trip consistency", share(result.cycle_consistency), "the share of a's pixels that are inside b and return to their place"],
@@ -143,7 +147,10 @@ export function mount(panel) {
       result.steps?.length
         ? h("details", {}, h("summary", {}, `${result.steps.length} ${result.steps.length === 1 ? "step" : "steps"}`), h("ol.steps", {}, result.steps.map((step) => h("li", {}, step))))
         : null,
+      legend,
     );
+    const show = choice({ label: "Show", value: "flow", options: Object.entries(pictures), chosen: turn });
+    put(flow, h("div.two", {}, h("div.flow", {}, show, image), figures));
     if (trusted) view.warp(result.images.warp, "b, warped to a by the flow; grey is not sure");
     pointCard.hidden = false;
     asked(0.5, 0.5);

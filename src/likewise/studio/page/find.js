@@ -179,6 +179,7 @@ export function mount(panel) {
     }
     Object.assign(state, { query: picture, waiting: null });
     answer.classList.add("stale");
+    answer.dataset.state = "asked";
     const [since, until] = dates.map((one) => one.value);
     const body = { source: state.source, query: picture.id, k: HITS, verify: VERIFIED, since, until };
     searching.run("api/images/search", body, {

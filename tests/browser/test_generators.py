@@ -1,4 +1,4 @@
-"""The tabs of distributions and runs, as a person uses them: ρ and ψ are dragged, the sample run is watched."""
+"""The tabs Generators and Runs, as a person uses them: ρ and ψ are dragged, the sample run is watched."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.browser.visits import Visit, crowd
 
-RHO = "#panel-distributions .slider:has-text('ρ') input"
-PSI = "#panel-distributions .slider:has-text('ψ') input"
+RHO = "#panel-generators .slider:has-text('ρ') input"
+PSI = "#panel-generators .slider:has-text('ψ') input"
 ALT = "document.querySelector('.grid-picture').alt"
 POINTS = "Number(document.querySelector('#panel-runs .chart-line')?.dataset.points ?? 0)"
 SOURCE = "document.querySelector('.grid-picture').src"
@@ -18,7 +18,7 @@ SOURCE = "document.querySelector('.grid-picture').src"
 
 @pytest.fixture(scope="module")
 def window(visits: Any) -> Iterator[Visit]:
-    with visits("distributions") as v:
+    with visits("generators") as v:
         v.wait(".grid-picture:not([hidden])", heavy=True)
         yield v
 
@@ -64,16 +64,16 @@ def test_rho_is_dragged_and_the_grid_follows_within_a_second(generator: Visit) -
 
 
 def test_the_curves_come_and_the_place_is_measured(generator: Visit) -> None:
-    generator.until("document.querySelector('#panel-distributions .work').hidden", heavy=True)
+    generator.until("document.querySelector('#panel-generators .work').hidden", heavy=True)
     for name in ("precision", "recall", "Fréchet distance"):
         line = generator.page.locator(f".chart-line[data-series='{name}']")
         assert int(line.get_attribute("data-points")) >= 3
     generator.slide(RHO, "-0.5")
     # A measurement of the setting before may still be under way.
     generator.soon(lambda: asked(generator, "point") == pytest.approx(-0.5, abs=0.15), "ρ = −0.5 is asked", heavy=True)
-    generator.until("document.querySelector('#panel-distributions').textContent.includes('measured here')", heavy=True)
+    generator.until("document.querySelector('#panel-generators').textContent.includes('measured here')", heavy=True)
     assert generator.page.locator(".chart-now-ring").count() == 3
-    assert 0 <= float(generator.reading("precision", "distributions")) <= 1
+    assert 0 <= float(generator.reading("precision", "generators")) <= 1
 
 
 def test_psi_by_keys_and_rho_by_a_click_on_a_curve(generator: Visit) -> None:
@@ -87,11 +87,11 @@ def test_psi_by_keys_and_rho_by_a_click_on_a_curve(generator: Visit) -> None:
     generator.until(f"({ALT}).includes('ρ = 4')")
 
 
-def test_on_a_phone_the_sliders_stand_above_the_grid(visit: Any) -> None:
-    v = visit("distributions", width=390, colours="dark")
+def test_on_a_phone_the_grid_stands_above_the_sliders(visit: Any) -> None:
+    v = visit("generators", width=390, colours="dark")
     v.wait(".grid-picture:not([hidden])", heavy=True)
     slider, grid = v.page.locator(RHO).bounding_box(), v.page.locator(".grid-frame").bounding_box()
-    assert slider["y"] < grid["y"]
+    assert grid["y"] < slider["y"]
     assert v.sideways() <= 0
 
 
