@@ -11,7 +11,7 @@ import pytest
 from tests.browser.visits import Visit
 
 DONE = "id => document.querySelector(`.answer[data-state=done]${id ? `[data-query='${id}']` : ''}`) !== null"
-READY = "document.querySelector('.collection .collection-bar').textContent.includes('15 photos.')"
+READY = "document.querySelector('.collection .collection-bar')?.textContent.includes('15 photos.')"
 ZOOM = "Number(document.querySelector('.lightbox .duo').dataset.zoom)"
 MOVES = "[...document.querySelectorAll('.lightbox .duo-pane:not([hidden]) img')].map(i => i.style.transform)"
 

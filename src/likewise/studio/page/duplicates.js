@@ -13,7 +13,7 @@ export function mount(panel) {
   const work = worker();
   const groups = h("div.groups");
   const summary = h("p.quiet", { "aria-live": "polite" });
-  const more = h("button", { type: "button", hidden: true, onclick: () => draw(state.shown + SHOWN) });
+  const more = h("button", { type: "button", hidden: true, onclick: () => draw(state.shown + SHOWN) }, "Show more");
   const save = h(
     "div.row.exports",
     { hidden: true },
