@@ -262,6 +262,7 @@ export function mount(panel) {
       box.open(hits.map((one) => ({ a: state.result.query, b: one.picture })), order.indexOf(picture.id));
     };
     const folder = picture.name.split("/").slice(0, -1).join("/");
+    const fit = hit.inliers ? `${whole(hit.inliers)} of ${whole(hit.matches)} matches are inliers` : "no common geometry";
     return h(
       `li.hit${hit.verified ? `.is-${hit.verdict}` : ""}`,
       { data: { id: picture.id } },
@@ -269,7 +270,7 @@ export function mount(panel) {
       h("p.clip.hit-name", { title: picture.name }, basename(picture.name)),
       h("p.clip.quiet.hit-where", {}, [folder, picture.time].filter(Boolean).join(" · ") || "\u00a0"),
       h("div.hit-foot", {}, verdict(hit.verified ? hit.verdict : null, hit.probability), h("button.small", { type: "button", data: { why: picture.id }, onclick: look }, hit.verified ? "Why?" : "Verify")),
-      hit.verified ? h("p.hit-words.quiet", {}, hit.relation || `${whole(hit.inliers)} of ${whole(hit.matches)} matches are inliers`) : null,
+      hit.verified ? h("p.hit-words.quiet", {}, hit.relation || fit) : null,
     );
   }
 
