@@ -21,7 +21,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from likewise import media, samples
-from likewise.errors import InputError, LikewiseError, RequestError
+from likewise.errors import FileError, InputError, LikewiseError, RequestError
 from likewise.images import default
 from likewise.search import Collection, pair
 from likewise.store.index import FORMAT
@@ -249,6 +249,8 @@ class Tab:
         if folder is not None and name not in self._groups:
             work.report("looking for equal files")
             files = media.images(folder)
+            if not files:
+                raise FileError(f"{name}: there is no photo in this folder")
             exact = [[str(p) for p in group] for group in equal_files(files, work.check)]
             work.partial(self._grouped(name, folder, exact, len(files), done=False))
         collection = self._at_work(work, name)

@@ -39,7 +39,7 @@ export function mount(panel) {
   function open(name) {
     state.result = null;
     save.hidden = more.hidden = true;
-    put(summary, "Looking for copies …");
+    put(summary);
     put(groups);
     work.run("api/images/duplicates", { source: name }, { done: show, partial: show });
   }

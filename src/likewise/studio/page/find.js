@@ -78,11 +78,12 @@ export function mount(panel) {
       const listed = await post("api/images/gallery", { source: name });
       if (state.source !== name || state.ready) return;
       state.pictures = listed.pictures;
-      put(about, `${count(listed.count, "photo", "photos")}, being indexed: then they can be searched.`);
-      put(gallery, listed.pictures.map(tile));
+      const nothing = empty("The collection is empty", "There is no photo in this folder.");
+      put(about, listed.count ? `${count(listed.count, "photo", "photos")}: can be searched when they are indexed.` : "");
+      put(gallery, listed.count ? listed.pictures.map(tile) : nothing);
       put(tries, listed.queries.map(tile));
       tries.hidden = !listed.queries.length;
-      if (!listed.count) put(gallery, empty("The collection is empty", "There is no photo in this folder."));
+      if (!listed.count) return;
     } catch (error) {
       opening.tell(failed(error.message));
       return;

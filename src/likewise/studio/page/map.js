@@ -3,7 +3,6 @@
 import { h, ink, put } from "./dom.js";
 import { whole as spelled } from "./numbers.js";
 
-const MARGIN = 56;
 const EARTH = 111_320; // metres of a degree of latitude
 
 /** {element, pictures(list), mark(id), shown()}; `chosen` gets the picture that was clicked. Geographic: by `place`, not x and y. */
@@ -32,7 +31,8 @@ export function map({ chosen, geographic = false }) {
 
   // ------------------------------------------------------------------------------------------------------- coordinates
 
-  const inner = () => ({ width: state.width - 2 * MARGIN, height: state.height - 2 * MARGIN });
+  const margin = () => (state.width < 600 ? 32 : 56);
+  const inner = () => ({ width: state.width - 2 * margin(), height: state.height - 2 * margin() });
   const place = ({ id }) => at(...state.spots.get(id));
   const at = (x, y) => [
     state.width / 2 + (x - view.x) * view.zoom * inner().width,
