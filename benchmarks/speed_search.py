@@ -35,7 +35,7 @@ from likewise.images import default
 from likewise.search import Collection
 what, folder, n = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 model = default()
-model.embed_with_parts([sorted(folder.rglob("*.jpg"))[0]]), model.embed([sorted(folder.rglob("*.jpg"))[0]])
+model.embed([sorted(folder.rglob("*.jpg"))[0]])
 began = time.process_time()
 if what == "embed":
     model.embed(sorted(folder.rglob("*.jpg")))

@@ -183,21 +183,21 @@ def test_two_photos_are_pixels_with_the_image_distance_beside() -> None:
     assert (result.level, result.why) == ("pixels", "both are single photos")
     assert isinstance(result.own, PixelComparison)
     assert result.distance == 0
-    assert model.calls == 2  # the matches are guided by the same flows
+    assert model.calls == 2
     np.testing.assert_array_equal(np.asarray(result.flow)[5, 5], [3, -2])  # an attribute of the level's own
     assert result.beside is not None
     assert result.beside.distance == lw.images.compare(PHOTO, OTHER).distance
-    assert result.matches is not None
+    assert result.matches is result.pair.evidence.matches
     assert len(result.matches) > 10
-    near = result.matches.of_stage(1)
-    assert np.abs(near.b - near.a - [3, -2]).max() < 5.1
+    inliers, scale = result.matches.take(result.pair.evidence.inliers), 640 / 128
+    assert np.abs((inliers.b - inliers.a) / scale - [3, -2]).max() < 2
     record = json.loads(result.to_json())
     assert record["images"]["distance"] == result.beside.distance
     assert record["matches"]["matches"] == len(result.matches)
     assert result.verdict == record["verdict"] == "same"
     assert "because both are single photos: same (" in repr(result)
     assert "PixelComparison(distance=0 px" in repr(result)
-    assert result.pair.evidence.cycle_consistency == result.cycle_consistency
+    assert record["evidence"] == result.pair.evidence.to_dict() == lw.search.verify(PHOTO, OTHER).to_dict()
     assert lw.compare(np.eye(3), np.eye(3)[:2]).verdict is None
 
 

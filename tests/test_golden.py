@@ -93,7 +93,7 @@ def search(folder: Path) -> dict[str, Any]:
                 str(Path(h.path).relative_to(folder / "photos")),
                 h.rank,
                 h.distance,
-                h.local_distance,
+                h.alike,
                 h.verdict,
                 h.probability,
             ]

@@ -19,7 +19,6 @@ from likewise.distributions.data import load
 from likewise.distributions.generator import SPACES
 from likewise.errors import InputError
 from likewise.inputs import GENERATORS, Input, classify
-from likewise.search.verify import evidence_from
 from likewise.sets.data import describe
 from likewise.types import Comparison, Flow
 
@@ -135,7 +134,8 @@ class AutoComparison(Comparison):
         if self.beside is not None:
             more["images"] = self.beside.to_dict()
         if self.pair is not None:
-            more |= {"verdict": self.pair.verdict, "probability": self.pair.probability}
+            evidence = None if self.pair.evidence is None else self.pair.evidence.to_dict()
+            more |= {"verdict": self.pair.verdict, "probability": self.pair.probability, "evidence": evidence}
         if self.matches is not None:
             more["matches"] = self.matches.to_dict()
         return {**self.own.to_dict(), "level": self.level, "why": self.why, **more}
@@ -194,16 +194,17 @@ def check(a: Input, b: Input, level: str, options: Mapping[str, Any]) -> None:
 
 
 def _pixels(a: Input, b: Input, why: str, options: dict[str, Any]) -> AutoComparison:
-    """The flow both ways, features matched near it where it is sure, the distance of the photos, and the verdict."""
+    """The flow both ways, the distance of the photos, and the evidence and the verdict that a search has of them."""
     one, two = (inputs.image(side.item, where=side.where) for side in (a, b))  # decoded once, whatever asks for them
     given = dict(options)
     model = given.pop("model", None)
     model = pixels.default() if model is None else model
     own = pixels.compare(one, two, model=model)
-    # Near the flow: as quick as without it, and where nothing is sure, no other view is tried a second time.
-    flows = Flow(own.flow, own.confidence >= 0.5), own.back
-    matches = pixels.match(one, two, guide=flows, flow_size=getattr(model, "work", None), **given)
-    pair = search.pair(one, two, evidence=evidence_from(matches, own.cycle_consistency, one.pixels, two.pixels))
+    pair = search.pair(one, two)
+    matches = None if pair.evidence is None else pair.evidence.matches
+    if given:  # other features, or another radius: matched near the flow, beside the evidence
+        flows = Flow(own.flow, own.confidence >= 0.5), own.back
+        matches = pixels.match(one, two, guide=flows, flow_size=getattr(model, "work", None), **given)
     return AutoComparison(own.distance, "pixels", why, own, images.compare(one, two), matches, pair)
 
 

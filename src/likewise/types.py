@@ -25,6 +25,10 @@ ROUNDING = 1e-4
 """How far resampled floats may lie beyond [0, 1] and still count as an image: what bicubic filters overshoot."""
 
 
+TURNED = 0x112
+"""The tag of EXIF that says how a camera was held."""
+
+
 class Image:
     """One image, decoded at most once; while it is in use it keeps what was computed from it.
 
@@ -49,8 +53,9 @@ class Image:
     def __init__(self, source: Any, *, name: str | None = None, where: str = "image") -> None:
         self.path = Path(source) if isinstance(source, str | os.PathLike) else None
         self.where = where
-        self._source = _channels_last(source, where) if hasattr(source, "shape") else source
-        if self.path is None and not hasattr(source, "shape") and not hasattr(source, "getexif"):
+        array = hasattr(source, "shape") and self.path is None  # NumPy's strings have a shape, too
+        self._source = _channels_last(source, where) if array else source
+        if self.path is None and not array and not hasattr(source, "getexif"):
             raise InputError(
                 f"{where}: expected a path, an array, a Pillow image or a tensor, got {type(source).__name__}"
             )
@@ -80,6 +85,16 @@ class Image:
         """Height and width in pixels."""
         h, w = self.pixels.shape[:2]
         return int(h), int(w)
+
+    @property
+    def original_size(self) -> tuple[int, int]:
+        """Height and width in pixels, upright, without decoding a file that is not decoded yet."""
+        if self.path is None or "pixels" in self._kept:
+            return self.size
+        with media.opened(self.path) as header:
+            w, h = header.size
+            aside = header.getexif().get(TURNED, 1) >= 5  # 5 to 8 lie on their side
+        return (w, h) if aside else (h, w)
 
     @property
     def exif(self) -> media.Exif:

@@ -68,11 +68,12 @@ def test_two_photos(run: Runner, world: Path) -> None:
     aligned = (96 - 2) * (128 - 3) / (96 * 128)
     inliers = int(re.search(r"(\d+) of \d+ matches", ran.out)[1])
     assert 0.9 * record["matches"]["matches"] <= inliers <= record["matches"]["matches"]
+    assert record["evidence"]["inliers"] == inliers
     assert record["verdict"] == "same"
     assert ran.out == (
         f"pixels, because both are single photos: same ({record['probability']:.0%}); "
+        f"{inliers} of {record['matches']['matches']} matches are inliers of one homography; same frame; "
         f"round-trip error 0.00 px, {aligned:.0%} of a.png is aligned with b.png; "
-        f"{inliers} of {record['matches']['matches']} matches are inliers; "
         f"image distance {record['images']['distance']:.3f}\n"
     )
     names = ("compare", "confidence", "matches", "warp", "wheel")

@@ -45,7 +45,7 @@ def home(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_index_then_search_with_nothing_else_said(run: Runner, home: Path, photos: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(home)
     lines = run.good("search", photos / samples.names()[2] / "1.jpg", "-k", 2, "--verify", 1).out.splitlines()
-    assert lines[1].split() == ["rank", "verdict", "distance", "local", "inliers", "photo"]
+    assert lines[1].split() == ["rank", "verdict", "distance", "alike", "inliers", "photo"]
     assert lines[2].split()[:2] == ["1", "same"]
     assert lines[2].endswith(f"{samples.names()[2]}/1.jpg")
     assert len(lines) == 4
@@ -53,7 +53,7 @@ def test_index_then_search_with_nothing_else_said(run: Runner, home: Path, photo
 
 def test_again_brings_it_up_to_date_and_json_says_how(run: Runner, home: Path, photos: Path) -> None:
     said = run.good("index", photos, "--out", home / "likewise-index", "--json", "--check").json
-    assert (said["added"], said["unchanged"], said["removed"], said["parts"]) == (0, 6, 0, True)
+    assert (said["added"], said["unchanged"], said["removed"]) == (0, 6, 0)
 
 
 def test_json_page_and_several_shots(run: Runner, home: Path, photos: Path) -> None:
@@ -77,7 +77,14 @@ def test_others_leaves_the_query_out(run: Runner, home: Path, photos: Path) -> N
 
 def test_duplicates(run: Runner, home: Path) -> None:
     groups = run.good("search", "--duplicates", "--index", home / "likewise-index", "--json").json["groups"]
-    assert [[Path(p).name for p in g] for g in groups] == [["again.jpg", "1.jpg"]]
+    assert [[(Path(c["path"]).name, c["what"]) for c in g["copies"]] for g in groups] == [
+        [("1.jpg", "keep"), ("again.jpg", "saved again")]
+    ]
+    assert groups[0]["keep"] == groups[0]["copies"][0]["path"]
+    said = run.good("search", "--duplicates", "--index", home / "likewise-index", "--out", "groups.csv").out
+    assert said.splitlines()[:2] == ["1 groups of copies among 6 photos", "group 1"]
+    assert "saved again" in said.splitlines()[3]
+    assert len(Path("groups.csv").read_text(encoding="utf-8").splitlines()) == 3
 
 
 @pytest.mark.parametrize(

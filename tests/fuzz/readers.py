@@ -23,7 +23,7 @@ from likewise.distributions.data import load
 from likewise.nn import named
 from likewise.pixels.matching import Matches
 from likewise.search import Collection
-from likewise.search.shortlist import local_distances
+from likewise.search.local import Local
 from likewise.store.job import Job
 from likewise.store.run import Run
 from likewise.types import read_flow
@@ -63,9 +63,8 @@ def index(folder: Path) -> None:
         rows = np.eye(2, opened.about.dim, dtype=np.float32)
         opened.nearest(rows, 3)
         opened.nearest(rows, 3, label="k1")
-        parts = list(opened.index.parts(list(opened.index.names())).values())
-        if parts:
-            local_distances(parts[0], np.stack(parts[:4]))
+        for data in opened.index.features(list(opened.index.names())).values():
+            Local.from_bytes(data)
 
 
 def bank(folder: Path) -> None:

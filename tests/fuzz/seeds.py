@@ -27,6 +27,7 @@ from likewise.nn import named
 from likewise.pixels.aligner import Aligner, AlignerOptions
 from likewise.pixels.life.network import Network
 from likewise.pixels.matching import Matches
+from likewise.search.local import Local
 from likewise.store.index import About, Index, Record
 from likewise.store.run import Run
 from likewise.types import Flow
@@ -318,8 +319,8 @@ def distance_matrix(folder: Path) -> Any:
 
 
 def index(folder: Path) -> None:
-    """An index with parts and a removed row, searched exactly; the model is the tests' own."""
-    _filled(folder / "i", "flat", 8, cells=4)
+    """An index with local features and a removed row, searched exactly; the model is the tests' own."""
+    _filled(folder / "i", "flat", 8, points=4)
 
 
 def ivf_index(folder: Path) -> None:
@@ -327,14 +328,16 @@ def ivf_index(folder: Path) -> None:
     _filled(folder / "i", "ivf", 1200)
 
 
-def _filled(path: Path, kind: str, rows: int, *, cells: int = 0) -> None:
-    made = Index.create(path, About(str(path.parent), "m", "d1", 8, kind, 0.9, cells, 6 if cells else 0))
+def _filled(path: Path, kind: str, rows: int, *, points: int = 0) -> None:
+    made = Index.create(path, About(str(path.parent), "m", "d1", 8, kind, 0.9, 6))
     rng = np.random.default_rng(0)
-    for batch in range(3 if cells else 1):
+    codes, grey = rng.integers(-7, 8, (points, 64)).astype(np.int8), np.zeros((16, 16), np.uint8)
+    local = Local(rng.uniform(0, 9, (points, 2)).astype(np.float32), codes, (10, 10), (20, 20), grey)
+    for batch in range(3 if points else 1):
         x = rng.normal(size=(rows, 8)).astype(np.float32)
         x /= np.linalg.norm(x, axis=1, keepdims=True)
-        parts = rng.integers(-100, 100, (rows, cells, 6)).astype(np.int8) if cells else None
-        made.put([Record(f"k{i % 3}/p{batch}-{i:04d}.png", 1, 1) for i in range(rows)], x, parts)
+        features = [local.to_bytes()] * rows if points else []
+        made.put([Record(f"k{i % 3}/p{batch}-{i:04d}.png", 1, 1) for i in range(rows)], x, features)
     made.remove(["k1/p0-0001.png"])
     made.settle()
     made.close()

@@ -22,7 +22,6 @@ from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import Embedder, default
 from likewise.images import embedder as module
 from likewise.images.compare import thumbnail
-from likewise.images.embedder import GRID, assemble, directions, pool_parts
 from likewise.nn import named
 from likewise.nn.backbone import crop
 from likewise.types import Image as Photo
@@ -166,10 +165,10 @@ def test_images_are_decoded_off_the_main_thread_and_only_so_far_ahead(
             most = max(most, handed - forwarded)
             yield scene(i, 30, 30)
 
-    def forward(batch: list[np.ndarray], parts: bool) -> tuple[np.ndarray]:
+    def forward(batch: list[np.ndarray]) -> np.ndarray:
         nonlocal forwarded
         forwarded += len(batch)
-        return (np.zeros((len(batch), 1280), np.float32),)
+        return np.zeros((len(batch), 1280), np.float32)
 
     monkeypatch.setattr(module, "crop", noted)
     monkeypatch.setattr(embedder, "_forward", forward)
@@ -182,8 +181,8 @@ def test_images_are_decoded_off_the_main_thread_and_only_so_far_ahead(
 def test_an_image_is_embedded_and_decoded_once(
     embedder: lw.images.Embedder, album: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row and parts stay on an Image that the caller holds, by the model's digest; files of a folder keep nothing."""
-    rows, parts = embedder.embed_with_parts(album)
+    """A row stays on an Image that the caller holds, by the model's digest; files of a folder keep nothing."""
+    rows = embedder.embed(album)
     photos = [Photo(album / name) for name in ("p1.png", "p2.png")]
     passed: list[int] = []
     forward = Embedder._forward
@@ -193,9 +192,8 @@ def test_an_image_is_embedded_and_decoded_once(
     np.testing.assert_allclose(embedder.embed(photos), rows[:2], atol=1e-6)
     again = default()
     np.testing.assert_allclose(again.embed([photos[1], photos[0]]), rows[[1, 0]], atol=1e-6)
-    assert (again.embed_with_parts(photos)[1] == parts[:2]).all()
     assert lw.images.compare(*photos).distance == pytest.approx(np.linalg.norm(rows[0] - rows[1]), abs=1e-5)
-    assert sum(passed) == 2 + 1  # the two, and the one black image that tells the shape of parts
+    assert sum(passed) == 2
     mixed = embedder.embed([photos[0], album / "p3.png"])
     np.testing.assert_allclose(mixed, rows[[0, 2]], atol=1e-6)
     other = Embedder(embedder.network, name="mirrored", dim=1280, mirror=True)
@@ -252,53 +250,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def files(folder: Path) -> list[str]:
     return [str(folder / f"{i}.png") for i in range(9)]
-
-
-def test_rows_are_the_same_with_and_without_parts(photos: Path) -> None:
-    rows, parts = default().embed_with_parts(files(photos))
-    np.testing.assert_allclose(rows, default().embed(files(photos)), atol=1e-6)
-    assert parts.shape == (9, GRID * GRID, 112)
-    assert parts.dtype == np.int8
-    assert (np.abs(parts.astype(int)).max(axis=2) == 127).all()
-
-
-def test_parts_are_the_directions_of_the_grid_means_of_block_10(photos: Path) -> None:
-    model = default()
-    x = torch.tensor(crop(media.read_array(files(photos)[0]))).permute(2, 0, 1)[None].float() / 255
-    with torch.no_grad():
-        maps = model.network.features(x, 10)[0].numpy()
-    assert maps.shape[1:] == (14, 14)
-    naive = np.stack([maps[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean((1, 2)) for i in range(7) for j in range(7)])
-    naive /= np.linalg.norm(naive, axis=1, keepdims=True)
-    measured = directions(model.embed_with_parts(files(photos)[:1])[1][0])
-    assert (measured * naive).sum(1).min() > 0.999  # eight bits
-
-
-def test_a_zero_map_gives_zero_parts() -> None:
-    assert (pool_parts(torch.zeros(1, 4, 14, 14)) == 0).all()
-    assert (directions(np.zeros((2, 4), np.int8)) == 0).all()
-
-
-def test_a_trained_network_has_parts_and_mirror_does_not_change_them(photos: Path) -> None:
-    network = assemble(named("efficientnet-lite0"), frozen=12, total=16, heads=2).eval()
-    plain, mirrored = (Embedder(network, name="t", dim=16, mirror=m) for m in (False, True))
-    rows, parts = plain.embed_with_parts(files(photos)[:2])
-    np.testing.assert_allclose(rows, plain.embed(files(photos)[:2]), atol=1e-6)
-    np.testing.assert_allclose(
-        mirrored.embed_with_parts(files(photos)[:2])[0], mirrored.embed(files(photos)[:2]), atol=1e-6
-    )
-    assert (parts == mirrored.embed_with_parts(files(photos)[:2])[1]).all()
-
-
-def test_a_network_without_a_map_says_so() -> None:
-    class Flat(torch.nn.Module):
-        def features(self, x: torch.Tensor) -> torch.Tensor:
-            return x.flatten(1)[:, :8] + 1
-
-    model = Embedder(Flat(), name="flat", dim=8)
-    assert model.part_shape is None
-    with pytest.raises(InputError, match="no map"):
-        model.embed_with_parts([np.zeros((8, 8, 3), np.uint8)])
 
 
 # ------------------------------------------------------------------------------------------------------ the house

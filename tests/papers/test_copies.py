@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +19,7 @@ from likewise.errors import InputError
 from likewise.papers.places import copies
 from likewise.papers.places.copies import KINDS, Options, gather, grow, phash, plant, planted_copies, scenes, score
 from likewise.search.collection import Collection
+from likewise.search.local import Local
 
 
 def photo(seed: int, h: int = 90, w: int = 120) -> np.ndarray:
@@ -260,9 +262,16 @@ def test_an_index_grows_by_photos_that_differ(data: Path, tmp_path: Path) -> Non
         assert len(collection) == 60
         assert pairs == [("made/0000023.jpg", "made/0000024.jpg"), ("made/0000043.jpg", "made/0000044.jpg")]
         names = sorted(collection.index.names())
-        rows, parts = collection.index.vectors(names), collection.index.parts(names)
-        for kept in (rows, parts):
+        rows, features = collection.index.vectors(names), collection.index.features(names)
+        locals_ = {name: Local.from_bytes(data) for name, data in features.items()}
+        points = {name: local.points for name, local in locals_.items()}
+        thumbs = {name: local.thumb for name, local in locals_.items()}
+        for kept in (rows, points, thumbs):
             assert {(a, b) for a, b in combinations(names, 2) if np.array_equal(kept[a], kept[b])} == set(pairs)
+        np.testing.assert_allclose(np.linalg.norm(list(rows.values()), axis=1), 1, atol=1e-3)
+        root = str(collection.root)
+        groups = [{os.path.relpath(path, root) for path in group} for group in collection.duplicates()]
+        assert sorted(map(sorted, groups)) == sorted(map(list, pairs)), "the same features elsewhere are no copy"
 
 
 @pytest.mark.slow

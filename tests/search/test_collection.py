@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,12 @@ from likewise.errors import FileError, InputError, ShapeError
 from likewise.images import embedding
 from likewise.search import Collection, IndexReport, Result
 from likewise.store import index as stored
-from worlds.galleries import DIM, Patches, album, brute, paint
+from worlds.galleries import DIM, WHOLE, Patches, album, brute, detect_once, paint
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    detect_once(monkeypatch)
 
 
 @pytest.fixture
@@ -50,16 +56,24 @@ def test_a_search_is_the_loop_over_all_pairs(collection: Collection, photos: Pat
     np.testing.assert_allclose([h.distance for h in hits], [d for _, d in want], atol=1e-7)
     assert [h.rank for h in hits] == list(range(1, 8))
     first = nearest(collection, files(photos)[0])[0]
-    assert (first.path, first.distance, first.rank) == (str(files(photos)[0]), 0.0, 1)
-    rows = Patches().embed(files(photos)[:3])
+    assert (first.path, first.rank) == (str(files(photos)[0]), 1)
+    assert first.distance == pytest.approx(0, abs=1e-7)
+    rows = collection.vectors(files(photos)[:3])
     listed = [[(h.path, h.distance) for h in hits] for hits in collection.nearest(rows, 4)]
     assert listed == [[(h.path, h.distance) for h in nearest(collection, p, 4)] for p in files(photos)[:3]]
 
 
-def test_the_distance_is_that_of_compare(collection: Collection, photos: Path) -> None:
-    a, b = files(photos)[3], files(photos)[11]
+def test_the_first_half_of_a_vector_is_the_embedding(collection: Collection, photos: Path) -> None:
+    a, b = [p for p in files(photos) if len(collection.features([p])[str(p)])][3:5]
+    rows = collection.vectors([a, b])
+    assert (rows.shape, collection.about.width, collection.about.dim) == ((2, WHOLE), DIM, WHOLE)
+    np.testing.assert_allclose(np.linalg.norm(rows[:, :DIM], axis=1), 0.5**0.5, atol=1e-3)
+    apart = float(np.linalg.norm(rows[0, :DIM] - rows[1, :DIM])) * 2**0.5
+    assert apart == pytest.approx(lw.images.compare(a, b, model=collection.model).distance, abs=1e-3)
     distances = {h.path: h.distance for h in nearest(collection, a, 24)}
-    assert distances[str(b)] == pytest.approx(lw.images.compare(a, b, model=collection.model).distance, abs=1e-7)
+    assert distances[str(b)] == pytest.approx(float(np.linalg.norm(rows[0] - rows[1])), abs=1e-3)
+    kept = collection.index.vectors([collection.name_of(p) for p in (a, b)])
+    np.testing.assert_array_equal(rows, np.stack(list(kept.values())))
 
 
 def test_equal_distances_come_in_the_order_of_paths_and_none_is_cut_off(collection: Collection, photos: Path) -> None:
@@ -71,7 +85,7 @@ def test_equal_distances_come_in_the_order_of_paths_and_none_is_cut_off(collecti
     for k in (1, 3, 20, 34):
         hits = nearest(collection, one, k)
         assert paths(hits) == want[:k]
-        assert {h.distance for h in hits} == {0.0}
+        assert list({h.distance for h in hits}) == pytest.approx([0], abs=1e-7), "one distance, to the bit"
 
 
 def test_filters_are_exact(collection: Collection, photos: Path) -> None:
@@ -109,16 +123,16 @@ def test_wrong_arguments_are_named(collection: Collection, photos: Path, tmp_pat
     rows = {
         "shape": np.ones((2, 5)),
         "ragged": [[1, 2], [3]],
-        "zero": np.zeros((1, DIM)),
-        "nan": np.full((1, DIM), np.nan),
+        "zero": np.zeros((1, WHOLE)),
+        "nan": np.full((1, WHOLE), np.nan),
     }
     for name, words in (
-        ("shape", r"expected \(n, 12\)"),
+        ("shape", rf"expected \(n, {WHOLE}\)"),
         ("ragged", "different lengths"),
         ("zero", "zero"),
         ("nan", "zero"),
     ):
-        with pytest.raises((ShapeError, InputError), match=f"embeddings: .*{words}"):
+        with pytest.raises((ShapeError, InputError), match=f"vectors: .*{words}"):
             collection.nearest(rows[name])
     with pytest.raises(FileError, match="no such file"):
         nearest(collection, tmp_path / "none.png")
@@ -170,7 +184,7 @@ def test_the_model_is_kept_in_the_index(tmp_path: Path, monkeypatch: pytest.Monk
     a, b = files(folder)[:2]
     distances = {h.path: h.distance for h in nearest(Collection.open(tmp_path / "index"), a)}
     assert distances[str(a)] == pytest.approx(0, abs=1e-5)
-    assert distances[str(b)] == pytest.approx(lw.images.compare(a, b).distance, abs=1e-5)
+    assert distances[str(b)] == pytest.approx(lw.search.pair(a, b).distance, abs=1e-3)
     monkeypatch.setitem(lw.store.checkpoint._CLASSES, "test.Patches", "worlds.galleries:Patches")
     Collection.build(folder, tmp_path / "own", model=Patches(digest="mine")).close()
     assert Collection.open(tmp_path / "own").model.digest == "mine"
@@ -182,7 +196,7 @@ def test_vectors_of_another_length_are_refused_before_they_are_kept(collection: 
             return np.pad(super().embed(images, on_error=on_error), ((0, 0), (0, 4)))
 
     paint(photos / "new.png", 77)
-    with pytest.raises(ShapeError, match=r"vectors of shape \(1, 16\); expected \(1, 12\), as the index has"):
+    with pytest.raises(ShapeError, match=rf"vectors of shape \(1, {WHOLE + 4}\); expected \(1, {WHOLE}\)"):
         Collection.open(collection.place, Longer()).add(photos)
     assert len(Collection.open(collection.place)) == 24
 
@@ -335,3 +349,30 @@ def test_the_kind_is_changed_where_another_is_asked_for(
             assert made.describe()["kind"] == wanted
             assert wanted == "flat" or made.describe()["index"]["wanted"] == 0.9
             assert len(nearest(made, files(photos)[0], 24)) == 24
+
+
+def test_a_folder_is_watched(collection: Collection, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is being written waits; what is whole, changed or gone is taken in; a disk that is away changes nothing."""
+    new, other, whole = photos / "new.png", paint(photos.parent / "other.png", 99), files(photos)[0].read_bytes()
+    stop, looks = threading.Event(), [0]
+
+    def between(_: float) -> None:
+        """What happens after each look."""
+        looks[0] += 1
+        match looks[0]:
+            case 2 | 3:
+                new.write_bytes(whole[: 20 * looks[0]])
+            case 4:
+                new.write_bytes(whole)
+            case 7:
+                shutil.copy(other, new)
+                files(photos)[1].unlink()
+            case 9:
+                photos.rename(photos.with_name("away"))
+            case 11:
+                stop.set()
+
+    monkeypatch.setattr(stop, "wait", between)
+    reports = [(looks[0], r.added, r.updated, r.removed) for r in collection.watch(stop=stop)]
+    assert reports == [(5, 1, 0, 0), (7, 0, 0, 1), (8, 0, 1, 0)]
+    assert len(collection) == 24

@@ -16,11 +16,13 @@ from PIL import Image
 
 import likewise as lw
 from likewise.errors import InputError
+from likewise.search.duplicates import Copy, Group
 from likewise.search.export import COLUMNS, export
 from likewise.search.result import Hit, Result
 from likewise.search.shortlist import shots
 
-EVIDENCE: Any = SimpleNamespace(to_dict=lambda: {"matches": 40, "inliers": 31, "model": "homography", "reason": ""})
+TOLD = {"matches": 40, "inliers": 31, "model": "homography", "reason": ""}
+EVIDENCE: Any = SimpleNamespace(to_dict=lambda: TOLD, few=False, repetitive=False)
 
 
 @pytest.fixture
@@ -95,13 +97,12 @@ def test_a_name_that_is_not_utf8_is_written(photos: Path) -> None:
 
 
 def test_groups_bring_what_they_say_of_each_photo(photos: Path) -> None:
-    rows = [
-        {"path": str(photos / "kept" / f"{n}.jpg"), "kind": k, "keep": n == "b"} for n, k in (("b", ""), ("c", "crop"))
-    ]
-    group = SimpleNamespace(to_dict=lambda: {"why": "copies", "copies": rows})
+    b, c = (str(photos / "kept" / f"{n}.jpg") for n in "bc")
+    group = Group((Copy(b, "keep", "", (8, 8), 9), Copy(c, "crop 64%", "12 inliers", (6, 6), 5)))
     table = rows_of(export([["x.jpg", "y.jpg"], group], photos / "x.csv"))
-    assert [(r["group"], Path(r["path"]).name, r["kind"], r["keep"]) for r in table] == [
-        ("1", "x.jpg", "", ""), ("1", "y.jpg", "", ""), ("2", "b.jpg", "", "True"), ("2", "c.jpg", "crop", "False"),
+    assert [(r["group"], Path(r["path"]).name, r["what"], r["why"]) for r in table] == [
+        ("1", "x.jpg", "", ""), ("1", "y.jpg", "", ""), ("2", "b.jpg", "keep", ""),
+        ("2", "c.jpg", "crop 64%", "12 inliers"),
     ]  # fmt: skip
     assert table[2]["latitude"] == "47.5"
 

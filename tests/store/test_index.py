@@ -34,8 +34,12 @@ def about(kind: str = "flat", dim: int = 8, recall: float = 0.99, **more: Any) -
 
 
 def draw(seed: int, n: int, dim: int = 8) -> np.ndarray:
-    x = np.random.default_rng(seed).normal(size=(n, dim)).astype(np.float32)
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
+    return kept_as(np.random.default_rng(seed).normal(size=(n, dim)))
+
+
+def kept_as(x: np.ndarray) -> np.ndarray:
+    """Unit rows that 16 bits can tell: what an index gives back is what was put, to the bit."""
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float16).astype(np.float32)
 
 
 def expected(kept: dict[str, np.ndarray], query: np.ndarray, k: int) -> list[str]:
@@ -143,6 +147,36 @@ def test_a_batch_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
         assert (len(index), len(Index(tmp_path / "i")), index.check()) == (5, 5, [])
 
 
+def test_features_and_what_a_camera_told_stay_with_their_names(tmp_path: Path) -> None:
+    rows, told = (
+        draw(0, 4),
+        [("2023-06-01T12:30:05+02:00", (47.5, -8.25)), ("", None), ("1999", (-90.0, 180.0)), ("", None)],
+    )
+    put = [Record(f"k/{i}", i, 2, *one) for i, one in enumerate(told)]
+    data = {record.name: bytes([i]) * 40_000 for i, record in enumerate(put)}
+    with closing(Index.create(tmp_path / "i", about())) as index:
+        index.put(put, rows, list(data.values()))
+        index.put([Record("k/5", 5, 2)], rows[:1])
+        assert index.features([*data, "k/5", "none"]) == data
+        again = Record("k/0", 9, 9, "2024", (1.0, 2.0))
+        index.put([again], rows[:1], [b"new"])
+        assert index.remove(["k/1"]) == 1
+    with closing(Index(tmp_path / "i")) as index:
+        assert index.features([*data, "k/5"]) == {"k/0": b"new", "k/2": data["k/2"], "k/3": data["k/3"]}
+        assert list(index.records()) == [again, *put[2:], Record("k/5", 5, 2)]
+        assert index.check() == []
+
+
+def test_vectors_are_kept_in_16_bits(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    with closing(filled(tmp_path / "i", rows)) as index:
+        kept = index.vectors([r.name for r in records(30)])
+        assert {row.dtype for row in kept.values()} == {np.dtype(np.float32)}
+        np.testing.assert_array_equal(np.stack([kept[r.name] for r in records(30)]), rows.astype(np.float16))
+        assert named(index, rows, 1) == [[r.name] for r in records(30)]
+
+
 def test_foreign_files_are_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "thesis.tex").write_text("years of work")
@@ -164,7 +198,7 @@ def test_what_was_removed_leaves_the_disk(tmp_path: Path) -> None:
         index.remove([r.name for r in records(1900)])
     with closing(Index(tmp_path / "i")) as index:
         assert (len(index), index.check()) == (100, [])
-    assert (tmp_path / "i" / stored.FILE).stat().st_size < 2000 * 256 * 4 / 4
+    assert (tmp_path / "i" / stored.FILE).stat().st_size < 2000 * 256 * 2 / 4
 
 
 def test_without_shared_memory_a_journal_takes_the_place_of_the_log(
@@ -320,7 +354,7 @@ def crowd() -> np.ndarray:
     """3000 rows around 60 centres in 16 dimensions."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(60, 16))[rng.integers(60, size=3000)] + 0.4 * rng.normal(size=(3000, 16))
-    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    return kept_as(x)
 
 
 @pytest.mark.slow
@@ -459,7 +493,10 @@ def forge(folder: Path, key: str, change: Callable[[Any], Any]) -> None:
     [
         {"dim": 4},
         {"dim": "8"},
+        {"dim": 0},
         {"dim": 2**40},
+        {"width": 9},
+        {"width": -1},
         {"extra": 1},
         {"format": 9},
         {"root": 5},
@@ -482,11 +519,11 @@ def test_a_forged_description_is_a_file_error(tmp_path: Path, change: dict[str, 
         ("UPDATE images SET name = 'text' WHERE id = 2", "names that are none"),
         ("UPDATE images SET name = 7 WHERE id = 2", "names that are none"),
         ("UPDATE images SET id = 99 WHERE id = 2", "do not belong together"),
-        ("UPDATE vectors SET data = x'00'", "32 bytes"),
-        ("UPDATE vectors SET data = NULL", "32 bytes"),
-        ("UPDATE vectors SET data = zeroblob(160)", "not of length 1"),
+        ("UPDATE vectors SET data = x'00'", "16 bytes"),
+        ("UPDATE vectors SET data = NULL", "16 bytes"),
+        ("UPDATE vectors SET data = zeroblob(80)", "not of length 1"),
         ("UPDATE vectors SET data = x''", "do not belong together"),
-        ("UPDATE vectors SET data = substr(data, 1, 128)", "do not belong together"),
+        ("UPDATE vectors SET data = substr(data, 1, 64)", "do not belong together"),
         ("UPDATE vectors SET first = 3", "do not belong together"),
         ("UPDATE vectors SET first = -9223372036854775807", "do not belong together"),
         ("DELETE FROM vectors", "do not belong together"),
@@ -505,13 +542,31 @@ def test_forged_rows_and_tables_are_a_file_error(tmp_path: Path, sql: str, said:
         Index(tmp_path / "i").nearest(draw(0, 1), 3)
 
 
+def test_what_a_stranger_says_of_times_and_places_was_not_told(tmp_path: Path) -> None:
+    with closing(Index.create(tmp_path / "i", about())) as index:
+        index.put([Record("a", 1, 1, "2023", (1.0, 2.0))], draw(0, 1), [b"features"])
+    for sql, record in (
+        ("latitude = 'x'", Record("a", 1, 1, "2023")),
+        ("longitude = NULL", Record("a", 1, 1, "2023")),
+        ("latitude = 9e999, longitude = 2.0", Record("a", 1, 1, "2023")),
+        ("latitude = 1.0, taken = 7, longitude = x'00'", Record("a", 1, 1, "7")),
+        ("taken = x'00'", Record("a", 1, 1)),
+        ("taken = printf('%.99c', 'x')", Record("a", 1, 1)),
+    ):
+        with closing(sqlite3.connect(tmp_path / "i" / stored.FILE)) as db:
+            db.executescript(f"UPDATE images SET {sql}; UPDATE features SET data = 7")
+        with closing(Index(tmp_path / "i")) as index:
+            assert list(index.records()) == [record]
+            assert index.features(["a"]) == {}
+
+
 def test_flipped_bits_are_found_by_check(tmp_path: Path) -> None:
     rows = draw(0, 50)
-    index = Index.create(tmp_path / "i", about(cells=2, width=3))
-    index.put(records(50), rows, np.arange(300, dtype=np.int16).astype(np.int8).reshape(50, 2, 3))
+    index = Index.create(tmp_path / "i", about())
+    index.put(records(50), rows, [f"features of photo {i}".encode() for i in range(50)])
     index.close()
     whole = (tmp_path / "i" / stored.FILE).read_bytes()
-    for blob in (rows[7].tobytes(), np.arange(42, 48, dtype=np.int8).tobytes()):
+    for blob in (rows[7].astype("<f2").tobytes(), b"features of photo 7"):
         at = whole.find(blob)
         assert at > 0
         (tmp_path / "i" / stored.FILE).write_bytes(whole[: at + 2] + bytes([whole[at + 2] ^ 1]) + whole[at + 3 :])

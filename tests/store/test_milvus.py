@@ -15,7 +15,7 @@ from likewise.errors import FileError, InputError, MissingExtra
 from likewise.search import Collection, IndexReport
 from likewise.store.index import Filter, Record
 from likewise.store.milvus import MilvusIndex, parse
-from worlds.galleries import DIM, Patches, album, brute, paint
+from worlds.galleries import WHOLE, Patches, album, brute, detect_once, paint
 
 pytest.importorskip("milvus_lite", reason="pip install 'likewise[test]'")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:pymilvus", "ignore::DeprecationWarning:milvus_lite")
@@ -29,6 +29,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from milvus_lite.server_manager import server_manager_instance
 
     server_manager_instance.release_all()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    detect_once(monkeypatch)
 
 
 @pytest.fixture
@@ -57,6 +62,10 @@ def test_results_equal_those_of_a_folder_and_of_a_loop(tmp_path: Path, address: 
         for keywords in ({}, {"label": "kind1"}, {"under": "deep"}, {"under": photos / "deep", "label": "kind3"}):
             for k in (1, 5, 100):
                 assert ranking(there, query, k, **keywords) == ranking(here, query, k, **keywords), keywords
+        names = list(here.index.names())
+        assert there.index.features(names) == here.index.features(names)
+        assert len(here.index.features(names)) == 24
+        assert {r.name: (r.size, r.mtime) for r in there.index.records()} == here.index.stamps(names)
         want = brute(model, query, files(photos), 24)
         assert [path for path, _, _ in ranking(there, query, 24)] == [p for p, _ in want]
         assert ranking(there, [query, files(photos)[0]], 3) == ranking(here, [query, files(photos)[0]], 3)
@@ -77,7 +86,7 @@ def test_add_change_remove_reopen(tmp_path: Path, address: str) -> None:
     paint(photos / "new.png", 77)
     assert collection.add(photos) == IndexReport(1, 1, 7)
     assert len(collection) == 9
-    assert ranking(collection, files(photos)[1], 1)[0][1] == 0.0
+    assert ranking(collection, files(photos)[1], 1)[0][1] == pytest.approx(0, abs=1e-7)
     assert files(photos)[1] in collection
     assert collection.remove(files(photos)[1]) == 1
     assert files(photos)[1] not in collection
@@ -142,7 +151,7 @@ def test_entries_of_a_stranger_are_told(address: str, tmp_path: Path) -> None:
     with Collection.build(photos, address, model=Patches()) as collection:
         store = collection.index
         assert isinstance(store, MilvusIndex)
-        entry = {"label": "", "folders": [], "size": 1, "mtime": 1, "vector": np.full(DIM, 9, np.float32)}
+        entry = {"label": "", "folders": [], "size": 1, "mtime": 1, "vector": np.full(WHOLE, 9, np.float32)}
         store._client.insert(store.collection, [{**entry, "id": "x", "name": '"../../etc/passwd"'}])
         assert collection.check() == [
             f"{address}: 1 entries stand under another's key",
@@ -151,9 +160,9 @@ def test_entries_of_a_stranger_are_told(address: str, tmp_path: Path) -> None:
         with pytest.raises(FileError, match="no plain path below the root"):
             ranking(collection, files(photos)[0], 5)
         with pytest.raises(FileError, match="no plain path"):
-            store.put([Record("../x", 1, 1)], np.ones((1, DIM), np.float32))
+            store.put([Record("../x", 1, 1)], np.ones((1, WHOLE), np.float32))
         with pytest.raises(InputError, match=r"k: Milvus gives at most 16,383"):
-            store.nearest(np.ones((1, DIM), np.float32), 20_000, Filter())
+            store.nearest(np.ones((1, WHOLE), np.float32), 20_000, Filter())
 
 
 def test_addresses() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from likewise import inputs, media
 from likewise.errors import LikewiseError
 from likewise.images import Skipped
+from likewise.pixels.features import Features, detect_as_is
+from likewise.search import local
+from likewise.types import Image
 
 DIM = 12
+WHOLE = DIM + local.projection().dim
+"""Numbers of a vector: the embedding's and the VLAD's."""
 
 
 class Patches:
@@ -68,11 +76,27 @@ def album(root: Path, classes: int = 4, each: int = 6, first: int = 0) -> Path:
     return root
 
 
+@functools.cache
+def _detected(data: bytes, shape: tuple[int, ...], name: str, most: int) -> Features:
+    pixels = torch.from_numpy(np.frombuffer(data, np.float32).reshape(shape).copy())
+    return detect_as_is(pixels, name, most)
+
+
+def detect_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the features of a picture found once for all tests: the same few are indexed again and again."""
+
+    def detect(pixels: torch.Tensor, name: str, most: int) -> Features:
+        return _detected(pixels.numpy().tobytes(), tuple(pixels.shape), name, most)
+
+    monkeypatch.setattr(local, "detect_as_is", detect)
+
+
 def brute(model: Patches, query: Any, paths: list[Path], k: int) -> list[tuple[str, float]]:
     """The k nearest by a loop over all pairs, in float64, by distance and then path."""
 
     def row(item: Any) -> np.ndarray:
-        x = model.embed([item])[0].astype(np.float64)
+        vlads = local.vlad(local.extract(Image(item)), local.projection().centres)[None]
+        x = local.joined(model.embed([item]), vlads, model.name)[0].astype(np.float64)
         return x / np.linalg.norm(x)
 
     q = row(query)

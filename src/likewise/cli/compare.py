@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("auto", "pixels", "images", "sets", "distributions")
 PLACE = "likewise-index"
+EXPORTS = (".csv", ".colmap", ".fiftyone")
 PIXELS, SETS, DISTRIBUTIONS = "Two photos (pixels, images)", "Albums and videos (sets)", "Collections (distributions)"
 
 
@@ -146,13 +148,12 @@ def _words(comparison: AutoComparison, one: str, two: str) -> str:
 
 
 def _photos(comparison: AutoComparison, own: Any, one: str, two: str) -> str:
-    matches: Any = comparison.matches
-    inliers = f"{matches.geometry().n} of {len(matches)} matches are inliers" if matches else "no matches"
-    near = "" if comparison.beside is None else f"; image distance {comparison.beside.distance:.3f}"
-    verdict = "" if comparison.pair is None else f"{comparison.pair.verdict} ({comparison.pair.probability:.0%}); "
+    pair: Any = comparison.pair
     aligned = f"round-trip error {own.distance:.2f} px, {own.aligned:.0%} of {one} is aligned with {two}"
     aligned = f"no alignment: {own.reason}" if own.reason else aligned
-    return f"{verdict}{aligned}; {inliers}{near}"
+    said = [f"{pair.verdict} ({pair.probability:.0%})", pair.evidence.words(), pair.evidence.relation, aligned]
+    near = "" if comparison.beside is None else f"image distance {comparison.beside.distance:.3f}"
+    return "; ".join(filter(None, (*said, near)))
 
 
 def _write(comparison: AutoComparison, folder: Path, labels: tuple[str, str], flow: bool) -> list[Path]:
@@ -170,12 +171,10 @@ def _write(comparison: AutoComparison, folder: Path, labels: tuple[str, str], fl
     comparison.plot(files[0], **options)
     if comparison.level == "pixels":
         files.append(write_image(folder / "warp.png", own.warp()))
-        matches: Any = comparison.matches
-        if matches is not None and len(matches):
-            inliers = matches.take(matches.geometry().inliers)
-            title = f"{len(inliers)} of {len(matches)} matches are inliers of one geometry"
-            drawn = plot.matches(own.images[0], own.images[1], inliers, title=title)
-            files.append(plot.save(drawn, folder / "matches.png"))
+        evidence = None if comparison.pair is None else comparison.pair.evidence
+        if evidence is not None and len(evidence.matches):
+            evidence.plot(folder / "matches.png")
+            files.append(folder / "matches.png")
     if flow:
         write_flow(folder / "flow.flo", own.flow)
         files += [
@@ -194,9 +193,12 @@ def _write(comparison: AutoComparison, folder: Path, labels: tuple[str, str], fl
 @flag("--out", default=PLACE, help="the index: a folder, or milvus://host:port/collection")
 @model_flags("embed with this model (a file of `likewise images train`)")
 @flag("--kind", type=click.Choice(["auto", "flat", "ivf"]), help="exact (flat), or an index of FAISS")
+@flag(
+    "--watch", is_flag=True, show_default=False, help="go on: update whenever photos come, change or go (Ctrl-C ends)"
+)
 @flag("--check", is_flag=True, show_default=False, help="read the whole index afterwards, and say what is wrong")
 @json_flag
-def index(folder: str, out: str, model: str | None, device: str, kind: str | None, check: bool, as_json: bool) -> None:
+def index(folder: str, out: str, model: str | None, device: str, kind: str | None, **given: bool) -> None:
     """Make the photos below FOLDER searchable; run again to update.
 
     New photos are added, changed ones embedded again, deleted ones removed. It can be stopped at any moment, and
@@ -207,6 +209,7 @@ def index(folder: str, out: str, model: str | None, device: str, kind: str | Non
     """
     from likewise.search import Collection
 
+    check, as_json, watch = (given[name] for name in ("check", "as_json", "watch"))
     with Collection.build(folder, out, model=_model(model, device), kind=kind, progress=True) as collection:
         done = collection.report
         skipped = terminal.tell_left_out([(s.name, s.reason) for s in done.skipped])
@@ -218,6 +221,9 @@ def index(folder: str, out: str, model: str | None, device: str, kind: str | Non
             terminal.warn(f"{collection.place} is the index of {root}; the photos of {folder} were updated in it")
         sound = ["every byte was read: nothing is wrong"] if check and not wrong else []
         terminal.result("\n".join([f"{len(collection):,} photos in {out}: {done}", *sound]), record, as_json)
+        with contextlib.suppress(KeyboardInterrupt):
+            for report in collection.watch() if watch else ():
+                click.echo(str(report))
     for problem in wrong[1:]:
         terminal.warn(problem)
     if wrong:
@@ -237,26 +243,25 @@ def _model(path: str | None, device: str) -> Any:
 @model_flags("the model that made the index, where it does not hold it itself")
 @count("-k", default=10, help="how many to find")
 @count("--shortlist", default=100, help="candidates that are re-ranked")
-@flag("--rerank/--no-rerank", default=True, help="order candidates by local similarity")
-@count("--verify", least=0, default=5, help="how many of the best are verified")
+@count("--verify", least=0, default=10, help="how many of the best are verified")
 @flag("--under", help="only photos below this folder")
 @flag("--label", help="only photos that lie in a subfolder of this name")
 @flag("--others", is_flag=True, show_default=False, help="leave out QUERY itself, where it is a photo of the index")
 @flag("--each", is_flag=True, show_default=False, help="search for every QUERY by itself, not one thing seen in all")
 @flag("--duplicates", is_flag=True, show_default=False, help="no query: group the photos that are copies")
-@flag("--out", type=click.Path(), help="write a page of the results (.html), or a figure (.png …)")
+@flag("--out", type=click.Path(), help="a page (.html), a figure (.png …), or for programs (.csv, .colmap, .fiftyone)")
 @json_flag
 def search(query: tuple[str, ...], place: str, out: str | None, as_json: bool, **given: Any) -> None:
     """Find the photos that show what QUERY shows: a photo, several of the same thing, a folder of such, or a video.
 
-    Candidates are found by embedding, ordered by local similarity, and the best are verified by the inliers of one
-    geometry. Every hit says how probable it is to show the same, and why; --out page.html shows it.
+    Candidates are found by embedding and VLAD, ordered by the features that they have alike, and the best are verified
+    by the inliers of one geometry. Every hit says how probable it is to show the same, and why.
 
     \b
     likewise search query.jpg --out found.html
     likewise search --duplicates
     """
-    from likewise.search import Collection
+    from likewise.search import Collection, export
     from likewise.search.result import write_page
 
     own = ("model", "device", "others", "each", "duplicates")
@@ -264,23 +269,26 @@ def search(query: tuple[str, ...], place: str, out: str | None, as_json: bool, *
     if bool(query) == duplicates:
         expected = "--duplicates takes none" if query else "expected a photo or a video to search for"
         raise InputError(f"query: {expected}")
-    if duplicates and out is not None:
-        raise InputError("out: --duplicates draws nothing; --json gives the groups to a program")
-    file = None if out is None else terminal.target(out, "out", (".html", ".png", ".svg", ".pdf", ".jpg"))
-    if file is not None and file.suffix.lower() != ".html" and each and len(query) > 1:
+    if duplicates and out is not None and not out.endswith(EXPORTS):
+        raise InputError(f"out: --duplicates draws nothing; a name that ends in {', '.join(EXPORTS)} gets its groups")
+    file = None if out is None else terminal.target(out, "out", (".html", ".png", ".svg", ".pdf", ".jpg", *EXPORTS))
+    if file is not None and file.suffix.lower() not in (".html", *EXPORTS) and each and len(query) > 1:
         raise InputError("out: a figure shows one query; write a page (.html) for several")
     if not Collection.exists(place):
         raise FileError(f"{place}: no index here; make one with `likewise index FOLDER`, or name it with --index")
     with Collection.open(place, _model(model, device)) as collection:
         root = collection.root
         if duplicates:
-            _duplicates(collection, root, as_json)
+            _duplicates(collection, root, file, as_json)
             return
         options = {**given, "leave_out": query if others else ()}
         asked: list[Any] = list(query) if each else [query[0] if len(query) == 1 else list(query)]
         results = [collection.search(q, **options) for q in asked]
-    if file is not None:
+    if file is not None and file.suffix in EXPORTS:
+        export(results, file)
+    elif file is not None:
         write_page(results, file) if file.suffix.lower() == ".html" else results[0].plot(file)
+    if file is not None:
         terminal.remark(f"see {out}")
     records = [one.to_dict() for one in results]
     lines = "\n".join(_table(one, root) for one in results)
@@ -290,11 +298,10 @@ def search(query: tuple[str, ...], place: str, out: str | None, as_json: bool, *
 def _table(found: Result, root: Path) -> str:
     """Rank, verdict, distances and path below the root of every hit."""
     lines = [", ".join(map(terminal.quote, found.query.names[:3])) + (" …" if len(found.query) > 3 else "")]
-    rows = [("rank", "verdict", "", "distance", "local", "inliers", "photo")]
+    rows = [("rank", "verdict", "", "distance", "alike", "inliers", "photo")]
     for hit in found.hits:
-        local = "–" if hit.local_distance is None else f"{hit.local_distance:.4f}"
         seen = "not verified" if hit.evidence is None else f"{hit.evidence.n} of {len(hit.evidence.matches)}"
-        numbers = (f"{hit.probability:.0%}", f"{hit.distance:.4f}", local, seen)
+        numbers = (f"{hit.probability:.0%}", f"{hit.distance:.4f}", str(hit.alike), seen)
         rows.append((f"{hit.rank:>4}", hit.verdict, *numbers, _below(hit.path, root)))
     table = zip(terminal.columns([row[:-1] for row in rows]), rows, strict=True)
     lines += (
@@ -309,12 +316,19 @@ def _below(path: str, root: Path) -> str:
     return terminal.quote(Path(path).relative_to(root) if Path(path).is_relative_to(root) else path)
 
 
-def _duplicates(collection: Collection, root: Path, as_json: bool) -> None:
+def _duplicates(collection: Collection, root: Path, file: Path | None, as_json: bool) -> None:
     groups = collection.duplicates(progress=True)
-    lines = [f"{len(groups)} groups of near-duplicates among {len(collection)} photos"]
+    if file is not None:
+        from likewise.search import export
+
+        export(groups, file)
+    lines = [f"{len(groups)} groups of copies among {len(collection)} photos"]
     for i, group in enumerate(groups, 1):
-        lines += [f"group {i}", *(f"  {_below(path, root)}" for path in group)]
-    terminal.result("\n".join(lines), {"index": collection.place, "photos": len(collection), "groups": groups}, as_json)
+        lines.append(f"group {i}")
+        rows = [(f"  {_below(copy.path, root)}", copy.what, copy.why) for copy in group.copies]
+        lines += [line.rstrip() for line in terminal.columns(rows)]
+    record = {"index": collection.place, "photos": len(collection), "groups": [group.to_dict() for group in groups]}
+    terminal.result("\n".join(lines), record, as_json)
 
 
 @click.command(cls=Command)

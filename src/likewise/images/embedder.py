@@ -1,7 +1,6 @@
 """Images to unit vectors: decoded in threads, prepared in one way, passed through a network in small chunks.
 
-The network is a backbone with a projection that all heads share; its first parts may be frozen. What an image shows
-where (its parts) comes from the same pass: a map inside the network, averaged over a grid.
+The network is a backbone with a projection that all heads share; its first parts may be frozen.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Int8, UInt8
+from jaxtyping import Float, Float32, UInt8
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 
 from likewise import inputs
 from likewise.errors import InputError, LikewiseError, ShapeError
-from likewise.nn.backbone import CROP, DECODED_SIDE, SHORTEST, Backbone, as_tensor, crop, freeze_norms
+from likewise.nn.backbone import CROP, DECODED_SIDE, SHORTEST, as_tensor, crop, freeze_norms
 from likewise.nn.pretrained import DEFAULT, default_network, named
 from likewise.types import Image
 
@@ -37,8 +36,6 @@ R = TypeVar("R")
 
 CHUNK = 4
 """Images in one pass of the network, whatever the batch: larger passes leave the processor's cache and are slower."""
-GRID, STRIDE = 7, 16
-"""Parts along each side of the crop; their map is the last one with at least 1/16 of the crop's pixels along a side."""
 MOST_NUMBERS = 65_536
 """Rows longer than this are refused: no file makes the network take gigabytes."""
 
@@ -149,40 +146,11 @@ def principal_axes(features: NDArray[Any], total: int, *, seed: int) -> tuple[ND
     return weight.astype(np.float32), (-weight @ mean).astype(np.float32)
 
 
-def unit_rows(network: Any, x: Tensor, mirror: bool, features: Tensor | None = None) -> Tensor:
+def unit_rows(network: Any, x: Tensor, mirror: bool) -> Tensor:
     """Unit rows of prepared images; with `mirror`, the mean direction of each and its mirror image."""
     normalize = nn.functional.normalize
-    rows = normalize(network.features(x) if features is None else features, dim=1)
+    rows = normalize(network.features(x), dim=1)
     return normalize(rows + normalize(network.features(x.flip(-1)), dim=1), dim=1) if mirror else rows
-
-
-def forward_with_map(network: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The rows of images (b, 3, s, s), and the map (b, c, h, w) that was passed on the way; None if there is none."""
-    if isinstance(network, Network):
-        steps = [*network.stem, *network.tail.trunk]
-    elif isinstance(network, Backbone):
-        steps = network.parts()
-    else:
-        return network.features(x), None
-    kept, least = None, -(-min(x.shape[2:]) // STRIDE)
-    for step in steps:
-        x = step(x)
-        kept = x if x.ndim == 4 and min(x.shape[2:]) >= least else kept
-    return (network.join(network.tail.project(x)) if isinstance(network, Network) else x), kept
-
-
-def pool_parts(maps: Tensor, grid: int = GRID) -> Int8[np.ndarray, "b n d"]:
-    """Directions of the means of a map over a grid, (b, grid², c), in eight bits: the largest of each at ±127."""
-    means = nn.functional.adaptive_avg_pool2d(maps, grid).flatten(2).transpose(1, 2)
-    scale = means.abs().amax(dim=2, keepdim=True).clamp_min(torch.finfo(means.dtype).tiny)
-    return np.asarray((means * (127 / scale)).round().to(torch.int8).cpu().numpy())
-
-
-def directions(parts: NDArray[np.int8]) -> Float32[np.ndarray, "*n d"]:
-    """Parts (…, d) as unit vectors; one that is zero stays zero."""
-    values = parts.astype(np.float32)
-    norms = np.linalg.norm(values, axis=-1, keepdims=True)
-    return np.asarray(values / np.maximum(norms, 1e-12), dtype=np.float32)
 
 
 # -------------------------------------------------------------------------------------------------------- the embedder
@@ -293,26 +261,9 @@ class Embedder:
         (3, h, w) in [0, 1], also mixed, also from a generator. With on_error="skip" an image that cannot be read gives
         no row, and `.skipped` says which, by place and name.
         """
-        rows, _ = self._embed(images, batch_size, on_error, progress=progress)
-        return np.asarray(rows)
+        return self._embed(images, batch_size, on_error, progress)
 
-    def embed_with_parts(
-        self, images: Any, *, batch_size: int = 32, on_error: Literal["raise", "skip"] = "raise"
-    ) -> tuple[Float32[np.ndarray, "n dim"], Int8[np.ndarray, "n cells d"]]:
-        """The rows of `embed`, and what each image shows where, in the same pass.
-
-        The map is the last one of a sixteenth of the crop's side (14 × 14 for 224 px: 112 channels in
-        EfficientNet-Lite0). An image's parts are the directions of its 7 × 7 means, row by row from the top left, in
-        eight bits each; `directions` makes them unit vectors.
-        """
-        if self.part_shape is None:
-            raise InputError(f"parts: {self.name} has no map of an image's parts; likewise.images.default() has")
-        rows, parts = self._embed(images, batch_size, on_error, parts=True)
-        return rows, parts
-
-    def _embed(
-        self, images: Any, batch_size: int, on_error: str, *, parts: bool = False, progress: bool = False
-    ) -> tuple[Any, Any]:
+    def _embed(self, images: Any, batch_size: int, on_error: str, progress: bool) -> Float32[np.ndarray, "n dim"]:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise InputError(f"batch_size: expected a whole number ≥ 1, got {batch_size!r}")
         if on_error not in ("raise", "skip"):
@@ -324,29 +275,20 @@ class Embedder:
         with closing(crops):
             console = Console(stderr=True)
             shown = track(crops, "embedding", total=inputs.count(images), console=console) if progress else crops
-            sides = [side for batch in batched(shown, batch_size) for side in self._rows(batch, parts, keep)]
+            rows = [row for batch in batched(shown, batch_size) for row in self._rows(batch, keep)]
         self.skipped = tuple(skipped)
-        rows = np.stack([side[0] for side in sides]) if sides else np.empty((0, self.dim), dtype=np.float32)
-        shape = (self.part_shape or ()) if parts else ()
-        return rows, np.array([side[1] for side in sides], np.int8).reshape(len(sides), *shape) if parts else None
+        return np.stack(rows) if rows else np.empty((0, self.dim), dtype=np.float32)
 
-    def _rows(self, batch: list[tuple[Image, Any]], parts: bool, keep: bool) -> list[tuple[Any, ...]]:
-        """(row,) or (row, parts) of each image of a batch: as remembered, or by the network."""
-        fresh = [(image, array) for image, array in batch if array is not None]
-        sides = self._forward([array for _, array in fresh], parts=parts or keep) if fresh else ()
-        made = iter(zip(*sides, strict=True))
+    def _rows(self, batch: list[tuple[Image, Any]], keep: bool) -> list[Any]:
+        """The row of each image of a batch: as remembered, or by the network."""
+        fresh = [array for _, array in batch if array is not None]
+        made = iter(self._forward(fresh) if fresh else ())
         if not keep:
             return list(made)
         key = ("embedding", self.digest)
         return [
             image.known(key) if array is None else image.remember(key, lambda: next(made)) for image, array in batch
         ]
-
-    @functools.cached_property
-    def part_shape(self) -> tuple[int, int] | None:
-        """How many parts an image has, and numbers each; None for a network that has no map on its way."""
-        sides = self._forward([np.zeros((self.size, self.size, 3), dtype=np.uint8)], parts=True)
-        return None if len(sides) < 2 else (int(sides[1].shape[1]), int(sides[1].shape[2]))
 
     @functools.cached_property
     def digest(self) -> str:
@@ -406,19 +348,17 @@ class Embedder:
                 else:
                     yield cast(Image, image), prepared
 
-    def _forward(self, crops: list[UInt8[np.ndarray, "s s 3"]], *, parts: bool = False) -> tuple[Any, ...]:
-        """The rows (n, dim) of prepared images; with `parts`, and where the network has them, those, too."""
+    def _forward(self, crops: list[UInt8[np.ndarray, "s s 3"]]) -> Float32[np.ndarray, "n dim"]:
+        """The rows (n, dim) of prepared images."""
         chunks = torch.split(as_tensor(np.stack(crops), self.device), CHUNK)
-        function = functools.partial(self._features, parts=parts)
         cpu = torch.device(self.device).type == "cpu"
-        sides = in_threads(function, chunks) if cpu and _openmp() else [function(x) for x in chunks]
-        return tuple(np.concatenate(side) for side in zip(*sides, strict=True))
+        return np.concatenate(
+            in_threads(self._features, chunks) if cpu and _openmp() else [self._features(x) for x in chunks]
+        )
 
     @torch.inference_mode()
-    def _features(self, x: Tensor, parts: bool) -> tuple[Any, ...]:
-        vectors, maps = forward_with_map(self.network, x) if parts else (None, None)
-        rows = unit_rows(self.network, x, self.mirror, vectors).cpu().numpy()
-        return (rows,) if maps is None else (rows, pool_parts(maps))
+    def _features(self, x: Tensor) -> Any:
+        return unit_rows(self.network, x, self.mirror).cpu().numpy()
 
 
 def default(*, device: str = "cpu") -> Embedder:

@@ -20,7 +20,7 @@ import numpy as np
 
 from likewise import inputs, media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
-from likewise.images.embedder import Embedder, Skipped, batched, default, name_of
+from likewise.images.embedder import Skipped, batched, default, name_of
 from likewise.nn.backbone import DECODED_SIDE
 from likewise.store import checkpoint
 from likewise.store import job as jobs
@@ -101,10 +101,9 @@ def listing(folder: str | os.PathLike[str]) -> tuple[list[Path], list[Skipped]]:
 
 
 class Made(NamedTuple):
-    """What a model made of images: unit rows and parts of those that can be read, their places, and the others."""
+    """What a model made of images: unit rows of those that can be read, their places, and the others."""
 
     rows: Float32[np.ndarray, "n d"]
-    parts: Any
     kept: list[int]
     skipped: list[Skipped]
 
@@ -113,7 +112,6 @@ def embed_images(
     model: Embeds,
     items: Sequence[Any],
     *,
-    parts: bool = False,
     on_error: Literal["raise", "skip"] = "skip",
     advance: Callable[[], None] | None = None,
     **options: Any,
@@ -122,17 +120,15 @@ def embed_images(
 
     The latter is given 512 at a time. `advance` is called after each image; `options` are those of `Embedder.embed`.
     """
-    each, made = items if advance is None else _counted(items, advance), None
+    each = items if advance is None else _counted(items, advance)
     ours, skipped = cast(Any, model), cast(Sequence[Skipped], ())
     if not hasattr(model, "skipped"):
         rows, skipped = _embed_arrays(model, each, on_error)
-    elif parts and isinstance(model, Embedder):
-        (rows, made), skipped = model.embed_with_parts(each, on_error=on_error), model.skipped
     else:
         rows, skipped = ours.embed(each, on_error=on_error, **options), ours.skipped
     bad = {s.index for s in skipped}
     kept = [i for i in range(len(items)) if i not in bad]
-    return Made(unit_rows(rows, len(kept)), made, kept, list(skipped))
+    return Made(unit_rows(rows, len(kept)), kept, list(skipped))
 
 
 def _embed_arrays(model: Embeds, items: Iterable[Any], on_error: str) -> tuple[Any, list[Skipped]]:

@@ -88,7 +88,7 @@ def examine(
 ) -> Evaluation:
     """The same as `evaluate`, with what stands behind the figures: rows, neighbours, classes, confusions, plots."""
     wanted, whole = metrics.check_ks(ks), as_dataset(dataset)
-    found, _, read, skipped = embed_images(model, whole.items, **(options if isinstance(model, Embedder) else {}))
+    found, read, skipped = embed_images(model, whole.items, **(options if isinstance(model, Embedder) else {}))
     if len(read) < 2:
         raise InputError(f"dataset: {len(read)} of {len(whole)} images could be read; expected at least two")
     rows, kept = metrics.unit_rows(found, "model"), whole.subset(read) if skipped else whole

@@ -210,6 +210,12 @@ def detect_view(image: Image, features: Any, most: int, turn: int = 0, scale: fl
     return kept
 
 
+def detect_as_is(image: Float[Tensor, "3 h w"], name: str, most: int) -> Features:
+    """The features of a name of an image at the size that it has, strongest first."""
+    found = _run(name, name, image, most)
+    return Features(found.points, found.descriptors, found.scores, found.binary, name).strongest(most)
+
+
 def turned(points: NDArray[Any], size: Size, turn: int) -> NDArray[Any]:
     """Where points of an image (h, w) are after it is turned by `turn` · 90° to the left (`torch.rot90`)."""
     (h, w), x, y = size, points[:, 0], points[:, 1]

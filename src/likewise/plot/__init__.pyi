@@ -10,7 +10,6 @@ from likewise.plot.flows import matches as matches
 from likewise.plot.flows import wheel as wheel
 from likewise.plot.images import coverage as coverage
 from likewise.plot.images import grid as grid
-from likewise.plot.images import parts as parts
 from likewise.plot.images import ranking as ranking
 from likewise.plot.style import FAINT as FAINT
 from likewise.plot.style import INK as INK

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import cv2
-import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import hsv_to_rgb
 from matplotlib.figure import Figure
 
 from likewise.errors import InputError, ShapeError
-from likewise.plot.style import FAINT, INK, PALETTE, QUIET, as_rgb, figure, place, sheet
+from likewise.plot.style import FAINT, INK, PALETTE, QUIET, place, sheet
 
 ACROSS = 8
 """Images in a row of `coverage`."""
@@ -242,57 +238,3 @@ def _cover_row(ax: Axes, pairs: Sequence[Pair], top: float, colour: str, labels:
         place(ax, mine, x, top, 0.86, colour=colour, width=2.0)
         place(ax, theirs, x, top - 0.98, 0.86)
         ax.text(x + 0.43, top - 1.94, f"{distance:.3g}", size=7, color=QUIET, ha="center", va="center")
-
-
-def parts(a: Any, b: Any, plan: Any, *, title: str | None = None) -> Figure:
-    """Draw two square images under their grids of parts, coloured by the plan between the parts.
-
-    The parts of a have colours by their place; a part of b has the mean of the colours that it gets, the paler the
-    more places they come from.
-
-    Parameters
-    ----------
-    a, b : image
-        Files, arrays or tensors.
-    plan : array (n², n²)
-        The mass from each part of a to each part of b.
-    title : str, optional
-        Stands above.
-
-    Returns
-    -------
-    Figure
-        Two axes.
-
-    Raises
-    ------
-    ShapeError
-        If the plan is not one between two square grids.
-
-    Examples
-    --------
-    >>> import likewise as lw
-    >>> import numpy as np
-    >>> len(lw.plot.parts(np.zeros((8, 8)), np.ones((8, 8)), np.eye(4) / 4).axes)
-    2
-    """
-    F = np.asarray(plan, dtype=np.float64)
-    side = math.isqrt(len(F))
-    if F.ndim != 2 or F.shape != (side * side, side * side) or side == 0:
-        raise ShapeError(f"plan: expected (n², n²), a grid of parts each, got shape {F.shape}")
-    y, x = np.meshgrid(*(np.linspace(-1, 1, side),) * 2, indexing="ij")
-    saturation = 0.25 + 0.75 * np.hypot(x, y) / math.sqrt(2)
-    hsv = np.stack([(np.arctan2(y, x) / (2 * np.pi)) % 1.0, saturation, np.ones_like(x)], axis=-1)
-    colours = hsv_to_rgb(np.clip(hsv, 0, 1)).reshape(-1, 3)
-    got = F.T @ colours / np.maximum(F.sum(axis=0), 1e-12)[:, None]
-    fig = figure(7.2, 3.9 if title else 3.6)
-    for left, image, cells, name in ((0.01, a, colours, "a"), (0.505, b, got, "b")):
-        ax = fig.add_axes((left, 0.02, 0.485, 0.88 if title else 0.96))
-        rgb = as_rgb(image, name)
-        grey = 0.25 + 0.75 * rgb.mean(axis=2, keepdims=True) / 255
-        tint = cv2.resize(cells.reshape(side, side, 3), rgb.shape[1::-1], interpolation=cv2.INTER_NEAREST)
-        ax.imshow(np.clip(grey * tint, 0, 1))
-        ax.axis("off")
-    if title:
-        fig.text(0.015, 0.955, title, size=11, color=INK, va="center", parse_math=False)
-    return fig

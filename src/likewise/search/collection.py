@@ -1,15 +1,16 @@
 """Collection: photos that can be searched in four stages, shortlist → re-rank → verify → explain.
 
-shortlist   the nearest by embedding, in a folder's index (SQLite + FAISS) or on a Milvus server
-re-rank     by local similarity: the smoothed Wasserstein distance between what two images show where
-verify      the best few, by matches near the flow and a geometry that they are inliers of
-explain     every hit carries its distances, plan, matches, and a calibrated verdict
+shortlist   the nearest by embedding and VLAD, in a folder's index (SQLite + FAISS) or on a Milvus server
+re-rank     by local similarity: how many features two photos have alike
+verify      the best few, by LighterGlue's matches and a geometry that they are inliers of
+explain     every hit carries its evidence and a calibrated verdict
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,41 +21,42 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from likewise import media
-from likewise.errors import FileError, InputError, ShapeError
+from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import embedding
-from likewise.images.embedder import Embedder, default
+from likewise.images.embedder import default
 from likewise.nn.pretrained import DEFAULT
 from likewise.search import duplicates
+from likewise.search.local import Local, describe, extract, projection
 from likewise.search.result import Hit, IndexReport, Result
-from likewise.search.shortlist import rerank_hits, shortlist_hits, shots, signature
+from likewise.search.shortlist import rerank_hits, shortlist_hits, shots
 from likewise.search.verdict import judge
 from likewise.search.verify import verify_hits
 from likewise.store import checkpoint, milvus
 from likewise.store import run as runs
 from likewise.store.index import KINDS, About, Filter, Index, Record, label_of
 from likewise.store.milvus import MilvusIndex
-from likewise.types import Signature
+from likewise.types import Image
 
 if TYPE_CHECKING:
-    from jaxtyping import Int8
-
     from likewise.images.embedder import Embeds
+    from likewise.search.duplicates import Group
 
     Place = str | os.PathLike[str]
     Paths = Place | Iterable[Place]
 
 PLACE = "likewise-index"
 """Where an index is made and looked for when no place is given: a folder in the current one."""
-SHORTLIST, VERIFY = 100, 5
-"""How many candidates are re-ranked, and how many of the best are verified."""
+SHORTLIST, VERIFY = 100, 10
+"""How many candidates are re-ranked, at 2 CPU-ms each, and how many of the best are verified, at .12 CPU-s each."""
 
+Stamp = tuple[int, int]
 OnStage = Callable[[str, Sequence[Hit]], None]
 
 
 class Collection:
     """A folder of photos with its index: `Collection.build` makes one, `Collection.open` opens one.
 
-    A search by embedding gives the k nearest by distance, equal distances in the order of paths. It is exact, save in
+    A shortlist gives the k nearest by distance, equal distances in the order of paths. It is exact, save in
     an index of kind "ivf" ("auto" becomes that above 100,000 photos), whose recall was measured when it was built
     (`describe()`); with a filter it is exact always. What `add` has taken survives whatever kills the process.
 
@@ -163,14 +165,12 @@ class Collection:
 
     @classmethod
     def _create(cls, root: str, out: str, model: Embeds, kind: str | None, recall: float | None) -> Self:
-        store, shape = _store(out), model.part_shape if isinstance(model, Embedder) else None
-        cells, width = shape if store.keeps_parts and shape is not None else (0, 0)
-        name, digest = embedding.model_name(model), embedding.digest_of(model)
-        about = About(root, name, digest, _dim(model), kind or "auto", recall or 0.99, cells, width)
+        name, digest, width = embedding.model_name(model), embedding.digest_of(model), _dim(model)
+        about = About(root, name, digest, width + projection().dim, kind or "auto", recall or 0.99, width)
         packed = None
         with contextlib.suppress(InputError):  # a network of somebody's own: the index is opened with it
             packed = checkpoint.pack(model)  # type: ignore[arg-type]
-        return cls(store.create(out, about, packed), out, model)
+        return cls(_store(out).create(out, about, packed), out, model)
 
     @classmethod
     def open(cls, place: Place = PLACE, model: Embeds | None = None) -> Self:
@@ -249,9 +249,9 @@ class Collection:
             )
 
     def describe(self) -> dict[str, Any]:
-        """Root, model, kind, number of photos, whether parts are kept, and the measured recall where it is not 1."""
-        about, kept = self.about, self.index.describe()
-        return {"root": about.root, "model": about.model, "digest": about.digest, **kept, "parts": bool(about.cells)}
+        """Root, model, kind, number of photos, and the measured recall where it is not 1."""
+        about = self.about
+        return {"root": about.root, "model": about.model, "digest": about.digest, **self.index.describe()}
 
     def check(self) -> list[str]:
         """What is wrong with what is stored, every byte read; empty when all is well."""
@@ -291,6 +291,29 @@ class Collection:
         self.report = replace(self.add(self.root if folder is None else folder, progress=progress), removed=removed)
         return self.report
 
+    def watch(self, *, interval: float = 2.0, stop: threading.Event | None = None) -> Iterator[IndexReport]:
+        """Bring the index up to date whenever photos come, change or go from now on; a report each time.
+
+        The folder is looked through every `interval` seconds, or less often, so that this takes a tenth of the time at
+        most. A file named as a picture is counts once its size and time are the same at two looks: what is still being
+        written waits. A folder that is empty is taken for a disk that is away. `stop` ends it.
+        """
+        ended, done, before = stop or threading.Event(), dict[str, Stamp](), dict[str, Stamp]()
+        while not ended.is_set():
+            began = time.monotonic()
+            now = _stamps(self.root)
+            spent = time.monotonic() - began
+            whole = {path: stamp for path, stamp in now.items() if before.get(path) == stamp}
+            changed, gone = dict(whole.items() - done.items()), done.keys() - now.keys() if now else set()
+            if changed or gone:
+                removed = self.remove(gone) if gone else 0
+                self.report = replace(self.add(sorted(changed)), removed=removed)
+                done = {**{path: done[path] for path in done.keys() - gone}, **changed}
+                if self.report.added or self.report.updated or removed:
+                    yield self.report
+            before = now
+            ended.wait(max(interval, 10 * spent))
+
     def add(self, paths: Paths, *, progress: bool = False) -> IndexReport:
         """Add photos, or all in a folder; those whose files (size, time) have not changed are left as they are.
 
@@ -302,22 +325,19 @@ class Collection:
         known = self.index.stamps(list(records))
         todo = [(p, r) for p, r in records.values() if known.get(r.name) != (r.size, r.mtime)]
         done: list[str] = []
-        with runs.progress(len(todo), "embedding", show=progress) as advance:
+        with runs.progress(len(todo), "indexing", show=progress) as advance:
             for start in range(0, len(todo), embedding.CHUNK):
                 some = todo[start : start + embedding.CHUNK]
-                rows, parts, kept, bad = self._embed([p for p, _ in some], advance)
-                skipped += bad
-                if kept:
-                    self.index.put([some[i][1] for i in kept], rows, parts)
-                    done += [some[i][1].name for i in kept]
+                made = describe(self.model, [p for p, _ in some], advance)
+                skipped += made.skipped
+                if made.kept:
+                    kept = [replace(some[i][1], **_told(some[i][0])) for i in made.kept]
+                    self.index.put(kept, made.rows, [one.to_bytes() for one in made.features])
+                    done += [record.name for record in kept]
         self.index.settle()
         added = sum(name not in known for name in done)
         self.report = IndexReport(added, len(done) - added, len(records) - len(todo), 0, tuple(skipped))
         return self.report
-
-    def _embed(self, paths: list[Path], advance: Callable[[], None]) -> tuple[Any, Any, list[int], list[Any]]:
-        """Embeddings, parts where they are kept, and which of the images could be read."""
-        return embedding.embed_images(self.model, paths, parts=bool(self.about.cells), advance=advance)
 
     def remove(self, paths: Paths) -> int:
         """Take photos, or all below a folder, out of the index; how many there were. No file is touched."""
@@ -367,7 +387,6 @@ class Collection:
         shortlist: int = SHORTLIST,
         rerank: bool = True,
         verify: int = VERIFY,
-        metric: Any = None,
         under: Place | None = None,
         label: str | None = None,
         leave_out: Sequence[Place] = (),
@@ -375,7 +394,7 @@ class Collection:
     ) -> Result:
         """The k photos that most probably show what the query shows, each with its reasons.
 
-        With rerank=False and verify=0 this is the ranking of the shortlist, by embedding alone.
+        With rerank=False and verify=0 this is the ranking of the shortlist, by vectors alone.
 
         Parameters
         ----------
@@ -384,13 +403,11 @@ class Collection:
         k : int
             How many hits are given.
         shortlist : int
-            How many candidates are found by embedding.
+            How many candidates are found by vectors.
         rerank : bool
-            Order them by local similarity: the transport between their parts under `metric`.
+            Look also for turns and parts of the query, and order candidates by the features they have alike with it.
         verify : int
             How many of the best are verified by matches, and ordered by how probable it is that they show the same.
-        metric : array (d, d) or fitted WassersteinLMNN, optional
-            The metric of re-ranking; by default the identity.
         under : path, optional
             Only photos below this folder.
         label : str, optional
@@ -418,66 +435,76 @@ class Collection:
         tell: OnStage = on_stage or (lambda name, hits: None)
         with _timed(seconds, "shortlist"):
             many = max(k, shortlist if rerank or verify else k)
-            hits, views = shortlist_hits(self, asked, many, under=under, label=label, leave_out=leave_out)
+            hits = shortlist_hits(self, asked, many, views=rerank, under=under, label=label, leave_out=leave_out)
         tell("shortlist", hits)
+        features: dict[str, Local] = {}
         if rerank and hits:
             with _timed(seconds, "re-rank"):
-                hits, note = rerank_hits(self, hits, views, metric)
-            notes += note
+                features = self.features([hit.path for hit in hits])
+                hits = rerank_hits(asked, hits, features)
             tell("re-rank", hits)
         hits = [hit.judged(judge()) for hit in hits]
         if verify and hits:
             with _timed(seconds, "verify"):
-                hits, note = verify_hits(asked.shots, hits, verify)
+                features = features or self.features([hit.path for hit in hits[:verify]])
+                hits, note = verify_hits(asked.shots, hits, verify, features)
             notes += note
             tell("verify", hits)
-        best = tuple(replace(hit, rank=i) for i, hit in enumerate(hits[:k], start=1))
-        return Result(asked, best, self.place, seconds, tuple(notes))
+        best = (replace(hit, rank=i, **_told(Path(hit.path))) for i, hit in enumerate(hits[:k], start=1))
+        return Result(asked, tuple(best), self.place, seconds, tuple(notes))
 
     def nearest(
-        self, embeddings: Any, k: int = 10, *, under: Place | None = None, label: str | None = None
+        self, vectors: Any, k: int = 10, *, under: Place | None = None, label: str | None = None
     ) -> list[list[Hit]]:
-        """The k photos nearest to each of some embeddings (n, dim), such as `model.embed` gives."""
+        """The k photos nearest to each of some vectors (n, dim), such as `vectors` gives."""
         _check_number("k", k, 1)
-        queries, dim = embedding.floats(embeddings, "embeddings: got"), self.about.dim
+        queries, dim = embedding.floats(vectors, "vectors: got"), self.about.dim
         if queries.ndim != 2 or queries.shape[1] != dim:
-            raise ShapeError(f"embeddings: expected (n, {dim}), got shape {queries.shape}")
+            raise ShapeError(f"vectors: expected (n, {dim}), got shape {queries.shape}")
         which = Filter(None if under is None else self._folder(under), label)
         if not len(self) or not len(queries):
             return [[] for _ in queries]
         if not self.index.has(which):
             raise InputError(self._nothing(which))
-        units = embedding.unit_rows(queries, len(queries), "embeddings: got")
+        units = embedding.unit_rows(queries, len(queries), "vectors: got")
         answers = self.index.nearest(units, min(k, len(self)), which)
         return [[Hit(self.path_of(n), i, d) for i, (n, d) in enumerate(one, 1)] for one in answers]
 
-    def parts(self, paths: Sequence[Place]) -> Int8[np.ndarray, "n cells width"] | None:
-        """What photos show where (`likewise.images.embedder`): as kept, or made now from their files.
+    def vectors(self, images: Sequence[Any]) -> Any:
+        """The vectors (n, dim) of images in any form, as the index has them: embedding and VLAD, of length 1."""
+        made = describe(self.model, list(images))
+        if made.skipped:
+            raise InputError(f"images: {made.skipped[0].name}: {made.skipped[0].reason}")
+        return made.rows
 
-        None where the model has no such map. A file that cannot be read any more gives zeros.
+    def features(self, paths: Sequence[Place]) -> dict[str, Local]:
+        """The local features of photos: as kept, or made now from their files; those that cannot be read are absent."""
+        names = {self.name_of(p): os.fspath(p) for p in paths}
+        kept = {names[n]: Local.from_bytes(data, self.place) for n, data in self.index.features(list(names)).items()}
+        for path in names.values():
+            if path not in kept:
+                with contextlib.suppress(LikewiseError):
+                    kept[path] = extract(Image(path))
+        return kept
+
+    def duplicates(
+        self, *, progress: bool = False, on_progress: Callable[[int, int], None] | None = None
+    ) -> list[Group]:
+        """Groups of photos that are copies of one another: saved again, resized, cropped, turned, mirrored, relit …
+
+        Parameters
+        ----------
+        progress : bool
+            Show a bar on a terminal.
+        on_progress : callable, optional
+            Called as on_progress(done, total).
+
+        Returns
+        -------
+        list of Group
+            Each iterates over its paths, the one to keep first, and says what each copy is. No file is touched.
         """
-        model = self.model
-        if not isinstance(model, Embedder) or model.part_shape is None:
-            return None
-        names = [self.name_of(p) for p in paths]
-        kept = dict(self.index.parts(names))
-        missing = [(n, Path(p)) for n, p in zip(names, paths, strict=True) if n not in kept]
-        if missing:
-            made = embedding.embed_images(model, [p for _, p in missing], parts=True)
-            kept |= {missing[i][0]: one for i, one in zip(made.kept, made.parts, strict=True)}
-        nothing = np.zeros(model.part_shape, np.int8)
-        return np.array([kept.get(n, nothing) for n in names], np.int8).reshape(len(names), *model.part_shape)
-
-    def signatures(self, paths: Sequence[Place]) -> list[Signature]:
-        """What photos of the collection show where, as the sets that re-ranking compares: to learn a metric from."""
-        kept = self.parts(list(paths))
-        if kept is None:
-            raise InputError(f"model: {self.about.model} has no map of an image's parts")
-        return [signature(one) for one in kept]
-
-    def duplicates(self, *, progress: bool = False) -> list[list[str]]:
-        """Groups of photos that are copies of one another: saved again, resized, slightly cropped or relit."""
-        return duplicates.groups(self, progress=progress)
+        return duplicates.groups(self, progress=progress, on_progress=on_progress)
 
     def _nothing(self, which: Filter) -> str:
         """What to say of a filter that leaves no photo."""
@@ -511,6 +538,13 @@ def _check_number(name: str, value: object, least: int) -> None:
         raise InputError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
 
 
+def _told(path: Path) -> dict[str, Any]:
+    """When and where a photo was taken, as an index keeps it."""
+    told = media.taken_at(path)
+    place = None if told["latitude"] is None else (told["latitude"], told["longitude"])
+    return {"taken": told["taken"] or "", "place": place}
+
+
 def _dim(model: Embeds) -> int:
     """The length of a model's embeddings; a model that does not say is tried on a grey square."""
     said = getattr(model, "dim", None)
@@ -528,6 +562,16 @@ def _listed(paths: Paths) -> tuple[list[Path], list[Any]]:
         images, others = embedding.listing(path) if path.is_dir() else ([path], [])
         files, odd = files + images, odd + others
     return files, odd
+
+
+def _stamps(root: Path) -> dict[str, Stamp]:
+    """Size and time of every file below a folder that is named as a picture is, hidden ones left out."""
+    stamps: dict[str, Stamp] = {}
+    for folder, inner, names in os.walk(root):
+        inner[:] = [d for d in inner if not d.startswith(".")]
+        pictures = [n for n in names if Path(n).suffix.lower() in media.PICTURE_NAMES and not n.startswith(".")]
+        stamps |= {path: media.size_and_time(path) for n in pictures for path in [os.path.join(folder, n)]}
+    return stamps
 
 
 @contextlib.contextmanager

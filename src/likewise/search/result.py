@@ -8,17 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from likewise import inputs, media, plot
 from likewise.errors import LikewiseError
 from likewise.images.embedder import Skipped
-from likewise.nn.backbone import crop
 from likewise.plot.report import Card, Page, Picture, Section, inline
-from likewise.search import shortlist
 from likewise.search.verdict import Judge, Verdict, word
-from likewise.sets.compare import SetComparison
 
 if TYPE_CHECKING:
     from likewise.search.shortlist import Query
@@ -68,17 +62,19 @@ class Hit:
     rank : int
         Its place among the hits, from 1 on.
     distance : float
-        ‖x − y‖ of the embeddings (`likewise.images`), 0 (same) to 2.
-    local_distance : float or None
-        The transport between the parts of both (`likewise.sets`); None where that was not asked for.
+        ‖x − y‖ of the vectors of both, embedding and VLAD, 0 (same) to 2.
+    alike : int
+        How many local features of both are each other's nearest, and alike.
     evidence : Evidence or None
-        What the pixels say (`likewise.pixels`); None where they were not verified.
+        Matches and their geometry (`likewise.pixels`); None where it was not verified.
     probability : float
         That both show the same; `verdict` is its word.
     shot : int
         Which image of the query is nearest to it.
-    metric : array (d, d) or None
-        What `local_distance` was measured under; None is the identity.
+    turns : tuple of int
+        Which turns of the query found it, in steps of 90° to the left.
+    taken, place : str, (float, float) or None
+        When (ISO 8601) and where (latitude, longitude) it was taken, where its camera told.
 
     Examples
     --------
@@ -92,11 +88,12 @@ class Hit:
     rank: int
     distance: float
     shot: int = 0
-    local_distance: float | None = None
+    alike: int = 0
     evidence: Evidence | None = field(default=None, repr=False)
     probability: float = 0.0
-    parts: tuple[NDArray[np.int8], NDArray[np.int8]] | None = field(default=None, repr=False)
-    metric: NDArray[np.float64] | None = field(default=None, repr=False)
+    turns: tuple[int, ...] = ()
+    taken: str = ""
+    place: tuple[float, float] | None = None
 
     @property
     def name(self) -> str:
@@ -105,36 +102,30 @@ class Hit:
 
     @property
     def verdict(self) -> Verdict:
-        """same (from 90 % on), different (up to 10 %), or unsure."""
-        return word(self.probability)
-
-    def plan(self) -> SetComparison | None:
-        """The plan between the parts of the query and of this photo; None where they are not known."""
-        return None if self.parts is None else shortlist.plan(*self.parts, self.metric)
+        """same (from 90 % on), different (up to 10 %), or unsure; nothing that shows too little is different."""
+        evidence = self.evidence
+        return word(self.probability) if evidence is None else word(self.probability, evidence.few, evidence.repetitive)
 
     def judged(self, judge: Judge, evidence: Evidence | None = None) -> Hit:
-        """The same with a probability, and with evidence where there is any.
-
-        The local distance counts under the identity only: that is what the verdict was fitted on.
-        """
+        """The same with a probability, and with evidence where there is any."""
         seen = self.evidence if evidence is None else evidence
-        local = self.local_distance if self.metric is None else None
-        return replace(self, evidence=seen, probability=judge.probability(self.distance, local, seen))
+        count = self.alike if seen is None else max(self.alike, seen.alike)
+        chance = judge.probability(self.distance, count, seen)
+        return replace(self, evidence=seen, alike=count, probability=chance)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain Python values."""
-        names = ("path", "rank", "verdict", "probability", "distance", "local_distance", "shot")
+        names = ("path", "rank", "verdict", "probability", "distance", "alike", "shot", "taken", "place")
         evidence = None if self.evidence is None else self.evidence.to_dict()
         return {**{name: getattr(self, name) for name in names}, "evidence": evidence}
 
     def words(self) -> str:
         """The reasons in one line."""
         said = [f"{self.verdict} ({self.probability:.0%})", f"distance {self.distance:.3f}"]
-        if self.local_distance is not None:
-            said.append(f"local distance {self.local_distance:.3f}")
-        if self.evidence is not None:
-            said.append(f"{self.evidence.n} of {len(self.evidence.matches)} matches are inliers")
-        return ", ".join(said)
+        if self.evidence is None:
+            return ", ".join([*said, f"{self.alike} features alike, not verified"])
+        relation = [self.evidence.relation] if self.evidence.relation else []
+        return ", ".join([*said, f"{self.evidence.n} of {len(self.evidence.matches)} matches are inliers", *relation])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -158,7 +149,7 @@ class Result:
     >>> import likewise as lw
     >>> hit = lw.search.Hit("photos/cat.jpg", rank=1, distance=0.2, probability=0.97)
     >>> lw.search.Result(query=None, hits=(hit,), place="index", seconds={"shortlist": 0.01})
-    Result(1 hits; first cat.jpg: same (97%), distance 0.200)
+    Result(1 hits; first cat.jpg: same (97%), distance 0.200, 0 features alike, not verified)
     """
 
     query: Query
@@ -239,45 +230,37 @@ def _sections(result: Result) -> Iterator[Section]:
     names = ", ".join(Path(n).name for n in query.names[:4]) + ("…" if len(query) > 4 else "")
     strip = [_picture(shot, name) for shot, name in zip(query.shots[:4], query.names[:4], strict=True)]
     yield Section(names, [head, *result.notes], strip=strip, cards=[_card(hit) for hit in result.hits])
-    reasons = {f"{hit.rank}. {hit.name}: {hit.words()}": [*_why(hit, result)] for hit in result.hits}
+    reasons = {f"{hit.rank}. {hit.name}: {hit.words()}": [*_why(hit)] for hit in result.hits}
     if any(reasons.values()):
         yield Section("Why", details={summary: figures for summary, figures in reasons.items() if figures})
 
 
 def _card(hit: Hit) -> Card:
-    values = {"embedding distance": f"{hit.distance:.3f}"}
-    if hit.local_distance is not None:
-        values["local distance"] = f"{hit.local_distance:.3f}"
+    values = {"distance": f"{hit.distance:.3f}", "features alike": str(hit.alike)}
     if hit.evidence is None:
-        values["pixels"] = "not verified"
+        values["inliers"] = "not verified"
     else:
         values["inliers"] = f"{hit.evidence.n} of {len(hit.evidence.matches)} matches"
-        if hit.evidence.cycle_consistency is not None:
-            values["round-trip consistency"] = f"{hit.evidence.cycle_consistency:.0%}"
+        values |= {"relation": hit.evidence.relation} if hit.evidence.relation else {}
+    values |= {"taken": hit.taken.replace("T", " ")} if hit.taken else {}
     title = f"{hit.rank}. {'/'.join(Path(hit.path).parts[-2:])}"
     badge = f"{hit.verdict} · {hit.probability:.0%}"
     return Card(_picture(hit.path, hit.name), title, badge, hit.verdict, values)
 
 
-def _why(hit: Hit, result: Result) -> Iterator[Picture]:
-    """The figures that explain a hit: inliers, the warped hit, the plan between the parts."""
+def _why(hit: Hit) -> Iterator[Picture]:
+    """The figures that explain a hit: inliers, and the warped hit where a plane was found."""
     evidence = hit.evidence
-    if evidence is None:
+    if evidence is None or not evidence.n:
         return
-    if evidence.n:
-        words = f"Inliers of one {evidence.kind}"
+    words = f"Inliers of one {evidence.kind}"
+    try:
         yield Picture(inline(evidence.plot(title=" ")), words, words)
         overlay = evidence.overlay()
-        if overlay is not None and hit.verdict != "different":
-            yield Picture(inline(overlay, side=2 * SIDE), "The hit warped to the query", "The hit warped to the query")
-    plan = hit.plan()
-    if plan is not None:
-        try:
-            a, b = (crop(inputs.image(p).pixels) for p in (result.query.shots[hit.shot], hit.path))
-        except LikewiseError:  # the file has gone since it was indexed
-            return
-        words = "Transport plan: each part of the hit in the colours of the query's parts that it received"
-        yield Picture(inline(plot.parts(a, b, plan.plan)), words, words)
+    except LikewiseError:  # the file has gone since it was indexed
+        return
+    if overlay is not None and hit.verdict != "different":
+        yield Picture(inline(overlay, side=2 * SIDE), "The hit warped to the query", "The hit warped to the query")
 
 
 def _picture(given: Any, name: str) -> Picture:

@@ -1,7 +1,8 @@
-"""The first two stages: the nearest by embedding to any shot of a query, then in the order of local similarity.
+"""The first two stages: the photos nearest to a query by their vectors, then in the order of what features say.
 
-A query is an image, several of the same thing, or a video: a few shots of it are looked for. Local similarity is the
-smoothed Wasserstein distance between what two images show where.
+A query is an image, several of the same thing, or a video: a few shots of it are looked for. Each shot is looked up as
+it is, and, where candidates are re-ranked, also turned and in parts, which adds a few candidates each. Re-ranking
+counts the features that two photos have alike.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from likewise import inputs
 from likewise.errors import InputError
 from likewise.images import embedding
-from likewise.images.embedder import Embedder, directions
-from likewise.numeric import psd
-from likewise.sets.compare import SetComparison, compare, distances
-from likewise.types import Image, Signature
+from likewise.nn.backbone import DECODED_SIDE
+from likewise.search.local import Box, Floats, Local, alike, extract, joined, projection, vlad
+from likewise.search.verdict import judge
+from likewise.types import Image
 
 if TYPE_CHECKING:
     from likewise.search.collection import Collection
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 SHOTS = 16
 """Images of a query, or frames of a video, at most."""
-GAMMA = 0.02
-"""Smoothing, in units of the ground cost ‖p − q‖² of unit vectors, which is at most 4."""
-TOL = 1e-3
-"""Marginal error at which a solve stops: ranks do not change below it."""
+TURNS = (1, 2, 3)
+BOXES: tuple[Box, ...] = ((0.2, 0.2, 0.8, 0.8), *((x, y, x + 0.6, y + 0.6) for x in (0.0, 0.4) for y in (0.0, 0.4)))
+"""Parts of a query that are looked up, too: of a photo that shows one of them the whole query may be far away."""
+MORE = 10
+"""Candidates that each turn and part adds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,66 +68,68 @@ def shots(query: Any, most: int = SHOTS) -> Query:
     return Query(chosen, tuple(image.name or "query" for image in chosen), total)
 
 
+def vectors(model: Any, image: Image, *, views: bool) -> Floats:
+    """The vector of a shot, and, with `views`, of its turns and parts: rows (v, dim), the shot's own first."""
+    seen, own, centres = [image], extract(image), projection().centres
+    vlads = [vlad(own, centres)]
+    if views:
+        pixels = image.reduced(DECODED_SIDE)
+        h, w = pixels.shape[:2]
+        seen += [Image(np.ascontiguousarray(np.rot90(pixels, turn))) for turn in TURNS]
+        vlads += [vlad(extract(image, turn=turn), centres) for turn in TURNS]
+        for box in BOXES:
+            left, top, right, bottom = (round(s * n) for s, n in zip(box, (w, h, w, h), strict=True))
+            seen.append(Image(np.ascontiguousarray(pixels[top : max(bottom, top + 1), left : max(right, left + 1)])))
+            vlads.append(vlad(own, centres, box))
+    made = embedding.embed_images(model, seen, on_error="raise")
+    return joined(made.rows, np.stack(vlads), embedding.model_name(model))
+
+
 def shortlist_hits(
-    collection: Collection, query: Query, many: int, *, under: Any, label: str | None, leave_out: Sequence[Any]
-) -> tuple[list[Hit], Any]:
-    """The nearest by embedding to any shot, each with the shot it is nearest to; and the shots' parts."""
-    model, left = collection.model, {os.path.realpath(path) for path in leave_out}
-    parts = isinstance(model, Embedder) and model.part_shape is not None
-    rows, views, _, _ = embedding.embed_images(model, list(query.shots), parts=parts, on_error="raise")
+    collection: Collection,
+    query: Query,
+    many: int,
+    *,
+    views: bool,
+    under: Any,
+    label: str | None,
+    leave_out: Sequence[Any],
+) -> list[Hit]:
+    """The nearest to any shot, each with the shot it is nearest to; with `views` also what turns and parts add."""
+    left = {os.path.realpath(path) for path in leave_out}
     best: dict[str, Hit] = {}
-    for shot, hits in enumerate(collection.nearest(rows, many + len(left), under=under, label=label)):
-        for hit in hits:
-            known = best.get(hit.path)
-            if (known is None or hit.distance < known.distance) and not (left and os.path.realpath(hit.path) in left):
-                best[hit.path] = replace(hit, shot=shot)
+    more: dict[str, Hit] = {}
+    turns: dict[str, set[int]] = {}
+    for shot, image in enumerate(query.shots):
+        rows = vectors(collection.model, image, views=views)
+        own = collection.nearest(rows[:1], many + len(left), under=under, label=label)
+        added = collection.nearest(rows[1:], MORE + len(left), under=under, label=label) if views else []
+        for turn, answer in zip(TURNS, added, strict=False):
+            for hit in answer:
+                turns.setdefault(hit.path, set()).add(turn)
+        for into, answers in ((best, own), (more, added)):
+            for hit in (hit for answer in answers for hit in answer):
+                known = into.get(hit.path)
+                if (known is None or hit.distance < known.distance) and os.path.realpath(hit.path) not in left:
+                    into[hit.path] = replace(hit, shot=shot)
     ordered = sorted(best.values(), key=lambda hit: hit.distance) if len(query) > 1 else list(best.values())
-    return [replace(hit, rank=i) for i, hit in enumerate(ordered[:many], start=1)], views
-
-
-def local_distances(query: NDArray[np.int8], candidates: NDArray[np.int8], metric: Any = None) -> NDArray[np.float64]:
-    """The distance between the parts of a query (cells, d) and of each candidate (n, cells, d); NaN where zero.
-
-    `metric` is a positive semi-definite (d, d) matrix, or None for the identity.
-    """
-    values = np.full(len(candidates), np.nan)
-    known = np.flatnonzero(candidates.any(axis=(1, 2)))
-    if len(known) and query.any():
-        sets = [signature(candidates[i]) for i in known]
-        values[known] = distances([signature(query)], sets, gamma=GAMMA, tol=TOL, metric=metric)[0]
-    return values
-
-
-def nearest_shots(
-    shots: NDArray[np.int8], candidates: NDArray[np.int8], metric: Any = None
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The smallest distance from any shot to each candidate, infinite where none is known; and which shot that is."""
-    every = np.stack([local_distances(shot, candidates, metric) for shot in shots])
-    every[np.isnan(every)] = np.inf
-    return every.min(axis=0), every.argmin(axis=0)
-
-
-def plan(query: NDArray[np.int8], candidate: NDArray[np.int8], metric: Any = None) -> SetComparison:
-    """The plan between the parts of two images."""
-    return compare(signature(query), signature(candidate), gamma=GAMMA, tol=TOL, metric=metric)
-
-
-def signature(parts: NDArray[np.int8]) -> Signature:
-    """The parts of an image as a set, all of one weight."""
-    return Signature(directions(parts))
-
-
-def rerank_hits(collection: Collection, hits: list[Hit], views: Any, metric: Any) -> tuple[list[Hit], list[str]]:
-    """The same by local distance; those whose parts are not known come last, as they were. And what there is to say."""
-    kept = None if views is None else collection.parts([hit.path for hit in hits])
-    if kept is None:
-        return hits, [f"not re-ranked: {collection.about.model} has no map of an image's parts"]
-    matrix = None if metric is None else psd(getattr(metric, "M0_", metric), dim=int(kept.shape[2]))
-    values, which = nearest_shots(views, kept, matrix)
-    measured = [
-        replace(hit, local_distance=float(v), shot=int(s), parts=(views[s], kept[i]), metric=matrix)
-        if np.isfinite(v)
-        else hit
-        for i, (hit, v, s) in enumerate(zip(hits, values, which, strict=True))
+    ordered = ordered[:many]
+    taken = {hit.path for hit in ordered}
+    ordered += sorted((hit for hit in more.values() if hit.path not in taken), key=lambda hit: hit.distance)
+    return [
+        replace(hit, rank=i, turns=tuple(sorted(turns.get(hit.path, ())))) for i, hit in enumerate(ordered, start=1)
     ]
-    return [measured[i] for i in np.argsort(values, kind="stable")], []  # what is not known comes last
+
+
+def rerank_hits(query: Query, hits: list[Hit], features: dict[str, Local]) -> list[Hit]:
+    """The same by how probable they are by distance and features alike; turned as it was found, too."""
+    counted = []
+    for hit in hits:
+        image, other = query.shots[hit.shot], features.get(hit.path)
+        if other is None:
+            counted.append(hit)
+            continue
+        looks = [extract(image), *(extract(image, turn=turn) for turn in hit.turns)]
+        counted.append(replace(hit, alike=max(alike(one, other) for one in looks)))
+    judged = [hit.judged(judge()) for hit in counted]
+    return sorted(judged, key=lambda hit: -hit.probability)

@@ -1,9 +1,11 @@
-"""The verdict: how probable it is that two images show the same, by a logistic model of what was measured.
+"""The verdict: how probable it is that two photos show the same, by a logistic model of what was measured.
 
-P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the embedding distance and, where it is known, the local
-distance; with evidence also ln(max(n, 15) / 15) of the n inliers and their share of all matches, both 0 where chance
-explains the geometry. Where the matches alone make it at least 90 %, nothing outvotes them: a photo turned on its side
-is far away by every distance, and the same. weights/search-verdict.md says what the coefficients were fitted on.
+P = 1 / (1 + exp(−(b + w · x))). Without evidence x is the distance of the vectors and ln(1 + features alike); with
+evidence also whether there is a geometry that chance does not explain, ln(n / 15) of its n distinct inliers, the share
+of matches that are inliers, and the smaller share of the photos that is shared, all 0 where there is none. The
+coefficients were fitted on candidates of real searches, so a probability means: of candidates like this, so many are
+right. Where a photo has few features, "different" is not said; where a pattern repeats, "same" is not. weights/search-
+verdict.md says what the coefficients were fitted on.
 """
 
 from __future__ import annotations
@@ -26,17 +28,20 @@ SAME, DIFFERENT = 0.9, 0.1
 """From the first probability on the verdict is "same"; up to the second it is "different"."""
 CHANCE = 15
 """Up to so many inliers, a geometry is counted by their share alone."""
+PARTS = {"quick": 2, "verified": 6}
+"""The models, and how many of the numbers in x each has."""
 WEIGHTS = Path(__file__).parents[1] / "weights" / "search-verdict.json"
 
 
-def measured(distance: float, local: float | None, evidence: Evidence | None) -> tuple[str, list[float]]:
+def measured(distance: float, alike: int, evidence: Evidence | None) -> tuple[str, list[float]]:
     """What the model is given: which of its parts, and x."""
-    known = local is not None and math.isfinite(local)
-    seen = [distance, float(local)] if known and local is not None else [distance]
-    name = "transport" if known else "distance"
+    quick = [distance, math.log1p(alike)]
     if evidence is None:
-        return name, seen
-    return f"{name}+evidence", [*seen, math.log(max(evidence.n, CHANCE) / CHANCE), evidence.share]
+        return "quick", quick
+    if evidence.kind is None:
+        return "verified", [*quick, 0.0, 0.0, 0.0, 0.0]
+    inliers = math.log(max(evidence.distinct, CHANCE) / CHANCE)
+    return "verified", [*quick, 1.0, inliers, evidence.share, min(1.0, *evidence.shared)]
 
 
 @dataclass(frozen=True)
@@ -46,38 +51,34 @@ class Judge:
     Parameters
     ----------
     parts : mapping of str to sequence of float
-        For each part of the model ("distance", "transport", "matches" …) its coefficients (b, w₁, w₂ …).
+        For each part of the model ("quick", "verified") its coefficients (b, w₁, w₂ …).
 
     Examples
     --------
     >>> import likewise as lw
-    >>> judge = lw.search.Judge({"distance": [4.0, -8.0]})
-    >>> round(judge.probability(0.5), 2)
+    >>> judge = lw.search.Judge({"quick": [4.0, -8.0, 1.0]})
+    >>> round(judge.probability(0.5, 0), 2)
     0.5
     """
 
     parts: Mapping[str, Sequence[float]]
 
-    def probability(
-        self, distance: float, local_distance: float | None = None, evidence: Evidence | None = None
-    ) -> float:
+    def probability(self, distance: float, alike: int, evidence: Evidence | None = None) -> float:
         """P that both show the same."""
-        name, x = measured(distance, local_distance, evidence)
-        whole = self._of(name, x)
-        if evidence is None:
-            return whole
-        alone = self._of("matches", x[-2:])
-        return max(whole, alone) if alone >= SAME else whole
+        return self.evaluate(*measured(distance, alike, evidence))
 
-    def _of(self, name: str, x: Sequence[float]) -> float:
+    def evaluate(self, name: str, x: Sequence[float]) -> float:
+        """P by one part of the model."""
         intercept, *weights = self.parts[name]
         logit = intercept + float(np.dot(weights, x))
         return 1 / (1 + math.exp(-min(max(logit, -30.0), 30.0)))
 
 
-def word(probability: float) -> Verdict:
-    """same, different, or unsure."""
-    return "same" if probability >= SAME else "different" if probability <= DIFFERENT else "unsure"
+def word(probability: float, few: bool = False, repetitive: bool = False) -> Verdict:
+    """same, different, or unsure; with few features nothing is different, of patterns that repeat nothing the same."""
+    if probability >= SAME and not repetitive:
+        return "same"
+    return "different" if probability <= DIFFERENT and not few else "unsure"
 
 
 @functools.cache

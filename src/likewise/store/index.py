@@ -1,4 +1,4 @@
-"""An index on disk: images by name, with their vectors and parts, in one SQLite file; FAISS searches them in memory.
+"""An index on disk: images by name, with vectors and local features, in one SQLite file; FAISS searches it in memory.
 
 index.sqlite   everything that is kept, in transactions: what `put` returned from survives whatever kills the process
 index.faiss    an approximate index, where there is one: a cache, with its sha256 in the SQLite file, built again when
@@ -34,7 +34,6 @@ from likewise import media
 from likewise.errors import FileError, InputError, ShapeError
 
 Vectors: TypeAlias = NDArray[np.float32]
-Parts: TypeAlias = NDArray[np.int8]
 Places: TypeAlias = NDArray[np.int64]
 Nearest: TypeAlias = list[tuple[str, float]]
 """Names with their distances, nearest first; equal distances in the order of names."""
@@ -42,26 +41,28 @@ Nearest: TypeAlias = list[tuple[str, float]]
 FILE, CACHE = "index.sqlite", "index.faiss"
 OURS = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", f"{FILE}.new", f"{FILE}.new-journal", CACHE)
 """What an index writes, and all that it ever deletes."""
-FORMAT = 2
+FORMAT = 3
 """What `About` says; the layout of the tables is SCHEMA, to the letter: of another one nothing is read."""
 KINDS = ("auto", "flat", "ivf")
 
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE images (id INTEGER PRIMARY KEY, name BLOB UNIQUE NOT NULL, size INTEGER, mtime INTEGER)",
+    "CREATE TABLE images (id INTEGER PRIMARY KEY, name BLOB UNIQUE NOT NULL, size INTEGER, mtime INTEGER, taken TEXT,"
+    " latitude REAL, longitude REAL)",
     "CREATE TABLE vectors (first INTEGER PRIMARY KEY, data BLOB, crc INTEGER)",
-    "CREATE TABLE parts (id INTEGER PRIMARY KEY REFERENCES images ON DELETE CASCADE ON UPDATE CASCADE, data BLOB,"
+    "CREATE TABLE features (id INTEGER PRIMARY KEY REFERENCES images ON DELETE CASCADE ON UPDATE CASCADE, data BLOB,"
     " crc INTEGER)",
 )
-"""Vectors and parts apart from names: a scan of one does not read the others. A name is a file's bytes, not text. A
-chunk holds the vectors of the ids from `first` on."""
+"""Vectors and features apart from names: a scan of one does not read the others. A name is a file's bytes, not text. A
+chunk holds the vectors of the ids from `first` on, 16 bits a number: a search reads them as float32."""
+STORED = np.dtype("<f2")
 CHUNK_OF = "SELECT first, {} FROM vectors WHERE first <= ? ORDER BY first DESC LIMIT 1"
 CHUNK = 2**18
 """Bytes of a chunk, at most. A million rows of 512 floats are then read at the pace of a copy, and the few that settle
 the order of an approximate search still come one by one from disk."""
 
-PAGE = 16_384
-"""Bytes of a page: a row of 512 or 1280 floats does not divide 4096, and would leave up to half of each page empty."""
+PAGE = 4_096
+"""Bytes of a page: of 16,384 the features of a photo, 36 kB, would leave a fifth empty."""
 PATIENCE = 10.0
 """Seconds to wait for another process that is writing."""
 VFS = ""
@@ -95,8 +96,8 @@ log = logging.getLogger(__name__)
 class About:
     """What an index is: the root of its relative names, the model that made its vectors, how it is searched.
 
-    `cells` and `width` are how many parts are kept of each image and numbers each; 0 where none are. `beside` is the
-    root as seen from the index's folder: both may be moved together.
+    `dim` numbers make a vector, the first `width` of them the embedding. `beside` is the root as seen from the index's
+    folder: both may be moved together.
     """
 
     root: str
@@ -105,7 +106,6 @@ class About:
     dim: int
     kind: str = "auto"
     recall: float = 0.99
-    cells: int = 0
     width: int = 0
     beside: str = ""
     format: int = FORMAT
@@ -116,18 +116,23 @@ class About:
         about: About | None = _parsed(cls, text)
         if about is None or about.format != FORMAT or about.kind not in KINDS or not 0 < about.recall <= 1:
             raise FileError(f"{where}: not an index that this likewise writes, or damaged")
-        if not (0 < about.dim < MOST_DIM and 0 <= about.cells < MOST_DIM and 0 <= about.width < MOST_DIM):
-            raise FileError(f"{where}: damaged: vectors of {about.dim} numbers, {about.cells} × {about.width} parts")
+        if not 0 <= about.width <= about.dim < MOST_DIM or not about.dim:
+            raise FileError(f"{where}: damaged: vectors of {about.dim} numbers, {about.width} of an embedding")
         return about
 
 
 @dataclass(frozen=True)
 class Record:
-    """An image as an index knows it: its name (below the root, or absolute), and its file's size and time in ns."""
+    """An image as an index knows it: its name (below the root, or absolute), and its file's size and time in ns.
+
+    `taken` is when it was taken, as ISO 8601, "" where no camera told; `place` is (latitude, longitude).
+    """
 
     name: str
     size: int
     mtime: int
+    taken: str = ""
+    place: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -179,7 +184,6 @@ class Index:
     """
 
     about: About
-    keeps_parts = True
 
     def __init__(self, place: str | Path) -> None:
         folder = Path(place)
@@ -296,7 +300,7 @@ class Index:
         known, at = np.zeros(len(ids), bool), 0
         while at < len(ids):
             first, data = db.execute(CHUNK_OF.format("data"), (int(ids[at]),)).fetchone() or (0, b"")
-            chunk = self._decoded(data, np.float32, (self.about.dim,))
+            chunk = self._decoded(data)
             stop = max(at + 1, int(np.searchsorted(ids, first + len(chunk))))
             known[at:stop] = ids[at] < first + len(chunk)
             if known[at]:
@@ -304,12 +308,16 @@ class Index:
             at = stop
         return known
 
-    def _decoded(self, data: Any, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-        """A blob as an array (n, *shape). Checksums are read by `check` alone: a third of the time of opening."""
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if not isinstance(data, bytes) or len(data) % max(size, 1):
-            raise FileError(f"{self.file}: damaged: a row that is not {size} bytes long")
-        return np.frombuffer(data, dtype).reshape(-1, *shape)
+    def _decoded(self, data: Any) -> NDArray[np.float16]:
+        """A chunk as an array (n, dim). Checksums are read by `check` alone: a third of the time of opening."""
+        if not isinstance(data, bytes) or len(data) % self._row:
+            raise FileError(f"{self.file}: damaged: a row that is not {self._row} bytes long")
+        return np.frombuffer(data, STORED).reshape(-1, self.about.dim)
+
+    @property
+    def _row(self) -> int:
+        """Bytes of a vector."""
+        return STORED.itemsize * self.about.dim
 
     def _most(self) -> int:
         """The most rows that the file can hold: one whose pages lead in a circle gives them without end."""
@@ -355,37 +363,49 @@ class Index:
             known = self._fill(db, np.array([i for i, _ in kept], np.int64), rows)
         return {name: row for (_, name), row, there in zip(kept, rows, known, strict=True) if there}
 
-    def parts(self, names: Sequence[str]) -> Mapping[str, Parts]:
-        """The parts (cells, width) of those names of which some are kept."""
-        shape = self.about.cells, self.about.width
+    def features(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """The local features of those names that are kept, as they were put."""
         with self._transaction("DEFERRED") as db:
-            rows = self._rows_of(db, "data FROM images JOIN parts USING (id)", names)
-            return {name: one for name, data in rows for one in self._decoded(data, np.int8, shape)}
+            rows = self._rows_of(db, "data FROM images JOIN features USING (id)", names)
+            return {name: data for name, data in rows if isinstance(data, bytes)}
+
+    def records(self) -> Iterator[Record]:
+        """What is known of every image besides its vector, in the order of names."""
+        with self._transaction("DEFERRED") as db:
+            what = "SELECT name, size, mtime, taken, latitude, longitude FROM images ORDER BY name LIMIT ?"
+            rows = db.execute(what, (self._most(),)).fetchall()
+        return (_record(*row) for row in rows if isinstance(row[0], bytes))
 
     def _rows_of(self, db: sqlite3.Connection, what: str, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """Columns of some names, each row after its name."""
         for some in batches([os.fsencode(n) for n in names], 500):
             for name, *rest in db.execute(f"SELECT name, {what} WHERE name IN ({', '.join('?' * len(some))})", some):
+                if not isinstance(name, bytes):
+                    raise FileError(f"{self.file}: damaged: a name that is none")
                 yield os.fsdecode(name), *rest
 
-    def put(self, records: Sequence[Record], vectors: Vectors, parts: Parts | None = None) -> None:
+    def put(self, records: Sequence[Record], vectors: Vectors, features: Sequence[bytes] = ()) -> None:
         """Keep these, all or none of them; a name that is kept already gets the new vector in the same step."""
         check_put(records, vectors, self.about.dim)
         with self._transaction() as db:
             self._delete(db, [r.name for r in records])
             ids = self._append(db, vectors)
-            rows = [(i, os.fsencode(r.name), r.size, r.mtime) for i, r in zip(ids, records, strict=True)]
-            db.executemany("INSERT INTO images VALUES (?, ?, ?, ?)", rows)
-            for i, part in zip(ids, () if parts is None else parts, strict=False):
-                _insert(db, "parts", i, part, "i1")
+            rows = [
+                (i, os.fsencode(r.name), r.size, r.mtime, r.taken, *(r.place or (None, None)))
+                for i, r in zip(ids, records, strict=True)
+            ]
+            db.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            for i, data in zip(ids, features, strict=False):
+                _insert(db, "features", i, data)
         self.refresh()
 
     def _append(self, db: sqlite3.Connection, vectors: Vectors) -> range:
         """Write vectors in chunks of their own; the ids that are theirs."""
         first = int(db.execute("SELECT value FROM meta WHERE key = 'next'").fetchone()[0])
         ids = range(first, first + len(vectors))
-        for some in batches(ids, max(1, CHUNK // (4 * self.about.dim))):
-            _insert(db, "vectors", some.start, vectors[some.start - first : some.stop - first], "<f4")
+        for some in batches(ids, max(1, CHUNK // self._row)):
+            rows = np.ascontiguousarray(vectors[some.start - first : some.stop - first], STORED)
+            _insert(db, "vectors", some.start, rows.tobytes())
         db.execute("UPDATE meta SET value = ? WHERE key = 'next'", (ids.stop,))
         return ids
 
@@ -404,7 +424,7 @@ class Index:
             db.execute("UPDATE meta SET value = value + 1 WHERE key = 'deletions'")
         chunks = {db.execute(CHUNK_OF.format("length(data)"), (i,)).fetchone() for i in gone}
         for first, size in filter(None, chunks):
-            count = size // (4 * self.about.dim)
+            count = size // self._row
             left = [i for (i,) in db.execute("SELECT id FROM images WHERE id >= ? LIMIT ?", (first, count))]
             left = [i for i in left if i < first + count]
             if 2 * len(left) <= count:
@@ -531,8 +551,8 @@ class Index:
             self.refresh()
             with self._transaction("DEFERRED") as db:
                 said = [str(message)[:200] for (message,) in db.execute("PRAGMA integrity_check(5)")]
-                said += ["parts without an image" for _ in db.execute("PRAGMA foreign_key_check")]
-                for table in ("vectors", "parts"):
+                said += ["features without an image" for _ in db.execute("PRAGMA foreign_key_check")]
+                for table in ("vectors", "features"):
                     rows = db.execute(f"SELECT data, crc FROM {table} LIMIT {self._most()}")
                     off = sum(not isinstance(data, bytes) or zlib.crc32(data) != crc for data, crc in rows)
                     said += [f"{off} {table} are damaged"] if off else []
@@ -599,10 +619,16 @@ def _one_line(file: Path) -> Iterator[None]:
         raise FileError(f"{file}: damaged, or not an index: {str(error)[:200]}") from None
 
 
-def _insert(db: sqlite3.Connection, table: str, key: int, rows: NDArray[Any], dtype: str) -> None:
+def _insert(db: sqlite3.Connection, table: str, key: int, blob: bytes) -> None:
     """One blob with its checksum."""
-    blob = np.ascontiguousarray(rows, dtype).tobytes()
     db.execute(f"INSERT INTO {table} VALUES (?, ?, ?)", (key, blob, zlib.crc32(blob)))
+
+
+def _record(name: Any, size: Any, mtime: Any, taken: Any, latitude: Any, longitude: Any) -> Record:
+    """A row of a stranger's file: what is not of its kind was not told."""
+    told = all(isinstance(x, float) and abs(x) <= 180 for x in (latitude, longitude))
+    text = taken if isinstance(taken, str) and len(taken) < 64 else ""
+    return Record(os.fsdecode(name), size, mtime, text, (latitude, longitude) if told else None)
 
 
 def _parsed(cls: Any, text: Any) -> Any:

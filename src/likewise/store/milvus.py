@@ -4,11 +4,13 @@ milvus://host:port/collection                 a server; milvus://user:password@h
 milvus:///folder/file.db/collection           a file of milvus-lite on this machine
 
 The index is flat and reads are strongly consistent: results are exact, filtered or not. Names, labels and folders are
-looked up by their hashes, so that no name can be read as part of a query. A batch is one upsert. No parts are kept.
+looked up by their hashes, so that no name can be read as part of a query. A batch is one upsert. Local features lie in
+a second collection, NAME_features, as text: Milvus keeps no bytes.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import importlib
@@ -27,12 +29,13 @@ import numpy as np
 
 from likewise.errors import FileError, InputError, MissingExtra
 from likewise.store import index as stored
-from likewise.store.index import EVERYTHING, About, Candidates, Filter, Nearest, Parts, Record, Vectors, batches
+from likewise.store.index import EVERYTHING, About, Candidates, Filter, Nearest, Record, Vectors, batches
 
 SCHEME = "milvus://"
 PATIENCE = 30
 """Seconds to wait for a server."""
 PROPERTY = "likewise.about"
+BESIDE = "_features"
 BATCH, MOST, MOST_FOLDERS = 256, 16_384, 256
 """Rows in one request, the most that a server gives for one search, the deepest path."""
 
@@ -40,16 +43,16 @@ BATCH, MOST, MOST_FOLDERS = 256, 16_384, 256
 class MilvusIndex:
     """Vectors in a collection of a Milvus server; see the module, and `likewise.store.index.Index` for the calls."""
 
-    keeps_parts = False
-
     def __init__(self, address: str) -> None:
         self._client, self.collection, self.where = _connect(address)
         with _one_line(self.where):
             if not self._client.has_collection(self.collection):
                 raise FileError(f"{self.where}: no such collection")
             said = self._client.describe_collection(self.collection)
-            self._client.load_collection(self.collection)
         self.about = About.from_json(said.get("properties", {}).get(PROPERTY) or said.get("description"), self.where)
+        with _one_line(self.where):
+            for name in (self.collection, self._beside):
+                self._client.load_collection(name)
 
     @classmethod
     def exists(cls, address: str) -> bool:
@@ -82,7 +85,17 @@ class MilvusIndex:
             index.add_index("vector", index_type="FLAT", metric_type="L2")
             options = {"schema": schema, "index_params": index, "consistency_level": "Strong"}
             client.create_collection(collection, **options, properties={PROPERTY: said})
+            beside = client.create_schema(auto_id=False, enable_dynamic_field=False)
+            beside.add_field("id", kinds.VARCHAR, is_primary=True, max_length=64)
+            beside.add_field("data", kinds.VARCHAR, max_length=65_535)
+            beside.add_field("vector", kinds.FLOAT_VECTOR, dim=2)  # a collection must have one
+            plain = {"schema": beside, "index_params": index, "consistency_level": "Strong"}
+            client.create_collection(f"{collection}{BESIDE}", **plain)
         return cls(address)
+
+    @property
+    def _beside(self) -> str:
+        return f"{self.collection}{BESIDE}"
 
     def refresh(self, *, load: bool = False) -> None:
         """A server is always up to date."""
@@ -108,15 +121,20 @@ class MilvusIndex:
         """The vector of those names that are kept."""
         return {name: np.asarray(e["vector"], dtype=np.float32) for name, e in self._get(names, ["vector"])}
 
-    def parts(self, names: Sequence[str]) -> Mapping[str, Parts]:
-        """None are kept on a server: they are made again from the images where they are needed."""
-        return {}
+    def features(self, names: Sequence[str]) -> Mapping[str, bytes]:
+        """The local features of those names that are kept, as they were put."""
+        return {name: _bytes(e["data"], self.where) for name, e in self._get(names, ["data"], self._beside)}
 
-    def _get(self, names: Sequence[str], fields: list[str]) -> Iterator[tuple[str, Any]]:
+    def records(self) -> Iterator[Record]:
+        """Names, sizes and times of every image; when and where it was taken is not kept on a server."""
+        for entry in self._entries(["name", "size", "mtime"]):
+            yield Record(_name(entry["name"], self.where), int(entry["size"]), int(entry["mtime"]))
+
+    def _get(self, names: Sequence[str], fields: list[str], collection: str = "") -> Iterator[tuple[str, Any]]:
         by_key = {_key(name): name for name in names}
         for keys in batches(list(by_key), BATCH):
             with _one_line(self.where):
-                entries = self._client.get(self.collection, ids=keys, output_fields=["id", *fields])
+                entries = self._client.get(collection or self.collection, ids=keys, output_fields=["id", *fields])
             yield from ((by_key[entry["id"]], entry) for entry in entries)
 
     def _entries(self, fields: list[str]) -> Iterator[Any]:
@@ -131,20 +149,26 @@ class MilvusIndex:
             said = self._client.query(self.collection, filter=_expression(which), output_fields=["count(*)"])
         return int(said[0]["count(*)"])
 
-    def put(self, records: Sequence[Record], vectors: Vectors, parts: Parts | None = None) -> None:
-        """Keep these; a name that is kept already gets the new vector."""
+    def put(self, records: Sequence[Record], vectors: Vectors, features: Sequence[bytes] = ()) -> None:
+        """Keep these; a name that is kept already gets the new vector. Features go first: a vector without is found."""
         stored.check_put(records, vectors, self.about.dim)
+        beside = [
+            {"id": _key(r.name), "data": base64.b85encode(data).decode(), "vector": [0.0, 0.0]}
+            for r, data in zip(records, features, strict=False)
+        ]
         entries = [_entry(record, row) for record, row in zip(records, vectors, strict=True)]
-        for some in batches(entries, BATCH):
-            with _one_line(self.where):
-                self._client.upsert(self.collection, some)
+        for collection, each in ((self._beside, beside), (self.collection, entries)):
+            for some in batches(each, BATCH):
+                with _one_line(self.where):
+                    self._client.upsert(collection, some)
 
     def remove(self, names: Iterable[str]) -> int:
         """Drop these; how many there were."""
         gone = list(self.stamps(list(names)))
         for some in batches([_key(name) for name in gone], BATCH):
             with _one_line(self.where):
-                self._client.delete(self.collection, ids=some)
+                for collection in (self.collection, self._beside):
+                    self._client.delete(collection, ids=some)
         return len(gone)
 
     def set_kind(self, kind: str, recall: float) -> None:
@@ -154,7 +178,8 @@ class MilvusIndex:
     def settle(self) -> None:
         """Have what was written on disk."""
         with _one_line(self.where):
-            self._client.flush(self.collection)
+            for collection in (self.collection, self._beside):
+                self._client.flush(collection)
 
     # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +226,8 @@ class MilvusIndex:
     def drop(self) -> None:
         """Delete the collection."""
         with _one_line(self.where):
-            self._client.drop_collection(self.collection)
+            for collection in (self.collection, self._beside):
+                self._client.drop_collection(collection)
         self.close()
 
 
@@ -285,6 +311,13 @@ def _expression(which: Filter) -> str:
 
 def _key(text: str) -> str:
     return hashlib.sha256(os.fsencode(text)).hexdigest()[:40]
+
+
+def _bytes(text: str, where: str) -> bytes:
+    try:
+        return base64.b85decode(text)
+    except ValueError:
+        raise FileError(f"{where}: holds features that no index of likewise wrote") from None
 
 
 def _name(text: str, where: str) -> str:

@@ -115,8 +115,8 @@ async def _search(session: Session, request: Request, fields: Fields) -> Any:
 
     def task(work: Any) -> Any:
         tab, photo = session.tab("images"), _photo(data, uploads.name_of(request))
-        source = tab._source({"source": fields.get("source", tab.sources()[0]["name"])})
-        return tab._at_work(work, source).search(photo, fields["k"], verify=fields["verify"]).to_dict()
+        collection = tab.ready(work, {"source": fields.get("source", tab.sources()[0]["name"])})
+        return collection.search(photo, fields["k"], verify=fields["verify"]).to_dict()
 
     return await _finish(session, task)
 

@@ -6,7 +6,6 @@ The evidence of a hit is kept when it is found: what a card says and what "Why?"
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
 import re
 from collections import defaultdict
@@ -124,6 +123,11 @@ class Tab:
         if name not in self._collections:
             raise RequestError(409, f"source: {name} is not indexed yet; open it first")
         return self._collections[name]
+
+    def ready(self, work: Work, fields: Fields) -> Any:
+        """The collection of a source as it was last opened; one that was not is indexed now."""
+        name = self._source(fields)
+        return self._collections[name] if name in self._collections else self._at_work(work, name)
 
     def _folder(self, name: str) -> Path | None:
         """The folder of a source; None where it is an index that was made before."""
@@ -260,8 +264,7 @@ class Tab:
             def told(done: int, total: int) -> None:
                 work.report(f"comparing, {done} of {total}", done / max(1, total))
 
-            heard = "on_progress" in inspect.signature(collection.duplicates).parameters
-            self._groups[name] = collection.duplicates(**({"on_progress": told} if heard else {}))
+            self._groups[name] = collection.duplicates(on_progress=told)
         root = Path(collection.about.root)
         return self._grouped(name, root, self._groups[name], len(collection), done=True)
 

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise, zip_longest
 from multiprocessing import get_context
@@ -34,8 +34,9 @@ from scipy.sparse.csgraph import connected_components
 from likewise import media
 from likewise.errors import InputError
 from likewise.papers import Record, data_folder, kept, read_text, slug
-from likewise.papers.life.places import APART
+from likewise.papers.life.places import APART, SHIFTED
 from likewise.search.collection import Collection
+from likewise.search.local import Local
 from likewise.store import index as store
 from likewise.train.options import option
 
@@ -83,7 +84,10 @@ def scenes(data: Path, names: Iterable[str]) -> dict[str, tuple[str, float]]:
     """
     truth = data / "places/kudamm/truth.csv"
     lines = read_text(truth).split()[1:] if truth.is_file() else []
-    along = {f"places/kudamm/query/{query}.jpg": int(at) for query, at in (line.split(",") for line in lines)}
+    along = {
+        f"places/kudamm/query/{int(query) - SHIFTED:03d}.jpg": int(at)
+        for query, at in (line.split(",") for line in lines)
+    }
     along |= {f"places/webcams/{side}/{n:03d}.jpg": at for n, at in TWINS.items() for side in ("query", "reference")}
     where = {name: (os.path.dirname(name), 0.0) for name in names}
     for name in (name for name in where if name.startswith("places/")):
@@ -361,13 +365,15 @@ def planted_copies(options: Options) -> Record:
 def grow(collection: Collection, n: int, *, seed: int = 0) -> list[tuple[str, str]]:
     """Fill an index with photos that nobody took until it holds n, and give the pairs of copies among them.
 
-    Each is made of two that are there: its vector lies between theirs, with noise, its parts are some of one and some
-    of the other; every 20th is a copy of the 19th. Nothing is decoded, and no file made. Among 1,600 the nearest
-    and the 16th are at .63 and .88 then (medians), those of real photos at .71 and .87; among 6,400 at .62 and .78.
+    Each is made of two that are there: its vector and its thumbnail lie between theirs, with noise; its features are
+    those of a third, moved by a tenth of the sides, so that two with the same are no copies. Every 20th is a copy of
+    the 19th. Nothing is decoded, and no file made.
     """
     index: Any = collection.index
     names, rng = sorted(index.names()), np.random.default_rng(seed)
-    rows, cells = (np.stack([known[n] for n in names]) for known in (index.vectors(names), index.parts(names)))
+    vectors, features = index.vectors(names), index.features(names)
+    rows, photos = np.stack([vectors[n] for n in names]), [Local.from_bytes(features[n]) for n in names]
+    thumbs = np.stack([photo.thumb for photo in photos])
     noise, copies = 0.3 / math.sqrt(rows.shape[1]), list[tuple[str, str]]()
     for start in range(len(names), n, BATCH):
         m = min(BATCH, n - start)
@@ -376,14 +382,29 @@ def grow(collection: Collection, n: int, *, seed: int = 0) -> list[tuple[str, st
         share = rng.uniform(0.4, 0.5, (m, 1))
         mixed = (1 - share) * rows[one] + share * rows[two] + rng.normal(0, noise, (m, rows.shape[1]))
         mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
-        pieces = np.where((rng.random((m, cells.shape[1])) < share)[..., None], cells[two], cells[one])
+        grey = (
+            (1 - share[..., None]) * thumbs[one]
+            + share[..., None] * thumbs[two]
+            + rng.normal(0, 2, (m, *thumbs.shape[1:]))
+        )
+        third = rng.integers(len(names), size=m)
+        pieces = [_moved(photos[k], thumb, rng).to_bytes() for k, thumb in zip(third, grey, strict=True)]
         last = np.arange(EVERY - 1, m, EVERY)
-        mixed[last], pieces[last] = mixed[last - 1], pieces[last - 1]
+        mixed[last] = mixed[last - 1]
+        for i in last:
+            pieces[i] = pieces[i - 1]
         made = [f"made/{start + i:07d}.jpg" for i in range(m)]
         copies += [(made[i - 1], made[i]) for i in last]
         index.put([store.Record(name, 1, 1) for name in made], mixed.astype(np.float32), pieces)
     index.settle()
     return copies
+
+
+def _moved(photo: Local, thumb: NDArray[np.float64], rng: np.random.Generator) -> Local:
+    """Its features, each moved by a tenth of the sides, under another thumbnail."""
+    most = np.array(photo.size[::-1]) - 1
+    points = np.clip(photo.points + rng.normal(0, 0.1, photo.points.shape) * most, 0, most).astype(np.float32)
+    return replace(photo, points=points, thumb=np.clip(thumb, 0, 255).round().astype(np.uint8))
 
 
 def growth(options: Options, fill: Callable[..., list[tuple[str, str]]] = grow) -> Record:
