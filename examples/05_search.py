@@ -24,10 +24,8 @@ with tempfile.TemporaryDirectory() as home:
     # 2. The workshop by night, from a spot beside, the camera turned.
     result = collection.search(night, k=4, verify=2)  # a path, an array, several, a video
     best = result[0]
-    print(Path(best.path).name, f"distance {best.distance:.2f}, local {best.local_distance:.2f}")
-    # → day.jpg distance 0.76, local 1.04
-    print(best.evidence.kind, best.evidence.n > 100, best.probability > 0.5)
-    # → fundamental True True
+    print(Path(best.path).name, best.evidence.kind, best.evidence.n > 100, best.probability > 0.5)
+    # → day.jpg fundamental True True
     best.evidence.plot("05_search.png")  # the inliers
     result.page("05_search.html")  # every hit, its verdict and the reasons
 
