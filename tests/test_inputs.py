@@ -185,4 +185,4 @@ def test_comparing_two_photos_looks_at_each_once(tmp_path: Path, monkeypatch: py
     counting(Embedder, "_forward", lambda self, crops, **_: sum(bool(crop.any()) for crop in crops))
     counting(detectors, "_run", lambda features, name, image, most: int(max(image.shape) <= 1024))
     lw.compare(as_file(PHOTO, tmp_path), as_file(PHOTO[:, ::-1, :][:, ::-1], tmp_path))
-    assert counts == {"_decode": 2, "_forward": 2, "_run": 4}  # both photos, and both under the first homography
+    assert counts == {"_decode": 2, "_forward": 2, "_run": 6}  # both photos for flow and for evidence, and both under H

@@ -93,9 +93,11 @@ def test_the_python_of_a_page_runs(
 def _check_what_the_readme_prints(printed: str) -> None:
     said = re.search(r"print\(result\) +# (.*?) …", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert said is not None
-    first, second = printed.splitlines()
-    assert first.startswith(f"{said[1]} SetComparison(distance=0.")
-    assert second.startswith("Result(3 hits; first cat-1.jpg: same (")
+    first, groups, level = printed.splitlines()
+    assert first.startswith("same Evidence(")
+    assert first.endswith("matches are inliers of one homography)")
+    assert groups.startswith("[")
+    assert level.startswith(f"{said[1]} SetComparison(distance=0.")
     assert Path("plan.png").read_bytes().startswith(b"\x89PNG")
 
 

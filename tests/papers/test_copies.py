@@ -42,7 +42,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names += [f"cub200-232/{c:03d}.Bird/{n}.jpg" for c in (1, 2, 3) for n in range(4)]
     for i, name in enumerate(names):
         media.write_image(root / name, photo(i))
-    (root / "places/kudamm/truth.csv").write_text("query,reference\n050,000\n", encoding="utf-8")
+    (root / "places/kudamm/truth.csv").write_text("query,reference\n114,000\n", encoding="utf-8")
     return root
 
 
@@ -66,7 +66,7 @@ def test_photos_are_drawn_from_every_collection_by_the_seed(data: Path) -> None:
         ("places/campus/query/003.jpg", "places/campus/reference/015.jpg", True),
         ("places/webcams/query/083.jpg", "places/webcams/query/084.jpg", True),
         ("places/webcams/query/034.jpg", "places/webcams/query/082.jpg", False),  # twins
-        ("places/kudamm/query/050.jpg", "places/kudamm/reference/000.jpg", False),  # by truth.csv
+        ("places/kudamm/query/050.jpg", "places/kudamm/reference/000.jpg", False),  # by truth.csv, which is 64 off
         ("places/kudamm/query/050.jpg", "places/kudamm/reference/070.jpg", True),
         ("cub200-232/001.Bird/0.jpg", "cub200-232/001.Bird/1.jpg", False),
         ("cub200-232/001.Bird/0.jpg", "cub200-232/002.Bird/0.jpg", True),

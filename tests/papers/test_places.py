@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> Path:
                 path = tmp_path / "places" / name / file
                 path.parent.mkdir(parents=True, exist_ok=True)
                 media.write_image(path, image if file != "query/013.jpg" else image[:12])
-    rows = "\n".join(f"{2 * step * n + 100:03d},{step * n + (n == 1):03d}" for n in range(14))
+    rows = "\n".join(f"{2 * step * n + 100 + places.SHIFTED:03d},{step * n + (n == 1):03d}" for n in range(14))
     (tmp_path / "places/kudamm/truth.csv").write_text(f"query,reference\n{rows}\n999,000\n", encoding="utf-8")
     return tmp_path
 

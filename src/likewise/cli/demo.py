@@ -132,8 +132,8 @@ def search_panel(folder: Path, seed: int) -> Panel:
         said.append(f"found at rank {rank} of {count}, {inliers} inliers")
     took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in night.seconds.items())
     text = (
-        f"{count} places are indexed once. A query is compared with all of them by one vector, with the best of these by "
-        "features that are alike, and the best three are verified by the inliers of one geometry.",
+        f"{count} places are indexed once. A query is compared with all of them by one vector, with the best of these "
+        "by features that are alike, and the best three are verified by the inliers of one geometry.",
         f"The workshop by night finds itself by day at rank {rank}, with {inliers} inliers.",
     )
     section = Section(

@@ -86,6 +86,8 @@ class Evidence:
         How many inliers have no other feature in b that is more alike: few where a pattern repeats.
     features : (int, int)
         How many features each photo has.
+    sources : (image, image)
+        Where the photos are, to be drawn.
     shared : (float, float)
         The share of each photo that the other shows, 0 where there is no geometry.
 

@@ -80,7 +80,7 @@ def described(paths: Sequence[Path], name: str, cells: Path | None) -> Photos:
     """Embeddings and features of photos, kept in a file of the cells."""
     file = None if cells is None else cells / f"{name}-{len(paths)}.npz"
     if file is not None and file.is_file():
-        kept = np.load(file)
+        kept = media.load_arrays(file)
         features = [Local.from_bytes(kept["data"][a:b].tobytes()) for a, b in kept["spans"]]
         return Photos([str(p) for p in paths], kept["embeddings"], features)
     embeddings = np.asarray(default().embed([str(p) for p in paths]))
