@@ -88,8 +88,6 @@ class Evidence:
         How many features each photo has.
     sources : (image, image)
         Where the photos are, to be drawn.
-    shared : (float, float)
-        The share of each photo that the other shows, 0 where there is no geometry.
 
     Examples
     --------
