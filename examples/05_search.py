@@ -29,13 +29,13 @@ with tempfile.TemporaryDirectory() as home:
     best.evidence.plot("05_search.png")  # the inliers
     result.page("05_search.html")  # every hit, its verdict and the reasons
 
-    # 3. The nearest embedding of grass is another patch; local features and pixels put it right.
+    # 3. Grass is found among other patches of it by its vector alone; the inliers say that it is so.
     grass = [q for q in samples.queries(queries) if q.place.startswith("grass/")]
     query = {q.path.name: q for q in grass}["3-another-crop.jpg"]
     alone = collection.search(query.path, k=3, rerank=False, verify=0)  # the shortlist
     whole = collection.search(query.path, k=3, verify=3)
     print([Path(hit.path).name for hit in alone], [Path(hit.path).name for hit in whole])
-    # → ['4.jpg', '5.jpg', '3.jpg'] ['3.jpg', '4.jpg', '2.jpg']
+    # → ['3.jpg', '5.jpg', '4.jpg'] ['3.jpg', '5.jpg', '4.jpg']
     print(whole[0].verdict, [hit.evidence.n > 100 for hit in whole])
     # → same [True, False, False]
 
