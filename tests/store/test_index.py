@@ -371,7 +371,7 @@ def test_an_index_reaches_the_recall_that_it_says(tmp_path: Path, crowd: np.ndar
     recall = np.mean([len({n for n, _ in one} & set(w)) / 10 for one, w in zip(answers, want, strict=True)])
     assert recall >= facts["recall"] - 0.05
     for one, q in zip(answers, crowd[2900:], strict=True):
-        distances = [float(np.linalg.norm(kept[n].astype(float) - q)) for n, _ in one]
+        distances = [float(np.linalg.norm(kept[n] - stored.unit(q[None])[0])) for n, _ in one]
         np.testing.assert_allclose([d for _, d in one], distances, atol=1e-6)
         assert distances == sorted(distances)
     some = {name: row for name, row in kept.items() if name.startswith("k3")}
