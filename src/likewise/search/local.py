@@ -50,8 +50,8 @@ FRACTION = 64
 THUMB = 16
 """Side of the grey thumbnail that is kept, too: turned and mirrored copies of whole photos are found by it."""
 ALIKE = 0.85
-"""The least cosine of two features that are each other's nearest and count as local similarity. Of .8, .85 and .9 it
-gives the best first hit on whichever three of four collections it is chosen."""
+"""The least cosine of two features that are each other's nearest and count as local similarity. Of .8, .85 and .9, with
+60 queries each, the first hit is right in .98, .98, .92 (campus), .70, .78, .72 (nordland), .78, .78, .70 (webcams)."""
 WEIGHTS = Path(__file__).parents[1] / "weights" / "search-places.safetensors"
 HEAD = struct.Struct("<HHIIH")
 BATCH = 16

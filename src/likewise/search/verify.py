@@ -44,8 +44,8 @@ VIEWS = (PLAIN, View(1), View(2), View(3), View(mirror=True), View(scale=0.5), V
 """What is tried: a photo that lies on its side or upside down, one that is mirrored, a part of a photo and a photo of
 which the query shows a part."""
 CLEAR = 80
-"""Features alike in the plain view from which on no other is tried: unrelated photos of places/ have 9 in the median,
-and 48 at the 99th percentile."""
+"""Features alike in the plain view from which on no other is tried: of the nearest 100 of each query of places/ those
+of other places have 2 in the median, 39 at the 99th percentile and 92 at the 99.9th."""
 BORDER, STILL = 0.12, 2.0
 """Share of the height, from the top and the bottom, in which captions stand; and how far, in pixels, they may move."""
 FEW = 40

@@ -46,7 +46,7 @@ Groups: TypeAlias = list[list[str]]
 PHOTOS = (*(f"places/{name}/*/*.jpg" for name in APART), "oxford/*/*.jpg", "lund/*.jpg", "cub200-232/*/*")
 """Where the real photos are; cub200 has those of cub200-232 once more, eth80 hundreds of views of a few toys."""
 TWINS = {82: 34, 142: 78}
-"""Webcams that look where another of the collection looks, told by eye; of 600 photos no others share a view."""
+"""Webcams that look where another of the collection looks, told by eye; there may be others."""
 CAPTION = "© City archive 2019"
 """The same words on each captioned copy: what they share must not join them."""
 BASE, BATCH, EVERY = 400, 512, 20
