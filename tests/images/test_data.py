@@ -408,12 +408,14 @@ def test_batches_are_asked_for_a_little_ahead_and_without_end() -> None:
             asked.append(len(asked))
             yield [len(asked) % 12]
 
+    before = set(threading.enumerate())  # loaders of other tests may still wait for the garbage collector
     batches = Loader(ARRAYS, LABELS, SMALL).ahead(forever())  # type: ignore[arg-type]
     for k in range(5):
         assert next(batches)[0] == k
         assert len(asked) == k + 1 + LOOKAHEAD
+    assert set(threading.enumerate()) - before
     batches.close()
-    assert not [t for t in threading.enumerate() if t.name.startswith("likewise-load")]
+    assert not set(threading.enumerate()) - before
 
 
 # --------------------------------------------------------------------------------------------------- what is kept
