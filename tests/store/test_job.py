@@ -298,13 +298,28 @@ def test_what_is_done_is_written_before_the_next_is_given_out(tmp_path: Path) ->
     assert Job.open(tmp_path).missing() == [8, 9, 10, 11]
 
 
-def test_a_dead_joblib_worker(tmp_path: Path, expected: dict[Any, bytes]) -> None:
+def test_a_dead_joblib_worker(tmp_path: Path, expected: dict[Any, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shards are given to others, unless these die of them, too."""
+    monkeypatch.setattr(jobs, "MOST_DEATHS", 1)
     with pytest.raises(ShardError, match=r"a worker process died.*of 12 shards are finished.*run again to resume"):
         run(partial(dies_on, bad=6), 12, tmp_path / "out", n_jobs=2)
     job = Job.open(tmp_path / "out")
     assert 6 in job.missing()
     assert len(job.missing()) < 12
     run(squares, 12, tmp_path / "out", n_jobs=2)
+    assert blobs(tmp_path / "out") == expected
+
+
+def dies_once(i: int, *, marker: str) -> dict[str, Any]:
+    if i == 6 and not os.path.exists(marker):
+        Path(marker).touch()
+        os._exit(9)
+    return squares(i)
+
+
+def test_what_a_dead_joblib_worker_had_is_given_to_another(tmp_path: Path, expected: dict[Any, bytes]) -> None:
+    run(partial(dies_once, marker=str(tmp_path / "died")), 12, tmp_path / "out", n_jobs=2)
+    assert (tmp_path / "died").exists()
     assert blobs(tmp_path / "out") == expected
 
 

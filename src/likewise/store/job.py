@@ -55,6 +55,8 @@ MOST_SHARDS = 1_000_000
 """A job, or a record, of more shards than this is refused: it would be counted through, one by one."""
 MOST_FAILURES = 20
 """After this many failed shards the rest is not tried: the fault is in the work, not in a shard."""
+MOST_DEATHS = 3
+"""So often in a run joblib processes that died are replaced; Dask tries a shard as often."""
 AT_ONCE = 500
 """Shards that are given out at a time: more than a cluster has cores, few enough for their results to be held."""
 PATIENCE = 60.0
@@ -192,9 +194,9 @@ class Job:
         `shards` is a number n (work gets 0 … n − 1; a larger n than before adds to the job) or a sequence of items
         (work gets each of them; the identity must tell one list from another). `executor` is None (this process, or
         joblib processes with n_jobs > 1), any concurrent.futures.Executor, a dask.distributed Client, the address of
-        a Dask scheduler, or "dask" for a cluster of n_jobs processes on this machine. `work` is sent with each shard:
-        let it hold the path of large inputs, not the inputs. The same work gives the same arrays with any executor
-        and after any number of interruptions.
+        a Dask scheduler, or "dask" for a cluster of n_jobs processes on this machine. `work` is sent with each shard
+        (with Dask once a worker): let it hold the path of large inputs, not the inputs. The same work gives the same
+        arrays with any executor and after any number of interruptions.
         """
         count = shards if isinstance(shards, int) else len(shards)
         if not 0 <= count <= MOST_SHARDS:
@@ -207,13 +209,14 @@ class Job:
         for i, why in wrong.items():
             log.warning("%s; shard %d is done again", why, i)
         todo = [i for i in sorted({*self.missing(), *wrong}) if i < count]
-        with (
-            runs.progress(count, self.path.name, show=progress, done=count - len(todo)) as advance,
-            contextlib.closing(_outcomes(work, [(i, items[i]) for i in todo], executor, n_jobs)) as outcomes,
-        ):
-            failures = self._collect(outcomes, advance)
-        if failures:
-            raise self._failed(failures)
+        with runs.progress(count, self.path.name, show=progress, done=count - len(todo)) as advance:
+
+            def keep(i: int, data: bytes) -> None:
+                advance()
+                self._write(i, data)
+
+            chosen = {i: items[i] for i in todo}
+            spread(_Encoding(work), chosen, keep, kept=self._kept, executor=executor, n_jobs=n_jobs)
 
     def keep(self, name: str, make: Callable[[], tuple[Arrays, JSON]]) -> tuple[Arrays, JSON]:
         """The arrays and JSON kept under a name; else they are made and kept. What is damaged is made again."""
@@ -246,32 +249,6 @@ class Job:
                 f"out: {self.path} was made by another job ({difference}); use another folder or resume=False"
             )
         log.warning("%s: its inputs have changed (%s); it begins again", self.path, difference)
-
-    def _collect(self, outcomes: Iterator[_Outcome], advance: Callable[[], None]) -> dict[int, _Outcome]:
-        """Keep what was computed; the outcomes that are failures. Stops early where nearly everything fails."""
-        failures: dict[int, _Outcome] = {}
-        try:
-            for outcome in outcomes:
-                advance()
-                if outcome.error is None:
-                    self._write(outcome.index, outcome.data)
-                else:
-                    failures[outcome.index] = outcome
-                if len(failures) >= MOST_FAILURES:
-                    break
-        except BrokenExecutor as error:
-            why = f"a worker process died, killed or out of memory ({(str(error).splitlines() or [''])[0]})"
-            raise ShardError(f"{why}; {self._kept()}: run again to resume", {}) from error
-        return failures
-
-    def _failed(self, failures: Mapping[int, _Outcome]) -> ShardError:
-        """One sentence on what failed, first of all the lowest shard; the worker's own trace goes along as a note."""
-        first = min(failures)
-        who = f"shard {first}" if len(failures) == 1 else f"{len(failures)} shards failed, the first is shard {first}"
-        said = f"{who}: {failures[first].error}; {self._kept()}: mend the cause and run again"
-        error = ShardError(said, {i: str(failures[i].error) for i in sorted(failures)})
-        error.add_note(failures[first].trace)
-        return error
 
     def _kept(self) -> str:
         return f"{len(self) - len(self.missing())} of {len(self)} shards are finished and kept in {self.path}"
@@ -357,12 +334,49 @@ def _record(folder: Path) -> dict[str, Any] | None:
 # ── who computes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def spread(
+    work: Callable[[Any], Any],
+    items: Mapping[int, Any],
+    keep: Callable[[int, Any], None],
+    *,
+    kept: Callable[[], str],
+    what: Callable[[int], str] = "shard {}".format,
+    executor: Any = None,
+    n_jobs: int = 1,
+) -> None:
+    """Do work(item) for every numbered item, here or on workers, and keep(number, what it gave) here, as it comes.
+
+    `executor` and `n_jobs` are those of `Job.run`. What a worker had that died is given to another. Items that fail are
+    told of at the end in a ShardError, by `what` and with what is `kept`; where nearly all fail the rest is not tried.
+    """
+    failures: dict[int, _Outcome] = {}
+    try:
+        with contextlib.closing(_outcomes(work, items, executor, n_jobs)) as outcomes:
+            for outcome in outcomes:
+                if outcome.error is None:
+                    keep(outcome.index, outcome.value)
+                else:
+                    failures[outcome.index] = outcome
+                if len(failures) >= MOST_FAILURES:
+                    break
+    except BrokenExecutor as broken:
+        why = f"a worker process died, killed or out of memory ({(str(broken).splitlines() or [''])[0]})"
+        raise ShardError(f"{why}; {kept()}: run again to resume", {}) from broken
+    if failures:
+        first = min(failures)
+        who = what(first) if len(failures) == 1 else f"{len(failures)} shards failed, the first is {what(first)}"
+        said = f"{who}: {failures[first].error}; {kept()}: mend the cause and run again"
+        error = ShardError(said, {i: str(failures[i].error) for i in sorted(failures)})
+        error.add_note(failures[first].trace)  # the worker's own
+        raise error
+
+
 @dataclass(frozen=True)
 class _Outcome:
-    """What became of a shard: its arrays in safetensors, or an error with its trace."""
+    """What became of a shard: what its work gave, or an error with its trace."""
 
     index: int
-    data: bytes = b""
+    value: Any = None
     error: str | None = None
     trace: str = ""
 
@@ -370,12 +384,22 @@ class _Outcome:
 _Outcomes = Generator[_Outcome, None, None]
 
 
-def _compute(work: Work, index: int, item: JSON) -> _Outcome:
+@dataclass(frozen=True)
+class _Encoding:
+    """The arrays that `work` gives as bytes, made where they are computed."""
+
+    work: Work
+
+    def __call__(self, item: Any) -> bytes:
+        return checkpoint.encode(self.work(item), {})
+
+
+def _compute(work: Callable[[Any], Any], index: int, item: Any) -> _Outcome:
     """Do one shard, here or in a worker."""
     try:
-        return _Outcome(index, checkpoint.encode(work(item), {}))
+        return _Outcome(index, work(item))
     except Exception as error:  # one shard's failure is told at the end and must not take the others with it
-        return _Outcome(index, b"", f"{type(error).__name__}: {error}", f"{platform.node()}: {traceback.format_exc()}")
+        return _Outcome(index, None, f"{type(error).__name__}: {error}", f"{platform.node()}: {traceback.format_exc()}")
 
 
 def check_executor(executor: Any, n_jobs: int) -> None:
@@ -399,41 +423,56 @@ def count_jobs(n_jobs: int) -> int:
     return n_jobs if n_jobs > 0 else max(1, int(cpu_count()) + 1 + n_jobs)
 
 
-def _outcomes(work: Work, todo: list[tuple[int, JSON]], executor: Any, n_jobs: int) -> _Outcomes:
-    """The outcomes of all shards, as they come."""
+def _outcomes(work: Callable[[Any], Any], items: Mapping[int, Any], executor: Any, n_jobs: int) -> _Outcomes:
+    """The outcomes of all items, as they come; what a dead process of joblib's had is given to new ones."""
     check_executor(executor, n_jobs)
-    if not todo:
-        return
     if executor is None and count_jobs(n_jobs) == 1:
-        yield from (_compute(work, i, item) for i, item in todo)
+        yield from (_compute(work, i, item) for i, item in items.items())
         return
-    futures: dict[Future[_Outcome], int] = {}
-    with _pool(executor, count_jobs(n_jobs)) as pool:
+    left, deaths = dict(items), 0
+    while left:
         try:
-            for i, item in todo:
-                futures[_submit(pool, work, i, item)] = i
-                yield from _take(futures, AT_ONCE)
-            yield from _take(futures, 0)
+            yield from _on_workers(work, left, executor, count_jobs(n_jobs))
+        except BrokenExecutor:
+            deaths += 1
+            if executor is not None or deaths > MOST_DEATHS:
+                raise
+            log.warning("a worker process died, killed or out of memory; what it had is given to another")
+
+
+def _on_workers(work: Callable[[Any], Any], left: dict[int, Any], executor: Any, n_jobs: int) -> _Outcomes:
+    """The outcomes of what is left, each taken from `left`."""
+    futures: dict[Future[_Outcome], int] = {}
+    with _pool(executor, n_jobs, work) as (pool, sent):
+        try:
+            for i, item in list(left.items()):
+                with _sending():
+                    futures[pool.submit(_compute, sent, i, item)] = i
+                yield from _take(futures, AT_ONCE, left)
+            yield from _take(futures, 0, left)
         finally:
             if executor is not None:  # a pool of our own is stopped, and its thread stumbles over a cancelled future
                 for future in futures:
                     future.cancel()
 
 
-def _take(futures: dict[Future[_Outcome], int], most: int) -> _Outcomes:
+def _take(futures: dict[Future[_Outcome], int], most: int, left: dict[int, Any]) -> _Outcomes:
     """The outcomes of those that are done; waits until at most `most` are not."""
     while futures:
         done, _ = wait(futures, None if len(futures) > most else 0, FIRST_COMPLETED)
-        yield from (_result(future, futures.pop(future)) for future in done)
+        for future in done:
+            outcome = _result(future, futures.pop(future))
+            del left[outcome.index]
+            yield outcome
         if not done:
             return
 
 
 @contextlib.contextmanager
-def _pool(executor: Any, n_jobs: int) -> Iterator[Executor]:
-    """Any kind of executor as a concurrent.futures one. What is opened here is closed here."""
+def _pool(executor: Any, n_jobs: int, work: Any) -> Iterator[tuple[Executor, Any]]:
+    """Any kind of executor as a concurrent.futures one, and what it takes for the work. What is opened is closed."""
     if isinstance(executor, Executor):
-        yield executor
+        yield executor, work
     elif executor is None:
         # joblib's workers take closures; each gets its share of cores. The pool is this job's own: a job that met
         # workers of joblib's common pool while they ended (they do when idle for 10 s) waited for them for ever.
@@ -444,14 +483,28 @@ def _pool(executor: Any, n_jobs: int) -> Iterator[Executor]:
             # said in the pool's own thread, where a warning that is an error would end the pool without a word
             warnings.filterwarnings("ignore", "A worker stopped while some jobs were given")
             try:
-                yield pool
+                yield pool, work
             finally:
                 pool.shutdown(kill_workers=True)
-    elif isinstance(executor, str):
-        with _connect(executor, n_jobs) as client:
-            yield client.get_executor(pure=False)
     else:
-        yield executor.get_executor(pure=False)
+        own = _connect(executor, n_jobs) if isinstance(executor, str) else contextlib.nullcontext(executor)
+        with own as client, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")  # that it is large is why it is sent but once
+            with _sending():  # as a task: workers hand its result on, and make it again where a dead one had it alone
+                sent = client.submit(_itself, work, pure=False)
+            yield client.get_executor(pure=False), sent
+
+
+def _itself(work: Any) -> Any:
+    return work
+
+
+@contextlib.contextmanager
+def _sending() -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise InputError(f"work: cannot be sent to another process: {error}") from error
 
 
 @contextlib.contextmanager
@@ -473,13 +526,6 @@ def _distributed() -> Any:
         raise MissingExtra("dask.distributed", "cluster") from None
 
 
-def _submit(pool: Executor, work: Work, index: int, item: JSON) -> Future[_Outcome]:
-    try:
-        return pool.submit(_compute, work, index, item)
-    except (TypeError, AttributeError, pickle.PicklingError) as error:
-        raise InputError(f"work: cannot be sent to another process: {error}") from error
-
-
 def _result(future: Future[_Outcome], index: int) -> _Outcome:
     """A future's outcome; a shard that the executor gave up (Dask: its worker died again and again) has one, too."""
     try:
@@ -489,4 +535,4 @@ def _result(future: Future[_Outcome], index: int) -> _Outcome:
     except pickle.PicklingError as error:
         raise InputError(f"work: cannot be sent to another process: {error}") from error
     except Exception as error:
-        return _Outcome(index, b"", f"{type(error).__name__}: {error}", traceback.format_exc())
+        return _Outcome(index, None, f"{type(error).__name__}: {error}", traceback.format_exc())
