@@ -5,7 +5,7 @@ Quality is what `likewise papers … --out` writes; of speed, with a line a run,
 A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; NAME is a file of results. A long one is turned by
 `<!-- table:NAME; rows: A; columns: B, C; cell: D -->`: a row for each A, a column for each B with C, D in the cells.
 A figure inside a page's own table is `<!-- figure:NAME:ROW:COLUMN -->…<!-- /figure -->`, ROW being the value in the
-row's first column. `--check` changes nothing and fails if a page is stale.
+row's first column, or the first two, "A, B". `--check` changes nothing and fails if a page is stale.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def figure(result: dict[str, Any] | None, row: str, column: str) -> str:
     """One cell of the results."""
     if result is None:
         return ABSENT
-    first = result["columns"][0]
     for candidate in result["rows"]:
-        if str(candidate.get(first)) == row:
+        first, second = (str(candidate.get(c)) for c in (*result["columns"], "")[:2])
+        if row in (first, f"{first}, {second}"):
             return cell(candidate.get(column)) or ABSENT
     raise SystemExit(f"results/{result['name']}.json has no row {row!r}; its pages ask for it")
 

@@ -356,3 +356,70 @@ def test_what_the_choice_adds_does_not_hide_what_is_missing() -> None:
     with pytest.raises(AttributeError):
         result.no_such_thing  # noqa: B018
     assert AutoComparison.__doc__
+
+
+# ── how unusual is it? ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_albums_have_a_scale_in_words_and_in_json() -> None:
+    pictures = [texture(i, 40, 48) for i in range(3)]
+    result = lw.compare(pictures, [moved(p, 2, 1) for p in pictures])
+    assert result.scale.percentile < 5
+    assert str(result.scale) in repr(result)
+    assert json.loads(result.to_json())["scale"] == result.scale.to_dict()
+    again = lw.compare([moved(p, 2, 1) for p in pictures], pictures)
+    assert again.scale.percentile == pytest.approx(result.scale.percentile, rel=1e-3)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("pair", "options", "reason"),
+    [
+        (("one", "two"), {"features": colours}, "only the default features"),
+        (("one", "two"), {"features": "pixels"}, "only the default features"),
+        (("one", "two"), {"k": 2}, "with the default k"),
+        (("one", "two"), {"gamma": 0.1, "value": "sharp"}, "with the default gamma and value"),
+        (("one", "a.png"), {}, "a single photo is no album"),
+        (("rows.npy", "sets.npz#left"), {}, "features of your own"),
+    ],
+)
+def test_where_there_is_no_scale_it_says_why(pair: tuple[str, str], options: dict[str, Any], reason: str) -> None:
+    result = lw.compare(*pair, **options)
+    assert not result.scale
+    assert result.scale.percentile is None
+    assert reason in result.scale.reason
+    assert json.loads(result.to_json())["scale"]["reason"] == result.scale.reason
+    assert "no scale" not in repr(result)
+
+
+def test_an_index_of_ones_own_is_the_reference(tmp_path: Path) -> None:
+    files = [
+        media.write_image(tmp_path / f"p/{i}/{j}.png", texture(9 * i + j, 40, 48)) for i in range(12) for j in (0, 1)
+    ]
+    index = tmp_path / "index"
+    with lw.search.Collection.build(tmp_path / "p", index) as collection:
+        made = collection.embeddings([collection.name_of(f) for f in files[:3]])
+        np.testing.assert_allclose(np.stack([*made.values()]), lw.images.default().embed(files[:3]), atol=2e-3)
+    result = lw.compare(tmp_path / "p/0", tmp_path / "p/1", reference=index)
+    assert result.scale.reference == f"90 pairs of 10 folders of {index}"
+    assert result.scale.percentile > 5
+    copy = lw.compare(tmp_path / "p/0", [moved(texture(j, 40, 48), 1, 0) for j in (0, 1)], reference=index)
+    assert copy.scale.percentile == pytest.approx(100 / 111, abs=0.01)
+    few = lw.compare(tmp_path / "p/0", files[:5], reference=index)
+    assert few.scale.reason == "only 0 other folders of the index hold 5 photos, 10 are needed"
+    assert "places, birds and objects" in few.scale.reference
+
+
+def test_collections_are_beside_random_halves_of_themselves() -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 300, 4))
+    alike, apart = lw.compare(x, y).scale, lw.compare(x, y + 1).scale
+    assert alike.sentence == "no farther apart than random halves of either are"
+    assert lw.compare(x, x).scale.times == pytest.approx(1, abs=0.3)
+    assert apart.times > 20
+    assert apart.sentence == f"{apart.times:.2g} times as far apart as random halves of either are"
+    assert apart.percentile is None
+    assert lw.compare(y + 1, x).scale.times == pytest.approx(apart.times)
+    assert lw.compare(x[:, :2], x[:3, :2], level="distributions", k=1).scale.reason.startswith(
+        "halves of fewer than four"
+    )

@@ -11,16 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from likewise import distributions, images, inputs, pixels, search, sets
+from likewise import distributions, images, inputs, media, numeric, pixels, search, sets
 from likewise.distributions.bank import Bank
 from likewise.distributions.data import load
 from likewise.distributions.generator import SPACES
 from likewise.errors import InputError
 from likewise.inputs import GENERATORS, Input, classify
+from likewise.nn.features import Rows
+from likewise.nn.pretrained import DEFAULT
+from likewise.sets import scale as scales
 from likewise.sets.data import describe
-from likewise.types import Comparison, Flow
+from likewise.sets.scale import Scale
+from likewise.types import Comparison, Flow, Signature
 
 if TYPE_CHECKING:
     from likewise.images.compare import ImageComparison
@@ -37,10 +42,14 @@ Below some hundreds a Fréchet distance of 1280 dimensions says more about the n
 OPTIONS = {
     "pixels": ("model", "features", "radius"),
     "images": ("model",),
-    "sets": ("gamma", "metric", "value", "tol", "k", "every", "seed", "features", "on_error"),
+    "sets": ("gamma", "metric", "value", "tol", "k", "every", "seed", "features", "on_error", "reference"),
     "distributions": ("features", "k", "n", "seed", "rho", "generator", "family", "on_error", "progress"),
 }
 """The levels, and the options of each."""
+STANDARD = {"gamma": "auto", "value": "kl", "k": 8}
+"""The options with which the reference that ships was measured."""
+HALF, DRAWS = 500, 2
+"""Of collections, rows of a random half at most, and how often it is drawn: a second of two cores."""
 
 
 def compare(a: Any, b: Any, *, level: str = "auto", **options: Any) -> AutoComparison:
@@ -54,13 +63,14 @@ def compare(a: Any, b: Any, *, level: str = "auto", **options: Any) -> AutoCompa
     level : {"auto", "pixels", "images", "sets", "distributions"}
         Overrides the choice.
     **options
-        Those of the level, as `likewise.compare.OPTIONS` lists them.
+        Those of the level, as `likewise.compare.OPTIONS` lists them. Of sets `reference` is an index of photos of your
+        own, whose albums tell how unusual the distance is.
 
     Returns
     -------
     AutoComparison
         The level's own comparison, with the level and the reason for it; for two photos also their image distance, the
-        matches, and whether both show the same.
+        matches, and whether both show the same; for albums and collections `.scale`, how unusual the distance is.
 
     Raises
     ------
@@ -96,6 +106,7 @@ class AutoComparison(Comparison):
     `own` is the level's own comparison, whose attributes are reached from here too (`.flow`, `.plan`, `.recall` …).
     For two photos, `beside` is their comparison at the level images, `matches` are the features found again, and `pair`
     is what a search would say of them, with the `verdict`: do both show the same?
+    `scale` says of albums and collections how unusual the distance is, or is false and says why not.
     `skipped` names what could not be read, with the reason.
     """
 
@@ -106,6 +117,7 @@ class AutoComparison(Comparison):
     matches: Matches | None = None
     pair: Hit | None = None
     skipped: tuple[tuple[str, str], ...] = ()
+    scale: Scale | None = None
 
     @property
     def verdict(self) -> Verdict | None:
@@ -119,8 +131,8 @@ class AutoComparison(Comparison):
 
     def __repr__(self) -> str:
         near = "" if self.beside is None else f", image distance {self.beside.distance:.3g}"
-        said = "" if self.pair is None else f"{self.pair.verdict} ({self.pair.probability:.0%}), "
-        return f"{self.level}, because {self.why}: {said}{self.own!r}{near}"
+        said = "" if self.pair is None else f"{self.pair.verdict} ({self.pair.percent}), "
+        return f"{self.level}, because {self.why}: {said}{self.own!r}{near}{f'; {self.scale}' if self.scale else ''}"
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
         """The level's own plot. A matplotlib Figure."""
@@ -138,6 +150,8 @@ class AutoComparison(Comparison):
             more |= {"verdict": self.pair.verdict, "probability": self.pair.probability, "evidence": evidence}
         if self.matches is not None:
             more["matches"] = self.matches.to_dict()
+        if self.scale is not None:
+            more["scale"] = self.scale.to_dict()
         return {**self.own.to_dict(), "level": self.level, "why": self.why, **more}
 
 
@@ -215,11 +229,68 @@ def _images(a: Input, b: Input, why: str, options: dict[str, Any]) -> AutoCompar
 
 def _sets(a: Input, b: Input, why: str, options: dict[str, Any]) -> AutoComparison:
     reading = {name: options[name] for name in ("k", "every", "seed", "features", "on_error") if name in options}
-    own_options = {name: value for name, value in options.items() if name not in reading}
-    skipped: list[tuple[str, str]] = []
-    p, q = (describe(side.item, where=side.where, skipped=skipped, **reading) for side in (a, b))
-    own = sets.compare(p, q, **own_options)
-    return AutoComparison(own.distance, "sets", why, own, skipped=tuple(skipped))
+    solving = {name: options[name] for name in ("gamma", "metric", "value", "tol") if name in options}
+    skipped, counts = list[tuple[str, str]](), list[int]()
+    p, q = (describe(side.item, where=side.where, skipped=skipped, counts=counts, **reading) for side in (a, b))
+    own = sets.compare(p, q, **solving)
+    scale = _scale((a, b), (p, q), own.distance, counts, options)
+    return AutoComparison(own.distance, "sets", why, own, skipped=tuple(skipped), scale=scale)
+
+
+def _scale(
+    sides: tuple[Input, Input],
+    signed: tuple[Signature, Signature],
+    distance: float,
+    counts: list[int],
+    options: dict[str, Any],
+) -> Scale:
+    """How unusual the distance of two albums is, in the user's index where one is named, else in what ships."""
+    if len(counts) < 2:
+        return Scale(reason="features of your own have no scale")
+    if options.get("features") not in (None, "default", "embed") or options.get("metric") is not None:
+        return Scale(reason="only the default features have a scale, without a metric")
+    note = ""
+    if options.get("reference") is not None and min(counts) > 1:
+        unrelated, note = _unrelated(sides, counts, options)
+        if unrelated:
+            return scales.among(scales.ratio(distance, *signed), unrelated, note)
+    changed = [name for name, usual in STANDARD.items() if options.get(name, usual) != usual]
+    if changed:
+        words = f"what ships was measured with the default {' and '.join(changed)}"
+        return Scale(reason="; ".join(filter(None, (note, words))))
+    return scales.of_albums(distance, signed, counts, note)
+
+
+def _unrelated(sides: tuple[Input, Input], counts: list[int], options: dict[str, Any]) -> tuple[list[float], str]:
+    """Distances of unrelated albums of an index in units of their spread, and what they are of; or none, and why.
+
+    Embeddings are those that the index keeps, brought back from its vectors: no photo is opened.
+    """
+    place, seed = options["reference"], options.get("seed", 0)
+    with search.Collection.open(place) as collection:
+        if collection.about.model != DEFAULT:
+            return [], f"{place} was made by {collection.about.model}"
+        own = {collection.name_of(path) for side in sides for path in _files(side.item)}
+        names = sorted(collection.index.names(), key=lambda name: media.natural(Path(name)))
+        albums, what = scales.albums(names, *counts, leave_out=own, seed=seed)
+        if not albums:
+            return [], what
+        rows = collection.embeddings([*{name for album in albums for part in album for name in part}])
+    k = options.get("k", STANDARD["k"])
+    signed = [[sets.signature([rows[n] for n in part if n in rows], k, seed) for part in album] for album in albums]
+    solving = {name: options[name] for name in ("gamma", "value", "tol") if name in options}
+    pairs = [(signed[i][0], signed[j][1]) for i, j in scales.pairs(len(albums), seed)]
+    ratios = [scales.ratio(sets.compare(p, q, **solving).distance, p, q) for p, q in pairs]
+    return ratios, f"{len(pairs)} pairs of {len(albums)} {what} of {place}"
+
+
+def _files(item: Any) -> list[Path]:
+    """The files of an album, where it is made of files."""
+    if isinstance(item, list):
+        return [path for one in item for path in _files(one)]
+    if isinstance(item, str | Path):
+        return media.images(item) if Path(item).is_dir() else [Path(item)]
+    return [] if getattr(item, "path", None) is None else [item.path]
 
 
 def _distributions(a: Input, b: Input, why: str, options: dict[str, Any]) -> AutoComparison:
@@ -231,7 +302,41 @@ def _distributions(a: Input, b: Input, why: str, options: dict[str, Any]) -> Aut
     sources = [_source(side, other, drawn, given) for side, other in ((one, two), (two, one))]
     own = distributions.compare(*sources, **given)
     skipped = (*own.real.skipped, *own.fake.skipped)
-    return AutoComparison(own.distance, "distributions", why, own, skipped=skipped)
+    scale = _halves(own.real.rows, own.fake.rows, given.get("seed", 0))
+    return AutoComparison(own.distance, "distributions", why, own, skipped=skipped, scale=scale)
+
+
+def _halves(a: Rows, b: Rows, seed: int) -> Scale:
+    """The Fréchet distance of halves of two collections, beside that of two halves of one: all of one size.
+
+    It depends on how many rows there are, so that the distance of a and b is beside that of no halves.
+    """
+    size = min(len(a), len(b), 2 * HALF) // 2
+    if size < 2:
+        return Scale(reason="halves of fewer than four samples have no distance")
+
+    def apart(x: Any, y: Any) -> float:
+        return numeric.frechet_of_factors(*x, *y)
+
+    across, within = list[float](), list[tuple[float, float]]()
+    for draw in range(DRAWS):
+        (p, q), (r, s) = (
+            [
+                numeric.fitted(side[part])
+                for part in np.random.default_rng((seed, draw)).permutation(len(side))[: 2 * size].reshape(2, size)
+            ]
+            for side in (a, b)
+        )
+        across += [apart(p, s), apart(q, r)]
+        within.append((apart(p, q), apart(r, s)))
+    usual = float(np.mean(within, axis=0).max())
+    if usual <= 0:
+        return Scale(reason="two halves of one are the same")
+    times = float(np.mean(across)) / usual
+    words = f"{times:.2g} times as far apart as random halves of either are"
+    if times < 1.1:  # what halves of one differ by from draw to draw
+        words = "no farther apart than random halves of either are"
+    return Scale(None, times, words, f"halves of {size:,}, drawn {DRAWS} times")
 
 
 def _opened(side: Input) -> Input:

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from likewise import media, samples
+from likewise import media, samples, sets
 from likewise.errors import FileError, InputError
 from likewise.images import default
-from likewise.sets import WassersteinLMNN, compare
+from likewise.sets import scale
 from likewise.store.checkpoint import load, save
 from likewise.studio.app import Given
 from likewise.studio.requests import Fields, Work, ids, number, text, watch
 from likewise.studio.uploads import ImageStore, Recent, SessionImage, written
-from likewise.types import Array
+from likewise.types import Array, Signature
 
 LIMIT, SIDE = 100, 512
 """Images of an album, and the longest side at which they are embedded."""
@@ -37,10 +37,11 @@ WORDS = {
 
 @dataclass(frozen=True, eq=False)
 class Albums:
-    """The embeddings of two albums and the matrix under each metric, and γ as "auto" chooses it."""
+    """The embeddings of two albums and the matrix under each metric, γ as "auto" chooses it, how unusual they are."""
 
     metrics: dict[str, tuple[Any, Any, Array | None]]
     gamma: float
+    scale: scale.Scale
 
 
 class Tab:
@@ -49,7 +50,7 @@ class Tab:
     def __init__(self, store: ImageStore, cache: Path, given: Given) -> None:
         self.store, self.cache = store, cache
         self._kept: Recent[Albums] = Recent(KEPT, "this pair of albums")
-        self._metric: WassersteinLMNN | None = None
+        self._metric: sets.WassersteinLMNN | None = None
 
     def samples(self) -> dict[str, Any]:
         """Two albums that share three of their scenes."""
@@ -63,7 +64,7 @@ class Tab:
         albums = [[self.store.get(key) for key in ids(fields, name, LIMIT)] for name in ("a", "b")]
         embeddings = self._embed(work, [*albums[0], *albums[1]], "embedding the images")
         a, b = np.split(embeddings, [len(albums[0])])
-        plain = Albums({"identity": (a, b, None)}, compare(a, b).gamma)
+        plain = Albums({"identity": (a, b, None)}, sets.compare(a, b).gamma, _scale(a, b))
         key = self._kept.put(plain)
         return self._answer(key, plain)
 
@@ -74,17 +75,17 @@ class Tab:
         metric = self._learned(work)
         a, b, _ = plain.metrics["identity"]
         p, q = metric.project([a, b])
-        gamma = compare(p, q, metric=metric.M0_).gamma
+        gamma = sets.compare(p, q, metric=metric.M0_).gamma
         # Scaled so that "auto" takes the same γ under both metrics: one slider serves both.
         matrix = metric.M0_ * (plain.gamma / gamma if gamma > 0 else 1.0)
-        both = Albums({**plain.metrics, "learned": (p, q, matrix)}, plain.gamma)
+        both = Albums({**plain.metrics, "learned": (p, q, matrix)}, plain.gamma, plain.scale)
         self._kept.put(both, key)
         return self._answer(key, both)
 
     def _answer(self, key: str, albums: Albums) -> dict[str, Any]:
         gamma = {"low": LOW * albums.gamma, "high": HIGH * albums.gamma, "auto": albums.gamma}
         metrics = [{"name": name, "words": WORDS[name]} for name in albums.metrics]
-        return {"key": key, "gamma": gamma, "metrics": metrics}
+        return {"key": key, "gamma": gamma, "metrics": metrics, "scale": albums.scale.to_dict()}
 
     def _embed(self, work: Work, images: list[SessionImage], words: str) -> Array:
         """One unit row an image."""
@@ -93,7 +94,7 @@ class Tab:
         with watch(default(), work, words, len(images)):
             return np.asarray(default().embed(pixels), dtype=np.float64)
 
-    def _learned(self, work: Work) -> WassersteinLMNN:
+    def _learned(self, work: Work) -> sets.WassersteinLMNN:
         """The learned metric: of this session, of the cache folder, or learned now."""
         file = self.cache / f"sets-{default().digest[:16]}.safetensors"
         if self._metric is None:
@@ -105,15 +106,15 @@ class Tab:
                     save(self._metric, file)
         return self._metric
 
-    def _learn(self, work: Work) -> WassersteinLMNN:
+    def _learn(self, work: Work) -> sets.WassersteinLMNN:
         albums = samples.scenes(self.store.folder / "scenes")
         images = [self.store.link(path) for album in albums for path in album]
         embeddings = self._embed(work, images, "embedding the sample albums to learn from, once")
         work.report("learning a metric, once")
-        sets = np.split(embeddings, np.cumsum([len(album) for album in albums])[:-1])
+        rows = np.split(embeddings, np.cumsum([len(album) for album in albums])[:-1])
         scenes = [album[0].parent.parent.name for album in albums]
-        model = WassersteinLMNN(multilevel=False, k_targets=2, rho0=0.1, rounds=2, n_components=DIMENSIONS)
-        return model.fit(sets, scenes, watch=lambda _: work.check())
+        model = sets.WassersteinLMNN(multilevel=False, k_targets=2, rho0=0.1, rounds=2, n_components=DIMENSIONS)
+        return model.fit(rows, scenes, watch=lambda _: work.check())
 
     def plan(self, fields: Fields) -> dict[str, Any]:
         """The plan at a γ under a metric [MLML Eq. 4-7]."""
@@ -123,7 +124,7 @@ class Tab:
             raise InputError(f"metric: expected one of {', '.join(albums.metrics)}")
         low, high = LOW * albums.gamma * 0.999, HIGH * albums.gamma * 1.001  # what the slider's text rounds
         a, b, matrix = albums.metrics[name]
-        comparison = compare(a, b, gamma=number(fields, "gamma", low, high, default=albums.gamma), metric=matrix)
+        comparison = sets.compare(a, b, gamma=number(fields, "gamma", low, high, default=albums.gamma), metric=matrix)
         return {
             "plan": comparison.plan.round(7).tolist(),
             "distance": comparison.distance,
@@ -132,3 +133,10 @@ class Tab:
             "converged": comparison.converged,
             "metric": name,
         }
+
+
+def _scale(a: Array, b: Array) -> scale.Scale:
+    """How unusual the distance of `likewise compare` is, which has the centres of eight clusters of a larger album."""
+    # few photos are their own centres: what clusters takes a second to load
+    p, q = (Signature(rows) if len(rows) <= 8 else sets.signature(rows) for rows in (a, b))
+    return scale.of_albums(sets.compare(p, q).distance, (p, q), (len(a), len(b)))

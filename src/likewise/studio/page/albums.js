@@ -8,7 +8,7 @@ import { card, choice, failed, head, readings, slider, worker } from "./parts.js
 import { ribbons } from "./ribbons.js";
 
 export function mount(panel) {
-  const state = { a: [], b: [], key: null, gamma: null, metric: null, wanted: null, sample: null };
+  const state = { a: [], b: [], key: null, gamma: null, metric: null, wanted: null, scale: null, sample: null };
   const work = worker();
   const left = h("div", { "aria-live": "polite" });
   const bands = ribbons({ noticed });
@@ -99,6 +99,7 @@ export function mount(panel) {
   /** The albums can be planned; the learned metric follows, and γ stays as it was set. */
   function compared(result) {
     if (state.key !== result.key) Object.assign(state, { key: result.key, gamma: null });
+    state.scale = result.scale;
     const names = result.metrics.map((metric) => metric.name);
     state.metric = names.find((name) => name === state.wanted) ?? names.find((name) => name === "learned") ?? names[0];
     drawControls(result);
@@ -156,6 +157,7 @@ export function mount(panel) {
     put(
       figures,
       h("p.headline", {}, h("span.headline-figure", {}, figure(found.distance)), " distance"),
+      h("p.scale", { title: state.scale.reference }, state.scale.sentence || `no scale: ${state.scale.reason}`),
       readings([
         ["γ", figure(found.gamma)],
         ["metric", found.metric],
