@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -20,6 +21,7 @@ from likewise.papers.places import copies
 from likewise.papers.places.copies import KINDS, Options, gather, grow, phash, plant, planted_copies, scenes, score
 from likewise.search.collection import Collection
 from likewise.search.local import Local
+from worlds.galleries import glue_plainly
 
 
 def photo(seed: int, h: int = 90, w: int = 120) -> np.ndarray:
@@ -234,7 +236,8 @@ def test_hashes_join_within_the_radius_and_over_others() -> None:
     assert copies.hashed_groups(turned, 1) == [[0, 3, 4]], "one of a photo's orientations is enough"
 
 
-def test_the_table_of_copies(data: Path, planted, tmp_path: Path) -> None:
+def test_the_table_of_copies(data: Path, planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    glue_plainly(monkeypatch)
     options = Options(str(data), photos=40, each=3, seed=5, cells=str(tmp_path), methods="ours,phash,phash-turned")
     record = planted_copies(options)
     ours, plain, turned = record.rows
@@ -256,8 +259,10 @@ def test_the_table_of_copies(data: Path, planted, tmp_path: Path) -> None:
         planted_copies(Options(data=str(data), methods="phash,dhash"))
 
 
-def test_an_index_grows_by_photos_that_differ(data: Path, tmp_path: Path) -> None:
-    with Collection.build(data / "lund", tmp_path / "index") as collection:
+def test_an_index_grows_by_photos_that_differ(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    glue_plainly(monkeypatch)
+    shutil.copytree(data / "lund", tmp_path / "photos")
+    with Collection.build(tmp_path / "photos", tmp_path / "index") as collection:
         pairs = grow(collection, 60)
         assert len(collection) == 60
         assert pairs == [("made/0000023.jpg", "made/0000024.jpg"), ("made/0000043.jpg", "made/0000044.jpg")]

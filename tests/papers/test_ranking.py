@@ -47,16 +47,16 @@ def test_a_fit_finds_the_logistic_model_and_keeps_its_sense() -> None:
     x = rng.normal(size=(20_000, 2))
     y = rng.uniform(size=len(x)) < 1 / (1 + np.exp(-(0.5 - 1.5 * x[:, 0] + 0.8 * x[:, 1])))
     weight = np.full(len(x), 1 / len(x))
-    np.testing.assert_allclose(fit(x, y, weight), [0.5, -1.5, 0.8], atol=0.08)
-    against = fit(-x, y, weight)
+    np.testing.assert_allclose(fit(x, y, weight, (-1, 1)), [0.5, -1.5, 0.8], atol=0.08)
+    against = fit(-x, y, weight, (-1, 1))
     assert against[1:] == [0.0, 0.0], "no weight acts against its sense"
 
 
 def test_every_collection_counts_alike_in_the_verdict() -> None:
     """A large collection in which nothing is right does not outvote a small one in which all is."""
-    small, large = (np.zeros((10, 6)), np.ones(10, bool)), (np.zeros((1000, 6)), np.zeros(1000, bool))
+    small, large = (np.zeros((10, 7)), np.ones(10, bool)), (np.zeros((1000, 7)), np.zeros(1000, bool))
     judge = fit_judge([small, large])
-    assert judge.evaluate("verified", [0.0] * 6) == pytest.approx(0.5, abs=1e-3)
+    assert judge.evaluate("verified", [0.0] * 5) == pytest.approx(0.5, abs=1e-3)
 
 
 def test_candidates_are_ordered_by_distance_and_features() -> None:
@@ -68,20 +68,24 @@ def test_candidates_are_ordered_by_distance_and_features() -> None:
 
 def test_the_table_of_verdicts_counts_what_was_harvested(tmp_path: Path) -> None:
     """Right candidates have a geometry, wrong ones none; the first by rank is wrong, the first by verdict right."""
-    right, wrong = (
-        [0.8, 4.0, 1.0, 2.0, 0.8, 0.7, True, False, False],
-        [1.2, 1.0, 0.0, 0.0, 0.0, 0.0, False, True, False],
-    )
-    unknown = [1.0, 2.0, 0.0, 0.0, 0.0, 0.0, False, False, False]
-    queries = [[[wrong, right, unknown], 0.5] for _ in range(30)]
+    geometry, none = [1.0, 2.0, 1.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.2, 3.0]
+    right = [0.8, 4.0, *geometry, True, True, False, False]
+    near = [0.9, 3.0, *none, False, True, False, False]  # right, of a neighbouring number, without a geometry
+    wrong = [1.2, 1.0, *none, False, False, True, False]
+    unknown = [1.0, 2.0, *none, False, False, False, False]
+    queries = [[[wrong, right, unknown, wrong, wrong], 0.5] for _ in range(29)] + [[[wrong, near], 0.5]]
     (tmp_path / "verified-10.json").write_text(json.dumps(dict.fromkeys(COLLECTIONS, queries)))
     record = ranking.verdict(Options(cells=str(tmp_path)))
     rows = [row for row in record.rows if row["bin"] == "all"]
     assert [row["collection"] for row in rows] == list(COLLECTIONS)
     for row in rows:
-        assert row["candidates"] == 60, "what is neither right nor wrong is left out"
-        assert (row["precision of same"], row["recall of same"], row["right"]) == (1.0, 1.0, 0.5)
-        assert (row["R@1 re-ranked"], row["R@1 verified"], row["right called different"]) == (0.0, 1.0, 0.0)
+        assert row["candidates"] == 29 * 4 + 2, "what is neither right nor wrong is left out"
+        assert row["right"] == pytest.approx(30 / 118)
+        assert (row["precision of same"], row["recall"]) == (1.0, pytest.approx(29 / 30))
+        assert row["recall, its own number"] == 1.0
+        assert row["queries answered"] == pytest.approx(29 / 30)
+        assert row["right called different"] == pytest.approx(1 / 30)
+        assert (row["R@1 re-ranked"], row["R@1 verified"]) == (0.0, pytest.approx(29 / 30))
 
 
 def test_a_projection_whitens_half() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from skimage import data as photographs
 from likewise import samples
 from likewise.errors import FileError, InputError
 from likewise.media import read_array, write_image
+from likewise.papers.places.ranking import SENSE
 from likewise.search import Collection, Verifier, pair, verify
 from likewise.search.local import Local, alike, extract, joined, projection, upright, vlad
 from likewise.search.shortlist import shots
 from likewise.search.verdict import PARTS, Judge, judge, measured, word
 from likewise.search.verify import View, captions, seen_from
 from likewise.types import Image
+from worlds.galleries import detect_once
 from worlds.layouts import film
 
 
@@ -29,6 +32,11 @@ def turned(photo: np.ndarray, degrees: float = 12.0, scale: float = 0.85, light:
     matrix = cv2.getRotationMatrix2D((w / 2, h / 2), degrees, scale)
     moved = cv2.warpAffine(photo, matrix, (w, h), borderMode=cv2.BORDER_REFLECT_101)
     return (moved * light).astype(np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    detect_once(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -321,9 +329,11 @@ def test_a_caption_is_no_evidence(photos: Path) -> None:
     hit = pair(one, two)
     assert hit.evidence.kind is None
     assert hit.verdict != "same"
-    a = np.array([[10.0, 470], [10, 470], [10, 240]])
-    b = np.array([[11.0, 470], [40, 470], [10, 240]])
-    assert captions(a, b, (480, 640), (480, 640)).tolist() == [True, False, False]
+    a = np.array([[10.0, 470], [10, 400], [10, 400], [10, 240], [10, 470]])
+    b = np.array([[40.0, 465], [14, 400], [30, 400], [10, 240], [10, 10]])
+    assert captions(a, b, (480, 640), (480, 640)).tolist() == [True, True, False, False, False]
+    low = np.array([[10.0, 340], [12, 300]])  # the second photo is lower: at the same share of it, and moved
+    assert captions(a[1:3], low, (480, 640), (400, 640)).tolist() == [True, False]
 
 
 def test_repetitive_textures_are_not_the_same(tmp_path: Path) -> None:
@@ -340,21 +350,27 @@ def test_repetitive_textures_are_not_the_same(tmp_path: Path) -> None:
 
 def test_the_verdict_is_the_logistic_of_what_was_measured(query: np.ndarray, photos: Path) -> None:
     evidence = verify(query, photos / f"{samples.names()[1]}.jpg")
-    parts = {"verified": [-1.0, -2.0, 0.3, 2.0, 0.5, 0.25, 0.1], "quick": [0.5, -1.0, 0.2]}
-    logit = -1 - 2 * 0.3 + 0.3 * np.log(8) + 2 + 0.5 * np.log(max(evidence.distinct, 15) / 15) + 0.25 * evidence.share
-    logit += 0.1 * min(evidence.shared)
+    parts = {"verified": [-1.0, 2.0, 0.5, 0.25, 0.7, 0.1], "quick": [0.5, -1.0, 0.2]}
+    logit = -1 + 2 + 0.5 * np.log(max(evidence.distinct, 15) / 15) + 0.25 * np.log(max(evidence.log_nfa / -3, 1))
     assert Judge(parts).probability(0.3, 7, evidence) == pytest.approx(1 / (1 + np.exp(-logit)))
+    assert Judge(parts).probability(0.9, 0, evidence) == Judge(parts).probability(0.3, 7, evidence), "evidence alone"
+    bare = replace(evidence, kind=None, log_nfa=-1.5)
+    logit = -1 + 0.7 * 0.5 + 0.1 * np.log1p(len(evidence.matches))
+    assert Judge(parts).probability(0.3, 7, bare) == pytest.approx(1 / (1 + np.exp(-logit)))
     assert Judge(parts).probability(0.3, 0) == pytest.approx(1 / (1 + np.exp(-0.2)))
     assert measured(0.3, 0, None) == ("quick", [0.3, 0.0])
-    assert [word(p) for p in (0.95, 0.9, 0.5, 0.1, 0.0)] == ["same", "same", "unsure", "different", "different"]
-    assert [word(p, few=True) for p in (0.95, 0.1)] == ["same", "unsure"]
+    chances = (0.95, 0.85, 0.5, 0.1, 0.0)
+    assert [word(p, evidence) for p in chances] == ["same", "same", "unsure", "different", "different"]
+    assert [word(p, None) for p in chances] == ["unsure"] * 3 + ["different"] * 2, "nothing is the same without proof"
+    assert [word(p, replace(evidence, features=(39, 900))) for p in (0.95, 0.1)] == ["same", "unsure"]
+    assert word(0.95, replace(evidence, distinct=0)) == "unsure", "a pattern that repeats"
 
 
 def test_more_evidence_never_makes_it_less_probable() -> None:
     """The shipped coefficients act in the right direction."""
     assert {name: len(values) - 1 for name, values in judge().parts.items()} == PARTS
     for name, values in judge().parts.items():
-        assert all(v * s >= 0 for v, s in zip(values[1:], (-1, 1, 1, 1, 1, 1), strict=False)), name
+        assert all(v * s >= 0 for v, s in zip(values[1:], SENSE[name], strict=True)), name
 
 
 # ----------------------------------------------------------------------------------------------------------- duplicates

@@ -13,6 +13,7 @@ import torch
 from likewise import inputs, media
 from likewise.errors import LikewiseError
 from likewise.images import Skipped
+from likewise.pixels import matching
 from likewise.pixels.features import Features, detect_as_is
 from likewise.search import local
 from likewise.types import Image
@@ -89,6 +90,18 @@ def detect_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return _detected(pixels.numpy().tobytes(), tuple(pixels.shape), name, most)
 
     monkeypatch.setattr(local, "detect_as_is", detect)
+
+
+def glue_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have descriptors that are each other's nearest matched, in place of LightGlue, where hundreds of pairs are."""
+
+    def glued(name: str, a: Features, b: Features, *_: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        similar = a.descriptors @ b.descriptors.T
+        j = similar.argmax(axis=1)
+        i = np.flatnonzero((similar.argmax(axis=0)[j] == np.arange(len(j))) & (similar.max(axis=1) > 0.82))
+        return i, j[i], similar[i, j[i]]
+
+    monkeypatch.setattr(matching, "glued", glued)
 
 
 def brute(model: Patches, query: Any, paths: list[Path], k: int) -> list[tuple[str, float]]:

@@ -9,21 +9,23 @@ explain     every hit carries its evidence and a calibrated verdict
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import platform
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from likewise import media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.images import embedding
-from likewise.images.embedder import default
+from likewise.images.embedder import Skipped, default
 from likewise.nn.pretrained import DEFAULT
 from likewise.search import duplicates
 from likewise.search.local import Local, describe, extract, projection
@@ -32,8 +34,9 @@ from likewise.search.shortlist import rerank_hits, shortlist_hits, shots
 from likewise.search.verdict import judge
 from likewise.search.verify import verify_hits
 from likewise.store import checkpoint, milvus
+from likewise.store import job as jobs
 from likewise.store import run as runs
-from likewise.store.index import KINDS, About, Filter, Index, Record, label_of
+from likewise.store.index import KINDS, About, Filter, Index, Record, batches, label_of
 from likewise.store.milvus import MilvusIndex
 from likewise.types import Image
 
@@ -47,9 +50,16 @@ if TYPE_CHECKING:
 PLACE = "likewise-index"
 """Where an index is made and looked for when no place is given: a folder in the current one."""
 SHORTLIST, VERIFY = 100, 10
-"""How many candidates are re-ranked, at 2 CPU-ms each, and how many of the best are verified, at .12 CPU-s each."""
+"""How many candidates are re-ranked, at 2 to 4 CPU-ms each, and how many of the best are verified, at .1 to .3 CPU-s
+each: the more, the busier the machine."""
+
+ONE_AT_A_TIME = threading.Lock()
+"""A model says after each call what it skipped: workers that are threads take turns."""
+BLOCK = 64
+"""Photos that a worker is given at a time, some 7 CPU-s: a multiple of `local.BATCH`, so that vectors are the same."""
 
 Stamp = tuple[int, int]
+Files = Sequence[tuple[Path, Record]]
 OnStage = Callable[[str, Sequence[Hit]], None]
 
 
@@ -105,6 +115,8 @@ class Collection:
         model: Embeds | None = None,
         kind: str | None = None,
         recall: float | None = None,
+        executor: Any = None,
+        n_jobs: int = 1,
         progress: bool = False,
     ) -> Self:
         """Index every photo below a folder; an index that is there already is brought up to date.
@@ -123,6 +135,12 @@ class Collection:
             How embeddings are searched: exactly, or in lists whose recall was measured. "auto" is flat up to 100,000.
         recall : float, optional
             The recall@10 that an "ivf" index is tuned to, by default 0.99.
+        executor : Executor, Client, "dask" or address, optional
+            Where photos are decoded and described: by default in this process, or with `n_jobs` above 1 in so many.
+            Others are a concurrent.futures.Executor, a dask.distributed.Client, the address of a Dask scheduler, or
+            "dask" for a cluster of `n_jobs` processes here. Workers must see the photos; only this process writes.
+        n_jobs : int
+            Processes; −1 is one a core.
         progress : bool
             Show a bar on a terminal.
 
@@ -137,17 +155,21 @@ class Collection:
             Where `folder` is none, or holds no image that can be read.
         InputError
             Where `out` holds something else, or the index was made with another model.
+        ShardError
+            Where workers fail; what was indexed is kept, and the next run resumes.
         """
         if not Path(folder).is_dir():
             raise FileError(f"{os.fspath(folder)}: not a folder; give the folder that holds the photos")
         _check_kind(kind, recall)
+        jobs.check_executor(executor, n_jobs)
         if cls.exists(out):
             collection = cls.open(out, model)
         else:
             collection = cls._create(os.path.abspath(folder), os.fspath(out), model or default(), kind, recall)
         try:
             known = len(collection)
-            collection.update(folder, progress=progress) if known else collection.add(folder, progress=progress)
+            how: Any = {"executor": executor, "n_jobs": n_jobs, "progress": progress}
+            collection.update(folder, **how) if known else collection.add(folder, **how)
             if not known and not len(collection):
                 tried = len(collection.report.skipped)
                 collection.index.drop()  # its place is free for another
@@ -269,8 +291,10 @@ class Collection:
 
     # ── changing it ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def update(self, folder: Place | None = None, *, progress: bool = False) -> IndexReport:
-        """Bring the index up to date with a folder, by default the one it was made of.
+    def update(
+        self, folder: Place | None = None, *, executor: Any = None, n_jobs: int = 1, progress: bool = False
+    ) -> IndexReport:
+        """Bring the index up to date with a folder, by default the one it was made of, on workers as `build` does.
 
         Raises
         ------
@@ -288,7 +312,8 @@ class Collection:
                 "that, if it is meant)"
             )
         removed = self.index.remove(gone) if gone else 0
-        self.report = replace(self.add(self.root if folder is None else folder, progress=progress), removed=removed)
+        how: Any = {"executor": executor, "n_jobs": n_jobs, "progress": progress}
+        self.report = replace(self.add(self.root if folder is None else folder, **how), removed=removed)
         return self.report
 
     def watch(self, *, interval: float = 2.0, stop: threading.Event | None = None) -> Iterator[IndexReport]:
@@ -314,30 +339,60 @@ class Collection:
             before = now
             ended.wait(max(interval, 10 * spent))
 
-    def add(self, paths: Paths, *, progress: bool = False) -> IndexReport:
+    def add(self, paths: Paths, *, executor: Any = None, n_jobs: int = 1, progress: bool = False) -> IndexReport:
         """Add photos, or all in a folder; those whose files (size, time) have not changed are left as they are.
 
-        Embeddings are kept every 512 photos: a process that is killed loses what came after, nothing else.
+        What is made of them is kept every 512 photos, of workers (as in `build`) every 64: a process that is killed
+        loses what came after, nothing else.
         """
+        jobs.check_executor(executor, n_jobs)
         files, skipped = _listed(paths)
         self.index.refresh()
         records = {r.name: (p, r) for p in files for r in [Record(self.name_of(p), *media.size_and_time(p))]}
         known = self.index.stamps(list(records))
         todo = [(p, r) for p, r in records.values() if known.get(r.name) != (r.size, r.mtime)]
         done: list[str] = []
+
+        def keep(made: Made) -> None:
+            skipped.extend(made.skipped)
+            if made.records:
+                self.index.put(made.records, made.rows, made.features)
+                done.extend(record.name for record in made.records)
+
         with runs.progress(len(todo), "indexing", show=progress) as advance:
-            for start in range(0, len(todo), embedding.CHUNK):
-                some = todo[start : start + embedding.CHUNK]
-                made = describe(self.model, [p for p, _ in some], advance)
-                skipped += made.skipped
-                if made.kept:
-                    kept = [replace(some[i][1], **_told(some[i][0])) for i in made.kept]
-                    self.index.put(kept, made.rows, [one.to_bytes() for one in made.features])
-                    done += [record.name for record in kept]
+            if executor is None and jobs.count_jobs(n_jobs) == 1:
+                for some in batches(todo, embedding.CHUNK):
+                    keep(_made(self.model, some, advance))
+            elif todo:
+                self._add_by_workers(todo, keep, advance, executor, n_jobs)
         self.index.settle()
         added = sum(name not in known for name in done)
         self.report = IndexReport(added, len(done) - added, len(records) - len(todo), 0, tuple(skipped))
         return self.report
+
+    def _add_by_workers(
+        self, todo: Files, keep: Callable[[Made], None], advance: Callable[[], None], executor: Any, n_jobs: int
+    ) -> None:
+        """Blocks of photos described by workers, kept here in the order in which they come."""
+        model: Any = self.model
+        with contextlib.suppress(InputError):  # a network of somebody's own goes as it is
+            model = checkpoint.pack(model)
+        blocks = list(batches(todo, BLOCK))
+
+        def take(i: int, made: Made) -> None:
+            keep(made)
+            for _ in blocks[i]:
+                advance()
+
+        jobs.spread(
+            _Describing(model),
+            dict(enumerate(blocks)),
+            take,
+            kept=lambda: f"{len(self):,} photos are in the index {self.place}",
+            what=lambda i: f"the photos from {blocks[i][0][0]} on",
+            executor=executor,
+            n_jobs=n_jobs,
+        )
 
     def remove(self, paths: Paths) -> int:
         """Take photos, or all below a folder, out of the index; how many there were. No file is touched."""
@@ -477,6 +532,12 @@ class Collection:
             raise InputError(f"images: {made.skipped[0].name}: {made.skipped[0].reason}")
         return made.rows
 
+    def embeddings(self, names: Sequence[str]) -> dict[str, Any]:
+        """The embeddings of names that are kept, as the default model made them: brought back, no photo is opened."""
+        kept = self.index.vectors(names)
+        whitened = np.stack([*kept.values()])[:, : self.about.width]
+        return dict(zip(kept, projection().embeddings(whitened), strict=True))
+
     def features(self, paths: Sequence[Place]) -> dict[str, Local]:
         """The local features of photos: as kept, or made now from their files; those that cannot be read are absent."""
         names = {self.name_of(p): os.fspath(p) for p in paths}
@@ -562,6 +623,40 @@ def _listed(paths: Paths) -> tuple[list[Path], list[Any]]:
         images, others = embedding.listing(path) if path.is_dir() else ([path], [])
         files, odd = files + images, odd + others
     return files, odd
+
+
+class Made(NamedTuple):
+    """What an index keeps of a block of photos, and which could not be read."""
+
+    records: list[Record]
+    rows: Any
+    features: list[bytes]
+    skipped: list[Skipped]
+
+
+def _made(model: Any, block: Files, advance: Callable[[], None] | None = None) -> Made:
+    """A block of photos described, with when and where each was taken."""
+    made = describe(model, [p for p, _ in block], advance)
+    records = [replace(block[i][1], **_told(block[i][0])) for i in made.kept]
+    return Made(records, made.rows, [one.to_bytes() for one in made.features], made.skipped)
+
+
+@dataclass(frozen=True)
+class _Describing:
+    """Describes a block on a worker, by a model that comes as it is, or packed to be unpacked once a process."""
+
+    model: Any
+
+    def __call__(self, block: Files) -> Made:
+        if not any(os.path.lexists(path) for path, _ in block):
+            raise FileError(f"{block[0][0]} is not there on {platform.node()}: workers must see the photos")
+        with ONE_AT_A_TIME:
+            return _made(_unpacked(self.model) if isinstance(self.model, bytes) else self.model, block)
+
+
+@functools.lru_cache(maxsize=1)
+def _unpacked(packed: bytes) -> Any:
+    return checkpoint.unpack(packed, "model")
 
 
 def _stamps(root: Path) -> dict[str, Stamp]:

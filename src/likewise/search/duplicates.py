@@ -1,10 +1,10 @@
 """Duplicates: photos that are copies of one another, by what they share: the frame or a part of it, turned or mirrored.
 
 Candidates of each photo are those whose vectors are near, and those whose grey thumbnails agree in one of the eight
-ways to lay a photo down. A pair is a copy where stored features say so: matches are inliers of a plane that only turns,
-scales and shifts, and most features that both should show are alike: a webcam months later has the frame, but not the
-features. Photos without features are copies where their thumbnails are the same. Groups are closed around the photo to
-keep: each member is a copy of that one, so that chains do not form.
+ways to lay a photo down. A pair is a copy where stored features that are alike are inliers of a plane that only turns,
+scales and shifts, and where one photo, warped to the other by it, correlates with it: a webcam months later has the
+frame, but not the light and the things. Photos without features are copies where their thumbnails are the same. Groups
+are closed around the photo to keep: each member is a copy of that one, so that chains do not form.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from likewise import media
 from likewise.errors import LikewiseError
-from likewise.search.local import Floats, Local, alike, unit
+from likewise.search.local import Floats, Local, unit
 from likewise.search.verify import PLAIN, Evidence, Verifier, View
 from likewise.store import run as runs
 from likewise.types import Image
@@ -32,16 +32,18 @@ if TYPE_CHECKING:
 
 faiss: Any = faiss_stubs
 
-NEIGHBOURS, BLOCK = 8, 256
-"""Candidates of each photo by vectors, and photos that are looked up at a time. Of 156 planted copies the source was
-among the nearest four of all that were not laid down another way."""
+NEIGHBOURS, BLOCK, FLAT = 8, 256, 20_000
+"""Candidates of each photo by vectors, photos that are looked up at a time, and up to how many each is compared with
+all. Of 156 planted copies the source was among the nearest four of all that were not laid down another way."""
 SAME_THUMB, EQUAL_THUMB = 0.15, 0.08
 """Distance of normalised thumbnails up to which two photos are candidates, and up to which they are copies where they
 have no features. Turned and mirrored copies were within 0.02."""
-PROMISING = 60
-"""Features alike from which on a pair is matched: planted copies had 85 at least, 95 % of neighbours have fewer."""
-LEAST, COMMON = 12, 0.25
-"""Inliers of a copy, at least; and the share of features in the shared part that are inliers."""
+PROMISING, LEAST = 40, 12
+"""Features alike from which on a pair is fitted, and inliers of a copy, at least: planted copies had 85 and 24."""
+EQUAL, DETAIL, WINDOW, FLAT_GREY = 0.95, 96, 9, 9.0
+"""The median correlation, from which on two photos, one warped to the other, show the same light on the same things: in
+windows of 9 px where the longer side has 96, whose variance in one of them is above 9. Planted copies had 0.97 at
+least, captions, light and JPEG included; webcams months apart and neighbours on a path 0.93 at most."""
 LAID = tuple(View(turn, mirror) for mirror in (False, True) for turn in range(4))
 """The eight ways to lay a photo down."""
 
@@ -142,24 +144,35 @@ def groups(
 
 def candidates(collection: Collection, paths: Sequence[str]) -> dict[int, dict[int, View]]:
     """For each photo those that may be its copies, each with the way that it would have to be laid down."""
-    place = {path: i for i, path in enumerate(paths)}
-    near: dict[int, dict[int, View]] = {i: {} for i in range(len(paths))}
+    place = {collection.name_of(path): i for i, path in enumerate(paths)}
+    names = list(place)
+    rows = np.zeros((len(paths), collection.about.dim), np.float16)
     thumbs = np.zeros((len(paths), 256), np.float32)
-    for start in range(0, len(paths), BLOCK):
-        some = paths[start : start + BLOCK]
-        names = [collection.name_of(p) for p in some]
-        kept = collection.index.vectors(names)
-        known = [(p, n) for p, n in zip(some, names, strict=True) if n in kept]
-        rows = np.stack([kept[n] for _, n in known]) if known else np.empty((0, collection.about.dim))
-        for (path, _), hits in zip(known, collection.nearest(rows, NEIGHBOURS), strict=True):
-            for hit in hits:
-                if hit.path != path and hit.path in place:
-                    near[place[path]].setdefault(place[hit.path], PLAIN)
-        for name, data in collection.index.features(names).items():
-            thumbs[place[collection.path_of(name)]] = normalised(Local.from_bytes(data, collection.place).thumb)
+    for start in range(0, len(names), BLOCK):
+        some = names[start : start + BLOCK]
+        for name, row in collection.index.vectors(some).items():
+            rows[place[name]] = row
+        for name, data in collection.index.features(some).items():
+            thumbs[place[name]] = normalised(Local.from_bytes(data, collection.place).thumb)
+    near: dict[int, dict[int, View]] = {i: {} for i in range(len(paths))}
+    for i, j in _vector_pairs(rows):
+        near[i][j] = PLAIN
     for i, j, view in _thumb_pairs(thumbs):
         near[i][j] = view if view != PLAIN else near[i].get(j, PLAIN)
     return near
+
+
+def _vector_pairs(rows: NDArray[np.float16]) -> Iterator[tuple[int, int]]:
+    """Pairs (i, j) where j is among the nearest of i."""
+    if len(rows) < 2:
+        return
+    index = _neighbours(rows)
+    for start in range(0, len(rows), BLOCK):
+        block = rows[start : start + BLOCK].astype(np.float32)
+        I = index.search(block, min(NEIGHBOURS, len(rows)))[1]
+        kept = (I >= 0) & (np.arange(start, start + len(block))[:, None] != I) & block.any(axis=1, keepdims=True)
+        for i, k in zip(*np.nonzero(kept), strict=True):
+            yield start + int(i), int(I[i, k])
 
 
 def normalised(thumb: NDArray[np.uint8]) -> Floats:
@@ -173,7 +186,7 @@ def _thumb_pairs(thumbs: Floats) -> Iterator[tuple[int, int, View]]:
     """Pairs (i, j) where i, laid down in some way, has the thumbnail of j."""
     if len(thumbs) < 2:
         return
-    index = _thumb_index(thumbs)
+    index = _neighbours(thumbs)
     for view in LAID:
         seen = thumbs.reshape(-1, 16, 16)[:, :, ::-1] if view.mirror else thumbs.reshape(-1, 16, 16)
         laid = np.ascontiguousarray(np.rot90(seen, view.turn, (1, 2)).reshape(len(thumbs), -1))
@@ -184,17 +197,23 @@ def _thumb_pairs(thumbs: Floats) -> Iterator[tuple[int, int, View]]:
                 yield int(i), j, view
 
 
-def _thumb_index(thumbs: Floats) -> Any:
-    """Exact for few, in lists for many: time then grows a little faster than the number of photos."""
-    if len(thumbs) < 20_000:
-        index = faiss.IndexFlatL2(thumbs.shape[1])
+def _neighbours(rows: Any) -> Any:
+    """An index of rows (n, d): exact for few, in lists and 16 bits for many, so that time grows a little faster than n.
+
+    Copies are so much nearer than all else that few lists have to be looked through.
+    """
+    n, d = rows.shape
+    if n < FLAT:
+        index = faiss.IndexFlatL2(d)
     else:
-        lists = int(4 * np.sqrt(len(thumbs)))
-        index = faiss.IndexIVFFlat(faiss.IndexFlatL2(thumbs.shape[1]), thumbs.shape[1], lists)
+        half = faiss.ScalarQuantizer.QT_fp16
+        lists = int(4 * np.sqrt(n))
+        index = faiss.IndexIVFScalarQuantizer(faiss.IndexFlatL2(d), d, lists, half, faiss.METRIC_L2, False)
         index.cp.min_points_per_centroid = 1
-        index.train(thumbs[:: max(1, len(thumbs) // (40 * lists))])
+        index.train(np.ascontiguousarray(rows[:: max(1, n // (40 * lists))], np.float32))
         index.nprobe = 8
-    index.add(np.ascontiguousarray(thumbs))
+    for start in range(0, n, 8192):
+        index.add(np.ascontiguousarray(rows[start : start + 8192], np.float32))
     return index
 
 
@@ -252,32 +271,45 @@ def compare(verifier: Verifier, path: str, own: Local, other: Local, views: Sequ
             Relation("same picture", f"hardly any features; thumbnails differ by {apart:.2f}") if alike_enough else None
         )
     for view in (*views, PLAIN):
-        count = alike(verifier.look(view), other)
-        if count >= PROMISING:
-            evidence = verifier.weigh(Path(path), other, view, count)
-            if is_copy(evidence, own, other):
-                return Relation(evidence.relation, evidence.words(), evidence)
+        evidence = verifier.glance(Path(path), other, view)
+        if evidence is not None and evidence.alike >= PROMISING and is_copy(evidence):
+            matched = verifier.weigh(Path(path), other, view, evidence.alike)  # what a search would say of both
+            evidence = matched if matched.copy else evidence
+            return Relation(evidence.relation, evidence.words(), evidence)
     return None
 
 
-def is_copy(evidence: Evidence, own: Local, other: Local) -> bool:
-    """Whether evidence is that of a copy: one frame, or a part of it, and what it shows."""
+def is_copy(evidence: Evidence) -> bool:
+    """Whether evidence is that of a copy: one frame, or a part of it, and the same light on the same things."""
     if not evidence.copy or evidence.n < LEAST or max(evidence.shared) < 0.9:
         return False
-    return common(evidence, own, other) >= COMMON
+    return correlation(evidence) >= EQUAL
 
 
-def common(evidence: Evidence, own: Local, other: Local) -> float:
-    """Of the features in what both show, the share that are inliers; of both photos the larger."""
-    if evidence.matrix is None:
+def correlation(evidence: Evidence) -> float:
+    """The median correlation of small windows of both photos, the second warped to the first; 0 where nothing is seen.
+
+    Gain and offset of a window do not count, and a caption is less than half of them.
+    """
+    both = evidence.warp()
+    if both is None:
         return 0.0
-    back = np.linalg.inv(evidence.matrix)
-    shares = []
-    for photo, H, size in ((own, evidence.matrix, other.size), (other, back, own.size)):
-        at = cv2.perspectiveTransform(photo.points[None].astype(np.float64), H)[0]
-        inside = ((at >= 0) & (at <= (size[1] - 1, size[0] - 1))).all(axis=1)
-        shares.append(evidence.n / max(int(inside.sum()), 1))
-    return max(shares)
+    a, (b, seen) = evidence.images[0], both
+    size = [max(WINDOW, round(n * DETAIL / max(a.shape[:2]))) for n in a.shape[1::-1]]
+    x, y = (
+        np.asarray(cv2.resize(cv2.cvtColor(p, cv2.COLOR_RGB2GRAY), size, interpolation=cv2.INTER_AREA), np.float64)
+        for p in (a, b)
+    )
+    whole = (cv2.resize(seen, size, interpolation=cv2.INTER_AREA) > 250).astype(np.uint8)
+    inside = cv2.erode(whole, np.ones((WINDOW, WINDOW), np.uint8), borderValue=0) > 0
+
+    def mean(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(cv2.boxFilter(z, -1, (WINDOW, WINDOW)))
+
+    xx, yy, xy = mean(x * x) - mean(x) ** 2, mean(y * y) - mean(y) ** 2, mean(x * y) - mean(x) * mean(y)
+    inside &= np.maximum(xx, yy) > FLAT_GREY
+    values = xy[inside] / np.sqrt(np.maximum(xx * yy, 1e-6)[inside])
+    return float(np.median(values)) if len(values) else 0.0
 
 
 def _same_bytes(a: str, b: str) -> bool:

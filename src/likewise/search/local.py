@@ -35,6 +35,7 @@ from likewise.pixels.features import Features, detect_as_is
 from likewise.types import Image
 
 Floats = NDArray[np.float32]
+Wide = NDArray[np.float64]
 Size = tuple[int, int]
 Box = tuple[float, float, float, float]
 
@@ -86,8 +87,7 @@ class Local:
     @functools.cached_property
     def descriptors(self) -> Floats:
         """Unit rows (n, 64)."""
-        rows = self.codes.astype(np.float32)
-        return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9))
+        return unit(self.codes.astype(np.float32))
 
     def features(self, points: Floats | None = None) -> Features:
         """As a matcher takes them, at other points where these are given."""
@@ -167,14 +167,21 @@ def _resized(image: NDArray[np.uint8], size: Size) -> NDArray[np.uint8]:
     )
 
 
+def alike_pairs(a: Local, b: Local, most: int = MOST) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which features are each other's nearest, and alike, of the strongest `most` of both: places in a and in b."""
+    if not len(a) or not len(b):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    one, two = (x.descriptors if most >= MOST else unit(x.codes[:most].astype(np.float32)) for x in (a, b))
+    similar = one @ two.T
+    there, back = similar.argmax(axis=1), similar.argmax(axis=0)
+    i = np.flatnonzero(back[there] == np.arange(len(there)))
+    i = i[similar[i, there[i]] >= ALIKE]
+    return i, there[i]
+
+
 def alike(a: Local, b: Local) -> int:
     """How many features are each other's nearest, and alike: what two photos have in common, in 2 CPU-ms."""
-    if not len(a) or not len(b):
-        return 0
-    similar = a.descriptors @ b.descriptors.T
-    there, back = similar.argmax(axis=1), similar.argmax(axis=0)
-    i = np.flatnonzero(back[there] == np.arange(len(a)))
-    return int((similar[i, there[i]] >= ALIKE).sum())
+    return len(alike_pairs(a, b)[0])
 
 
 # ── the vector ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,6 +214,15 @@ class Projection:
         for x in embeddings - self.embedding_mean:
             rows.append(x + ((self.embedding_axes @ x) * (self.gains - 1)) @ self.embedding_axes)
         return unit(np.stack(rows))
+
+    def embeddings(self, whitened: Floats) -> Wide:
+        """The default embeddings, of length 1, of which `whiten` made these rows."""
+        axes, mean = self.embedding_axes.astype(np.float64), self.embedding_mean.astype(np.float64)
+        rows = np.linalg.solve(np.eye(axes.shape[1]) + (axes.T * (self.gains - 1)) @ axes, whitened.T).T
+        # how long x − mean was is not kept, but that x has length 1: the positive root of |mean + s · row|² = 1
+        square, along = (rows**2).sum(axis=1), rows @ mean
+        scale = (np.sqrt(along**2 + square * (1 - mean @ mean)) - along) / square
+        return np.asarray(mean + scale[:, None] * rows)
 
 
 @functools.cache

@@ -80,8 +80,8 @@ class Hit:
     --------
     >>> import likewise as lw
     >>> hit = lw.search.Hit("photos/cat.jpg", rank=1, distance=0.2, probability=0.97)
-    >>> hit.name, hit.verdict
-    ('cat.jpg', 'same')
+    >>> hit.name, hit.verdict  # as it was not verified
+    ('cat.jpg', 'unsure')
     """
 
     path: str
@@ -102,9 +102,14 @@ class Hit:
 
     @property
     def verdict(self) -> Verdict:
-        """same (from 90 % on), different (up to 10 %), or unsure; nothing that shows too little is different."""
-        evidence = self.evidence
-        return word(self.probability) if evidence is None else word(self.probability, evidence.few, evidence.repetitive)
+        """same (from 85 % on, verified), different (up to 10 %), or unsure; what shows too little is not different."""
+        return word(self.probability, self.evidence)
+
+    @property
+    def percent(self) -> str:
+        """The probability in words that are never quite sure: 97%, > 99%, < 1%."""
+        p = self.probability
+        return "> 99%" if p > 0.995 else "< 1%" if p < 0.005 else f"{p:.0%}"
 
     def judged(self, judge: Judge, evidence: Evidence | None = None) -> Hit:
         """The same with a probability, and with evidence where there is any."""
@@ -121,7 +126,7 @@ class Hit:
 
     def words(self) -> str:
         """The reasons in one line."""
-        said = [f"{self.verdict} ({self.probability:.0%})", f"distance {self.distance:.3f}"]
+        said = [f"{self.verdict} ({self.percent})", f"distance {self.distance:.3f}"]
         if self.evidence is None:
             return ", ".join([*said, f"{self.alike} features alike, not verified"])
         relation = [self.evidence.relation] if self.evidence.relation else []
@@ -149,7 +154,7 @@ class Result:
     >>> import likewise as lw
     >>> hit = lw.search.Hit("photos/cat.jpg", rank=1, distance=0.2, probability=0.97)
     >>> lw.search.Result(query=None, hits=(hit,), place="index", seconds={"shortlist": 0.01})
-    Result(1 hits; first cat.jpg: same (97%), distance 0.200, 0 features alike, not verified)
+    Result(1 hits; first cat.jpg: unsure (97%), distance 0.200, 0 features alike, not verified)
     """
 
     query: Query
@@ -205,7 +210,7 @@ class Result:
             [[hit.path if Path(hit.path).is_file() else None for hit in shown]],
             right=[[judged.get(hit.verdict) if hit.evidence is not None else None for hit in shown]],
             names=[Path(self.query.names[0]).name],
-            captions=[[f"{hit.probability:.0%} · {hit.distance:.2f}" for hit in shown]],
+            captions=[[hit.percent for hit in shown]],
             edge=1.25,
         )
         if path is not None:
@@ -244,7 +249,7 @@ def _card(hit: Hit) -> Card:
         values |= {"relation": hit.evidence.relation} if hit.evidence.relation else {}
     values |= {"taken": hit.taken.replace("T", " ")} if hit.taken else {}
     title = f"{hit.rank}. {'/'.join(Path(hit.path).parts[-2:])}"
-    badge = f"{hit.verdict} · {hit.probability:.0%}"
+    badge = f"{hit.verdict} · {hit.percent}"
     return Card(_picture(hit.path, hit.name), title, badge, hit.verdict, values)
 
 

@@ -62,7 +62,7 @@ class Options:
     each: int = option(12, "copies: planted copies of each kind", low=1)
     seed: int = option(0, "what photos, sources and copies depend on", low=0)
     methods: str = option("ours,phash", "copies: of ours, phash, phash10 (radius 10), phash-turned (8 orientations)")
-    cells: str = option("", "copies: folder where planted photos are kept, to be used again")
+    cells: str = option("", "folder where planted photos, and rows of growth, are kept: a run resumes")
     sizes: str = option("1000,3000,10000", "growth: numbers of photos")
 
 
@@ -367,7 +367,7 @@ def grow(collection: Collection, n: int, *, seed: int = 0) -> list[tuple[str, st
 
     Each is made of two that are there: its vector and its thumbnail lie between theirs, with noise; its features are
     those of a third, moved by a tenth of the sides, so that two with the same are no copies. Every 20th is a copy of
-    the 19th. Nothing is decoded, and no file made.
+    the 19th; files, saved from the thumbnail, are made of these two alone, as no others are ever looked at.
     """
     index: Any = collection.index
     names, rng = sorted(index.names()), np.random.default_rng(seed)
@@ -395,6 +395,10 @@ def grow(collection: Collection, n: int, *, seed: int = 0) -> list[tuple[str, st
             pieces[i] = pieces[i - 1]
         made = [f"made/{start + i:07d}.jpg" for i in range(m)]
         copies += [(made[i - 1], made[i]) for i in last]
+        for i in last:
+            shown = cv2.resize(np.clip(grey[i - 1], 0, 255).astype(np.uint8), (160, 120), interpolation=cv2.INTER_CUBIC)
+            for name, quality in ((made[i - 1], 90), (made[i], 60)):
+                media.write_image(collection.path_of(name), np.dstack([shown] * 3), quality=quality)
         index.put([store.Record(name, 1, 1) for name in made], mixed.astype(np.float32), pieces)
     index.settle()
     return copies
@@ -419,23 +423,29 @@ def growth(options: Options, fill: Callable[..., list[tuple[str, str]]] = grow) 
             _lay(data / name, folder / name)
         Collection.build(folder, base).close()
         for n in sizes:
-            place = shutil.copytree(base, Path(home, f"index-{n}"))
-            with Collection.open(place) as collection:
-                copies = fill(collection, n, seed=options.seed)
-            stored = sum(f.stat().st_size for f in place.iterdir())
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                groups, seconds, peak = pool.submit(_grouped, place).result()
-            at = {name: i for i, group in enumerate(groups) for name in group}
-            found = sum(a in at and at[a] == at.get(b) for a, b in copies)
-            row = {"photos": n, "CPU-s": seconds, "CPU-ms a photo": 1e3 * seconds / n, "index MB": stored / 1e6}
-            row |= {"groups": len(groups), "copies": len(copies), "found": found}
-            rows.append(row if peak is None else row | {"peak MB": peak})
-            shutil.rmtree(place)
+            file = Path(options.cells, f"growth-{n}-{options.seed}.json") if options.cells else None
+            rows.append(kept(file, partial(_grown, Path(home), n, partial(fill, seed=options.seed))))
     for a, b in pairwise(rows):
         b["exponent"] = math.log(b["CPU-s"] / a["CPU-s"]) / math.log(b["photos"] / a["photos"])
     columns = ["photos", "CPU-s", "exponent", "CPU-ms a photo", "peak MB", "index MB", "groups", "copies", "found"]
     note = f"features mixed from those of {BASE} real photos, each {EVERY}th a copy; exponent: of time, from row to row"
     return Record([c for c in columns if any(c in row for row in rows)], rows, note)
+
+
+def _grown(home: Path, n: int, fill: Callable[..., list[tuple[str, str]]]) -> dict[str, Any]:
+    """The row of n photos."""
+    place = shutil.copytree(home / "base", home / f"index-{n}")
+    with Collection.open(place) as collection:
+        copies = fill(collection, n)
+    stored = sum(f.stat().st_size for f in place.iterdir())
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        groups, seconds, peak = pool.submit(_grouped, place).result()
+    at = {name: i for i, group in enumerate(groups) for name in group}
+    found = sum(a in at and at[a] == at.get(b) for a, b in copies)
+    row = {"photos": n, "CPU-s": seconds, "CPU-ms a photo": 1e3 * seconds / n, "index MB": stored / 1e6}
+    row |= {"groups": len(groups), "copies": len(copies), "found": found}
+    shutil.rmtree(place)
+    return row if peak is None else row | {"peak MB": peak}
 
 
 def _grouped(place: Path) -> tuple[Groups, float, float | None]:

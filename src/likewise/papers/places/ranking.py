@@ -46,8 +46,11 @@ NEAR, APART = {"webcams": 0}, {"campus": 10, "nordland": 10, "webcams": 1, "kuda
 CENTRES, AXES, WHITENED, SAMPLE = 64, 512, 256, 100_000
 """Centres and axes of VLAD, axes of the embedding that are half whitened, descriptors that k-means sees."""
 SHORTLIST, VERIFIED = 100, 10
-SENSE = (-1, 1, 1, 1, 1, 1)
-"""No weight may act against the sense of what it weighs: distance, alike, geometry, inliers, share, shared."""
+SENSE = {"quick": (-1, 1), "verified": (1, 1, 1, 1, 1)}
+"""No weight may act against the sense of what it weighs: distance and alike; geometry, inliers and how far it is beyond
+chance, or how near it came and matches."""
+MEASURED = {"quick": slice(0, PARTS["quick"]), "verified": slice(PARTS["quick"], sum(PARTS.values()))}
+"""Where in a row of what was measured each part of the model has its numbers."""
 L2 = 1e-4
 """What a squared weight costs against the mean log loss of a pair."""
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
@@ -164,9 +167,14 @@ def fit_projection(photos: Sequence[Photos], others: Photos, seed: int = 0) -> P
 def principal(rows: Floats, most: int) -> tuple[Floats, Floats, Floats]:
     """Mean, the largest principal axes and the standard deviations along them."""
     mean = rows.mean(axis=0)
-    _, singular, axes = np.linalg.svd(rows - mean, full_matrices=False)
-    many = min(most, int((singular > 1e-6 * singular[0]).sum()))
-    return mean, axes[:many], (singular[:many] / np.sqrt(len(rows))).astype(np.float32)
+    centred = (rows - mean).astype(np.float64)
+    tall = len(rows) >= rows.shape[1]
+    squared, vectors = np.linalg.eigh(centred.T @ centred if tall else centred @ centred.T)
+    squared, vectors = np.maximum(squared[::-1], 0), vectors[:, ::-1]
+    many = min(most, int((squared > 1e-12 * squared[0]).sum()))
+    singular = np.sqrt(squared[:many])
+    axes = vectors[:, :many].T if tall else (vectors[:, :many] / singular).T @ centred
+    return mean, axes.astype(np.float32), (singular / np.sqrt(len(rows))).astype(np.float32)
 
 
 def vlads_of(photos: Photos, centres: Floats) -> Floats:
@@ -174,7 +182,7 @@ def vlads_of(photos: Photos, centres: Floats) -> Floats:
     return np.stack([local.vlad(one, centres) for one in photos.features])
 
 
-def fit(x: Wide, y: NDArray[np.bool_], weight: Wide) -> list[float]:
+def fit(x: Wide, y: NDArray[np.bool_], weight: Wide, senses: Sequence[int]) -> list[float]:
     """Intercept and weights of a logistic model of least log loss, each weight of its sense."""
     X, sign = np.column_stack([np.ones(len(x)), x]), np.where(y, 1.0, -1.0)
 
@@ -184,7 +192,7 @@ def fit(x: Wide, y: NDArray[np.bool_], weight: Wide) -> list[float]:
         free = np.concatenate([[0.0], w[1:]])
         return float(weight @ np.logaddexp(0, -z) + L2 * free @ free), slope + 2 * L2 * free
 
-    bounds: Any = [(None, None)] + [(0, None) if sense > 0 else (None, 0) for sense in SENSE[: x.shape[1]]]
+    bounds: Any = [(None, None)] + [(0, None) if sense > 0 else (None, 0) for sense in senses]
     return [float(v) for v in minimize(loss, np.zeros(X.shape[1]), jac=True, bounds=bounds).x]
 
 
@@ -193,7 +201,7 @@ def fit_judge(groups: Iterable[tuple[Wide, NDArray[np.bool_]]]) -> Judge:
     pairs = [(x, y) for x, y in groups if len(x)]
     x, y = np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
     weight = np.concatenate([np.full(len(some), 1 / len(some)) for some, _ in pairs]) / len(pairs)
-    return Judge({name: fit(x[:, :columns], y, weight) for name, columns in PARTS.items()})
+    return Judge({name: fit(x[:, columns], y, weight, SENSE[name]) for name, columns in MEASURED.items()})
 
 
 # ── searching ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -248,8 +256,9 @@ def verified(one: Collected, paths: list[str], features: list[Local], asked: Ask
     for k in chosen:
         j = int(asked.gallery[k])
         evidence = verifier(Path(paths[j]), features[j])
-        x = measured(float(asked.distance[k]), int(asked.alike[k]), evidence)[1]
-        rows.append([*x, bool(asked.right[k]), bool(asked.wrong[k]), evidence.few])
+        x = [v for e in (None, evidence) for v in measured(float(asked.distance[k]), int(asked.alike[k]), e)[1]]
+        exact = j < one.apart.shape[1] and int(one.apart[i, j]) == 0
+        rows.append([*x, exact, bool(asked.right[k]), bool(asked.wrong[k]), evidence.few])
     return [rows, time.process_time() - began]
 
 
@@ -306,7 +315,7 @@ def shortlist(options: Options) -> Record:
 
 
 def _wide(x: Wide, y: NDArray[np.bool_]) -> tuple[Wide, NDArray[np.bool_]]:
-    return np.pad(x, ((0, 0), (0, len(SENSE) - x.shape[1]))), y
+    return np.pad(x, ((0, 0), (0, PARTS["verified"]))), y
 
 
 def _first(right: NDArray[np.bool_]) -> int:
@@ -356,20 +365,25 @@ def verdict(options: Options) -> Record:
         "same"; the share of queries whose first hit is right before and after verification.
     """
     seen = harvest(options)
-    data = {name: _columns(seen[name]) for name in COLLECTIONS}
+    data = {name: sure_rows(seen[name]) for name in COLLECTIONS}
     rows = []
     for name in COLLECTIONS:
         judge = fit_judge([(x, y) for other, (x, y, *_) in data.items() if other != name])
         x, y, few = data[name]
-        p = np.array([judge.evaluate("verified", row) for row in x])
-        same, first = (p >= SAME), first_right(seen[name], judge)
-        quick = np.mean([bool(rows[0][-3]) for rows, _ in seen[name]])
+        p = np.array([judge.evaluate("verified", row) for row in x[:, MEASURED["verified"]]])
+        same = p >= SAME
+        queries = [[_said(judge, row) for row in some] for some, _ in seen[name]]
+        number = [said for some in queries for said, exact, _ in some if exact]
+        known = [some for some in queries if any(right for *_, right in some)]
         rows.append({
             "collection": name, "bin": "all", "candidates": len(p), "probability": float(p.mean()),
             "right": float(y.mean()),
-            "precision of same": float(y[same].mean()) if same.any() else 1.0, "recall of same": float(same[y].mean()),
-            "right called different": float(((p <= DIFFERENT) & ~few)[y].mean()), "R@1 re-ranked": float(quick),
-            "R@1 verified": first, "CPU-s a query": float(np.mean([s for _, s in seen[name]])),
+            "precision of same": float(y[same].mean()) if same.any() else 1.0, "recall": float(same[y].mean()),
+            "recall, its own number": float(np.mean(number)) if number else 1.0,
+            "queries answered": float(np.mean([any(s and right for s, _, right in some) for some in known])),
+            "right called different": float(((p <= DIFFERENT) & ~few)[y].mean()),
+            "R@1 re-ranked": float(np.mean([some[0][2] for some in queries])),
+            "R@1 verified": first_right(seen[name], judge), "CPU-s a query": float(np.mean([s for _, s in seen[name]])),
         })  # fmt: skip
         for low, high in pairwise(BINS):
             inside = (p >= low) & ((p < high) | (high == 1))
@@ -378,23 +392,30 @@ def verdict(options: Options) -> Record:
                     {"collection": name, "bin": f"{low:g}–{high:g}", "candidates": int(inside.sum()),
                      "probability": float(p[inside].mean()), "right": float(y[inside].mean())}
                 )  # fmt: skip
-    columns = ["collection", "bin", "candidates", "probability", "right", "precision of same", "recall of same",
-               "right called different", "R@1 re-ranked", "R@1 verified", "CPU-s a query"]  # fmt: skip
-    return Record(columns, rows, f"The best {options.verified} candidates of each query; each collection left out.")
+    note = f"""The best {options.verified} candidates of each query; each collection left out. Recall: of right ones
+    (up to two numbers away), and of those with the query's own number. Queries answered: of those with a right
+    candidate, the share in which one is called same"""
+    return Record(list(rows[0]), rows, " ".join(note.split()))
+
+
+def _said(judge: Judge, row: Sequence[float]) -> tuple[bool, bool, bool]:
+    """Whether a candidate is called the same, has the query's own number, and is right."""
+    same = judge.evaluate("verified", row[MEASURED["verified"]]) >= SAME
+    return same, bool(row[-4]), bool(row[-3])
 
 
 def first_right(queries: list[Any], judge: Judge) -> float:
     """The share of queries whose most probable candidate is right."""
-    best = [max(rows, key=lambda row: judge.evaluate("verified", row[: len(SENSE)])) for rows, _ in queries]
+    best = [max(rows, key=lambda row: judge.evaluate("verified", row[MEASURED["verified"]])) for rows, _ in queries]
     return float(np.mean([bool(row[-3]) for row in best]))
 
 
-def _columns(queries: list[Any]) -> tuple[Wide, NDArray[np.bool_], NDArray[np.bool_]]:
+def sure_rows(queries: list[Any]) -> tuple[Wide, NDArray[np.bool_], NDArray[np.bool_]]:
     """x, whether right, and whether features are few, of candidates that are certainly right or wrong."""
     rows = np.array([row for rows, _ in queries for row in rows], np.float64)
     right, wrong, few = (rows[:, k].astype(bool) for k in (-3, -2, -1))
     sure = right | wrong
-    return rows[sure][:, : len(SENSE)], right[sure], few[sure]
+    return rows[sure][:, : MEASURED["verified"].stop], right[sure], few[sure]
 
 
 def fit_shipped(options: Options) -> tuple[Projection, Judge, dict[str, int]]:
@@ -403,6 +424,6 @@ def fit_shipped(options: Options) -> tuple[Projection, Judge, dict[str, int]]:
     every = [collected(data / "places", name, cells) for name in COLLECTIONS]
     birds = distractors(data, options.distractors, cells)
     p = fit_projection([photos for c in every for photos in (c.references, c.queries)], birds)
-    columns = [_columns(rows)[:2] for rows in harvest(options).values()]
+    columns = [sure_rows(rows)[:2] for rows in harvest(options).values()]
     counts = {"right": int(sum(y.sum() for _, y in columns)), "wrong": int(sum((~y).sum() for _, y in columns))}
     return p, fit_judge(columns), counts
