@@ -35,7 +35,7 @@ lw.pixels.write_flow("flow.flo", result.flow)  # or .png, KITTI's
 print(np.array_equal(np.asarray(lw.pixels.read_flow("flow.flo")), flow))  # → True
 
 # Matches of features near where the flow points, and the homography that they are inliers of.
-matches = lw.pixels.match(day, night, features="sift", flows=(result.flow, result.back))
+matches = lw.pixels.match(day, night, features="sift", guide=(result.flow, result.back))
 estimate = matches.homography()
 corners = np.array([[[0, 0], [w, 0], [w, h], [0, h]]], dtype=float)
 true, ours = (cv2.perspectiveTransform(corners, m) for m in (H, np.asarray(estimate)))

@@ -42,7 +42,7 @@ def test_a_seed_is_a_whole_number(seed: object) -> None:
 @pytest.fixture
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer pictures, the same road."""
-    monkeypatch.setattr(samples, "PHOTOS", {n: samples.PHOTOS[n] for n in ("cat", "coffee", "flower", "temple")})
+    monkeypatch.setattr(samples, "PHOTOS", {n: samples.PHOTOS[n] for n in ("cat", "coffee", "temple", "motorcycle")})
     monkeypatch.setattr(samples, "SCENES", {n: samples.SCENES[n] for n in ("cat", "temple")})
     monkeypatch.setattr(samples, "MONDAY", {"cat": 2, "coffee": 1})
     monkeypatch.setattr(samples, "FRIDAY", {"cat": 1, "temple": 1})
@@ -55,7 +55,7 @@ def bytes_below(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("fewer")
-@pytest.mark.parametrize("name", ["albums", "scenes", "gallery", "queries"])
+@pytest.mark.parametrize("name", ["albums", "scenes", "gallery", "queries", "archive"])
 def test_the_same_seed_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     make = getattr(samples, name)
     for folder, seed in (("one", 3), ("two", 3), ("other", 4)):
@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     one, two, other = (bytes_below(tmp_path / folder) for folder in ("one", "two", "other"))
     assert one == two
     assert set(one) == set(other)
-    assert make is samples.gallery or not set(one.values()) & set(other.values())
+    assert make in (samples.gallery, samples.archive) or not set(one.values()) & set(other.values())
 
 
 @pytest.mark.usefixtures("fewer")
@@ -131,6 +131,21 @@ def test_changes_are_of_the_same_place() -> None:
         assert 18 <= abs(angle) <= 47
     lit = samples.lit(np.full((250, 250, 3), 100, np.uint8), (125.0, 125.0), np.random.default_rng(0)).astype(float)
     assert lit[middle, middle].max() < 70 or lit[middle, middle].max() > 110
+
+
+def test_an_archive_has_the_roofs_by_day_a_place_thrice_and_not_the_query(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "PLACES", 1)
+        photos, night = samples.archive(tmp_path)
+    assert night.parent == tmp_path
+    assert night not in set(photos.rglob("*"))
+    one, *copies = (read_array(photos / "motorcycle" / f"{name}.jpg") for name in ("1", "mirrored", "turned"))
+    for copy, back in zip(copies, (copies[0][:, ::-1], np.rot90(copies[1], -1)), strict=True):
+        assert np.abs(back.astype(float) - one).mean() < 6 < np.abs(copy.astype(float) - one).mean()
+    day, made = samples.roofs()
+    assert np.abs(read_array(photos / "roofs" / "day.jpg").astype(float) - day).mean() < 6
+    assert np.abs(read_array(night).astype(float) - made).mean() < 6
+    assert made.mean() < 0.5 * day.mean()
 
 
 # ── the pair ──────────────────────────────────────────────────────────────────────────────────────────────────────

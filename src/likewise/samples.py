@@ -1,6 +1,7 @@
-"""Pictures that come with likewise: real photographs that are installed with scikit-image and scikit-learn.
+"""Pictures that come with likewise: two photos of its own, and those that scikit-image and scikit-learn install.
 
 names, photograph            the photographs themselves
+roofs, archive               roofs by day, and made night, from two spots; a folder of places to find them in
 pair, views                  a workshop by day and by night, turned; with the truth, where each pixel went
 albums, scenes               albums of views of the photographs: two that share scenes, many of one scene
 gallery, queries             places cut out of the photographs, and the same places in other light, turned, cut anew
@@ -70,6 +71,12 @@ PLACES, SIDE, EDGE = 6, 140, 160
 OTHER, APART = "motorcycle_right.png", "motorcycle_disp.npz"
 """The workshop from a camera beside, and how far apart each point lies in the two pictures (Middlebury 2014)."""
 
+ROOFS = ("likewise", "photos/roofs-1.jpg"), ("likewise", "photos/roofs-2.jpg")
+"""Roofs of Venice from two spots (VLFeat, BSD-2-Clause; photos/README.md)."""
+
+COPIED = "motorcycle"
+"""The photograph of which the place with the most to see lies in `archive` thrice."""
+
 WIDTH, TURN, ZOOM = 320, 20.0, 0.9
 """The pair: its width in pixels; degrees and size by which the second camera is turned and zoomed."""
 
@@ -99,6 +106,75 @@ def _draw(seed: int, stream: int) -> np.random.Generator:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"seed: expected a whole number ≥ 0, got {seed!r}")
     return np.random.default_rng([seed, stream])
+
+
+# ── a place by day and by night ───────────────────────────────────────────────────────────────────────────────────
+
+
+def roofs(seed: int = 0) -> tuple[UInt8[np.ndarray, "h w 3"], UInt8[np.ndarray, "h w 3"]]:
+    """Roofs by day; and made night, from a spot beside, the camera turned. Both photos are real, the night is ours.
+
+    Parameters
+    ----------
+    seed : int
+        Of the noise of the night.
+
+    Returns
+    -------
+    (day, night) : arrays (478, 640, 3) of uint8
+
+    Raises
+    ------
+    InputError
+        If seed is no whole number ≥ 0.
+
+    Examples
+    --------
+    >>> from likewise import samples
+    >>> day, night = samples.roofs()
+    >>> day.shape, day.mean() > 2 * night.mean()
+    ((478, 640, 3), True)
+    """
+    day, beside = (read_array(_installed(*file)) for file in ROOFS)
+    return day, dark(beside, _draw(seed, 6), glow=0.2, sky=(0.04, 0.055, 0.09))
+
+
+def archive(folder: Folder, seed: int = 0) -> tuple[Path, Path]:
+    """Write an archive, folder/photos: `gallery`, the roofs by day, copies of a place; and folder/night.jpg, a query.
+
+    Parameters
+    ----------
+    folder : path
+        Where to write.
+    seed : int
+        Of what is drawn.
+
+    Returns
+    -------
+    (photos, night) : paths
+        The folder to index, and the roofs made night, which are not in it.
+
+    Raises
+    ------
+    InputError
+        If seed is no whole number ≥ 0.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from likewise import samples
+    >>> with tempfile.TemporaryDirectory() as home:
+    ...     photos, night = samples.archive(home)
+    ...     sum(1 for _ in photos.rglob("*.jpg")), night.name
+    (97, 'night.jpg')
+    """
+    photos, (day, night) = Path(folder) / "photos", roofs(seed)
+    whole = max((f for f in gallery(photos, seed) if f.parent.name == COPIED), key=lambda f: f.stat().st_size)
+    copied = read_array(whole)
+    for name, copy in (("mirrored", copied[:, ::-1]), ("turned", np.rot90(copied))):
+        write_image(whole.with_name(f"{name}.jpg"), np.ascontiguousarray(copy), quality=80)
+    write_image(photos / "roofs" / "day.jpg", day, quality=92)
+    return photos, write_image(Path(folder) / "night.jpg", night, quality=92)
 
 
 # ── albums ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -262,13 +338,18 @@ def views(seed: int = 0) -> Views:
     return Views(left, np.asarray(night, dtype=np.uint8), flow, known)
 
 
-def dark(photo: Picture, draw: np.random.Generator) -> Picture:
+def dark(
+    photo: Picture,
+    draw: np.random.Generator,
+    glow: float = 0.5,
+    sky: tuple[float, float, float] = (0.012, 0.018, 0.03),
+) -> Picture:
     """The same by night: one warm lamp, a little blue from outside, the noise of a sensor, in linear light."""
     h, w = photo.shape[:2]
     y, x = np.mgrid[:h, :w] / np.array([h, w]).reshape(2, 1, 1)
-    lamp = 0.05 + 0.5 * np.exp(-((x - 0.62) ** 2 + (y - 0.35) ** 2) / 0.06)
+    lamp = 0.1 * glow + glow * np.exp(-((x - 0.62) ** 2 + (y - 0.35) ** 2) / 0.06)
     linear = (photo / 255.0) ** 2.2
-    seen = linear * (lamp[..., None] * [1.0, 0.75, 0.45] + np.array([0.012, 0.018, 0.03]))
+    seen = linear * (lamp[..., None] * [1.0, 0.75, 0.45] + np.array(sky))
     noisy = np.clip(seen + draw.normal(0, 0.004, seen.shape), 0, 1) ** (1 / 2.2)
     return np.asarray(np.rint(255 * noisy), dtype=np.uint8)
 

@@ -71,7 +71,7 @@ def test_two_photos(run: Runner, world: Path) -> None:
     assert record["evidence"]["inliers"] == inliers
     assert record["verdict"] == "same"
     assert ran.out == (
-        f"pixels, because both are single photos: same ({record['probability']:.0%}); "
+        f"pixels, because both are single photos: same (> 99%); "
         f"{inliers} of {record['matches']['matches']} matches are inliers of one homography; same frame; "
         f"round-trip error 0.00 px, {aligned:.0%} of a.png is aligned with b.png; "
         f"image distance {record['images']['distance']:.3f}\n"
@@ -125,6 +125,10 @@ def test_two_albums(run: Runner, world: Path) -> None:
     assert ran.json == json.loads(Path("found/compare.json").read_text())
     assert formats("found") == {"compare.png": "PNG"}
     assert [Path(s["name"]).name for s in ran.json["skipped"]] == ["torn.png"]
+    scale = ran.json["scale"]
+    assert scale["reference"]
+    assert f"; {scale['sentence']} (" in run.good("one", "two", "--out", "found").out
+    run("one", "two", "--reference", "nowhere").refused("nowhere: holds no index")
 
 
 def test_gamma_value_k_and_features_are_the_library_s(run: Runner, world: Path) -> None:

@@ -65,6 +65,21 @@ def test_same_scene_by_hand() -> None:
     assert possible == pytest.approx(0.75)  # cat: min(.5, .25), cup: min(.5, .5), sea: min(0, .25)
 
 
+def test_the_closer_look_is_where_both_meet_and_much_is_seen() -> None:
+    """Left half sure; below the middle a texture: the window straddles the edge, and lies as low as it can."""
+    photo, sure = np.zeros((100, 120, 3), np.uint8), np.zeros((100, 120), bool)
+    photo[50:, ::2], sure[:, :60] = 255, True
+    rows, columns = module._closer(photo, sure, 0.4)
+    assert (rows.stop - rows.start, columns.stop - columns.start) == (40, 48)
+    assert abs((columns.start + columns.stop) / 2 - 60) <= 1
+    assert rows.start >= 49
+
+
+@pytest.mark.parametrize(("chance", "said"), [(1.0, "> 99.9 %"), (0.9974, "99.7 %"), (0.04, "4.0 %"), (0.0, "< 0.1 %")])
+def test_nothing_is_said_to_be_certain(chance: float, said: str) -> None:
+    assert module.percent(chance) == said
+
+
 # ── the whole ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -83,7 +98,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_images_are_pngs_and_figures_on_the_page_are_those_of_the_json(made: Path) -> None:
-    assert set(formats(made)) == {f"{n}.png" for n in ("alignment", "search", "plan", "polarity")}
+    pictures = ("place", "search", "copies", "alignment", "plan", "polarity")
+    assert set(formats(made)) == {f"{n}.png" for n in pictures}
     assert not list(made.rglob("*.tmp*"))
     figures, text = json.loads((made / "demo.json").read_text()), (made / "report.html").read_text()
     assert f"{figures['albums']['distance']:.3f}" in text
@@ -92,7 +108,7 @@ def test_images_are_pngs_and_figures_on_the_page_are_those_of_the_json(made: Pat
     assert "<html" in (made / "search.html").read_text()
     tags = Tags(text)
     alts = [str(attributes["alt"]) for tag, attributes in tags.found if tag == "img"]
-    assert len(alts) == 4
+    assert len(alts) == len(pictures)
     assert all(len(alt) > 40 for alt in alts)
     assert tags.open == []
 
@@ -103,9 +119,12 @@ def test_what_the_demo_shows_is_so(made: Path) -> None:
     assert figures["albums"]["same_scene_mass"] > 0.9 * figures["albums"]["same_scene_possible"]
     assert figures["pixels"]["right"] > 0.6
     assert figures["pixels"]["median"] < 1.5
-    search = figures["search"]
-    assert (search["photos"], search["rank"]) == (13, 1)
-    assert search["inliers"] > 50
+    place = figures["place"]
+    assert (place["photos"], place["rank"], place["verdict"]) == (15, 1, "same")
+    assert 50 < place["inliers"] < place["matches"]
+    assert 0.2 < place["aligned"] < 0.6
+    assert "same" not in figures["search"]["verdicts"][1:]
+    assert [sorted(group) for group in figures["copies"]["groups"]] == [["mirrored", "turned by 90°"]]
     shares = figures["polarity"]["ess"]
     assert shares["0"] == 1
     assert shares["-1"] < shares["-0.5"] < 1 > shares["0.5"] > shares["1"]

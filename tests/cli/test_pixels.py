@@ -377,9 +377,8 @@ def test_localize_says_where_or_why_not(run: Runner, atlas: Atlas) -> None:
         "q.jpg: at (1.000, 2.000, 3.000) (2 m a unit); 3 of 4 matches are inliers",
         "dark.jpg: not placed: 4 features match points",
     ]
-    assert isinstance(atlas.asked[0]["model"], Shifted)
-    asked = {k: atlas.asked[0][k] for k in ("guided", "features", "seed")}
-    assert asked == {"guided": True, "features": "sift", "seed": 0}
+    assert isinstance(atlas.asked[0]["guide"], Shifted)
+    assert {k: atlas.asked[0][k] for k in ("features", "seed")} == {"features": "sift", "seed": 0}
     record = run("localize", "m", "q.jpg", "dark.jpg", "--json").json
     assert record["queries"][0]["centre"] == [1.0, 2.0, 3.0]
     assert record["queries"][1]["R"] is None
@@ -389,7 +388,7 @@ def test_localize_says_where_or_why_not(run: Runner, atlas: Atlas) -> None:
 def test_localize_without_the_flow_asks_no_network(run: Runner, atlas: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("likewise.pixels.default", None)
     assert run("localize", "m", "q.jpg", "--raw").code == 0
-    assert atlas.asked[0]["model"] is None
+    assert atlas.asked[0]["guide"] == "never"
 
 
 def test_localize_builds_a_map(run: Runner, atlas: Atlas, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ def test_duplicates(run: Runner, home: Path) -> None:
         (["search", "--duplicates", "--out", "p.html"], "out: --duplicates draws nothing"),
         (["search", "q.jpg", "r.jpg", "--each", "--out", "p.png"], "out: a figure shows one query"),
         (["index", "nowhere"], "not a folder"),
+        (["index", "{home}", "--out", "i", "--executor", "spark"], "executor: expected None"),
         (["search", "torn.jpg", "--index", "{home}/likewise-index"], "torn.jpg"),
         (["search", "notes.txt", "--index", "{home}/likewise-index"], "notes.txt: not a"),
     ],

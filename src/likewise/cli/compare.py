@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from likewise.cli import Command, terminal
-from likewise.cli.terminal import count, flag, json_flag, model_flags, out_flag
+from likewise.cli.terminal import count, flag, json_flag, model_flags, out_flag, workers_flags
 from likewise.errors import FileError, InputError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ PIXELS, SETS, DISTRIBUTIONS = "Two photos (pixels, images)", "Albums and videos 
 @flag("--value", type=click.Choice(["kl", "paper", "divergence", "sharp"]), group=SETS, help="the plan's number")
 @flag("--metric", type=click.Path(), group=SETS, help="a learned metric (a file of `likewise sets fit`)")
 @flag("--metric-level", group=SETS, help="with --metric: under the metric of this level")
+@flag("--reference", group=SETS, help="an index: how unusual is the distance among its albums?")
 @count("--k", group=DISTRIBUTIONS, help="neighbour that sets a ball's radius (3); of sets: most points (8)")
 @count("--n", least=2, group=DISTRIBUTIONS, help="images drawn of a generator; by default as many as the other has")
 @flag("--rho", type=float, group=DISTRIBUTIONS, help="polarity with which a bank is drawn; below 0 modes")
@@ -120,13 +121,15 @@ def _under_metric(
     from likewise.cli.sets import metric_at, reading
     from likewise.compare import AutoComparison
     from likewise.sets.data import describe
+    from likewise.sets.scale import Scale
 
     model, level = metric_at(*metric)
     how = reading({"seed": 0, **options}, model)
     skipped: list[tuple[str, str]] = []
     p, q = (describe(x.item, where=x.where, on_error="skip", skipped=skipped, **how) for x in (a, b))
     own = model.compare(p, q, level=level, gamma=options.get("gamma", "auto"), value=options.get("value"))
-    return AutoComparison(own.distance, "sets", why, own, skipped=tuple(skipped))
+    scale = Scale(reason="only the default features have a scale, without a metric")
+    return AutoComparison(own.distance, "sets", why, own, skipped=tuple(skipped), scale=scale)
 
 
 def _words(comparison: AutoComparison, one: str, two: str) -> str:
@@ -144,14 +147,15 @@ def _words(comparison: AutoComparison, one: str, two: str) -> str:
         shares = f"precision {own.precision:.3f}, recall {own.recall:.3f}"
         left = f"{len(own.uncovered)} of the {len(own.real)} of {one} are uncovered by the {len(own.fake)} of {two}"
         words = f"Fréchet distance {float(own.distance):.4g}, {shares}; {left}"
-    return f"{comparison.level}, because {comparison.why}: {words}"
+    said = f"; {comparison.scale}" if comparison.scale else ""
+    return f"{comparison.level}, because {comparison.why}: {words}{said}"
 
 
 def _photos(comparison: AutoComparison, own: Any, one: str, two: str) -> str:
     pair: Any = comparison.pair
     aligned = f"round-trip error {own.distance:.2f} px, {own.aligned:.0%} of {one} is aligned with {two}"
     aligned = f"no alignment: {own.reason}" if own.reason else aligned
-    said = [f"{pair.verdict} ({pair.probability:.0%})", pair.evidence.words(), pair.evidence.relation, aligned]
+    said = [f"{pair.verdict} ({pair.percent})", pair.evidence.words(), pair.evidence.relation, aligned]
     near = "" if comparison.beside is None else f"image distance {comparison.beside.distance:.3f}"
     return "; ".join(filter(None, (*said, near)))
 
@@ -197,8 +201,9 @@ def _write(comparison: AutoComparison, folder: Path, labels: tuple[str, str], fl
     "--watch", is_flag=True, show_default=False, help="go on: update whenever photos come, change or go (Ctrl-C ends)"
 )
 @flag("--check", is_flag=True, show_default=False, help="read the whole index afterwards, and say what is wrong")
+@workers_flags
 @json_flag
-def index(folder: str, out: str, model: str | None, device: str, kind: str | None, **given: bool) -> None:
+def index(folder: str, out: str, model: str | None, device: str, kind: str | None, **given: Any) -> None:
     """Make the photos below FOLDER searchable; run again to update.
 
     New photos are added, changed ones embedded again, deleted ones removed. It can be stopped at any moment, and
@@ -206,11 +211,12 @@ def index(folder: str, out: str, model: str | None, device: str, kind: str | Non
 
     \b
     likewise index photos/
+    likewise index photos/ --executor tcp://head:8786
     """
     from likewise.search import Collection
 
-    check, as_json, watch = (given[name] for name in ("check", "as_json", "watch"))
-    with Collection.build(folder, out, model=_model(model, device), kind=kind, progress=True) as collection:
+    check, as_json, watch = (given.pop(name) for name in ("check", "as_json", "watch"))
+    with Collection.build(folder, out, model=_model(model, device), kind=kind, progress=True, **given) as collection:
         done = collection.report
         skipped = terminal.tell_left_out([(s.name, s.reason) for s in done.skipped])
         wrong = collection.check() if check else []
@@ -301,7 +307,7 @@ def _table(found: Result, root: Path) -> str:
     rows = [("rank", "verdict", "", "distance", "alike", "inliers", "photo")]
     for hit in found.hits:
         seen = "not verified" if hit.evidence is None else f"{hit.evidence.n} of {len(hit.evidence.matches)}"
-        numbers = (f"{hit.probability:.0%}", f"{hit.distance:.4f}", str(hit.alike), seen)
+        numbers = (hit.percent, f"{hit.distance:.4f}", str(hit.alike), seen)
         rows.append((f"{hit.rank:>4}", hit.verdict, *numbers, _below(hit.path, root)))
     table = zip(terminal.columns([row[:-1] for row in rows]), rows, strict=True)
     lines += (

@@ -1,10 +1,10 @@
-"""`likewise demo`: what likewise does, on photographs that come with its dependencies; every figure is computed here.
+"""`likewise demo`: find a place again by night, align it, show why; then the other levels. All is computed here.
 
 demo/
   report.html      the page: everything below in one file
-  alignment.png, search.png, plan.png, polarity.png, demo.json
+  place.png, search.png, copies.png, alignment.png, plan.png, polarity.png, demo.json
   search.html      the search, with its reasons; index/ is the index that was searched
-  place/, albums/, places/   the images that were compared, to try the commands on
+  photos/, night.jpg, workshop/, albums/   the images that were compared, to try the commands on
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ Panel = tuple[str, dict[str, Any], tuple[str, str], "Section"]
 
 if TYPE_CHECKING:
     import numpy as np
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+    from likewise.pixels.compare import PixelComparison
     from likewise.plot.report import Section
+    from likewise.search import Hit
 
 WITHIN = 3.0
 """Pixels within which a pixel counts as found."""
-HITS, VERIFY = 7, 3
-"""Hits of the search, and how many of the best are verified."""
-DAY = "workshop/day.jpg"
-"""The place of the night photo in the collection."""
+HITS = 5
+"""Hits of the search that are shown."""
 RHOS, LATENTS, TOP, ACROSS = (-1.0, -0.5, 0.0, 0.5, 1.0), 240, 3, 12
 """The generator: polarities, latents of the bank, singular values in a volume, and images in a row."""
 
@@ -43,7 +44,7 @@ RHOS, LATENTS, TOP, ACROSS = (-1.0, -0.5, 0.0, 0.5, 1.0), 240, 3, 12
 @out_flag("demo", "the folder to write to")
 @seed_flag
 def demo(out: str, seed: int) -> None:
-    """See what likewise does, on photographs that come with it: about a minute, no download.
+    """Find a place again by night, align it, show why; then the other levels. About a minute, no download.
 
     Writes report.html, the figures of its panels and their numbers as JSON.
 
@@ -51,7 +52,8 @@ def demo(out: str, seed: int) -> None:
     likewise demo --out demo
     """
     folder, began = terminal.check_writable(Path(out)), time.perf_counter()
-    panels = [make(folder, seed) for make in (pixels_panel, search_panel, albums_panel, polarity_panel)]
+    panels = place_panels(folder, seed)
+    panels += [make(folder, seed) for make in (pixels_panel, albums_panel, polarity_panel)]
     seconds = time.perf_counter() - began
     figures = {name: found for name, found, _, _ in panels}
     terminal.write_json(folder / "demo.json", {"seed": seed, "seconds": round(seconds, 1), **figures})
@@ -68,6 +70,165 @@ def step(words: str) -> Iterator[list[str]]:
     click.echo(f"{' '.join(said)} ({time.perf_counter() - began:.0f} s)")
 
 
+# ── the story ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def place_panels(folder: Path, seed: int) -> list[Panel]:
+    """Roofs by night, searched for among photos by day; what joins both; and the copies among the photos."""
+    from likewise import plot, samples
+    from likewise.pixels import compare
+    from likewise.plot.report import Section
+    from likewise.search import Collection
+
+    with step("photos are indexed, and one made night is searched for among them") as said:
+        photos, query = samples.archive(folder, seed)
+        with Collection.build(photos, folder / "index") as collection:
+            result = collection.search(query, HITS)
+            groups, count = collection.duplicates(), len(collection)
+        result.page(folder / "search.html")
+        rank, hit = next(((h.rank, h) for h in result if Path(h.path).match("roofs/day.jpg")), (None, result[0]))
+        evidence = hit.evidence
+        inliers, matches = (0, 0) if evidence is None else (evidence.n, len(evidence.matches))
+        sure = percent(hit.probability)
+        said.append(f"found at rank {rank} of {count}: {hit.verdict}, {sure}; {inliers} inliers")
+    with step("both are aligned, pixel by pixel") as said:
+        comparison = compare(query, hit.path)
+        plot.save(place_figure(hit, comparison, count), folder / "place.png", dpi=120)
+        said.append(f"{comparison.aligned:.0%} of the night photo is sure")
+    shown = [h for h in result if h.evidence is not None]
+    words = {"same": ("the same", True), "different": ("another place", False), "unsure": ("unsure", None)}
+    captions, right = (
+        [f"{words[h.verdict][0]}, {h.percent}" for h in shown],
+        [words[h.verdict][1] for h in shown],
+    )
+    hits = plot.ranking([query], [[h.path for h in shown]], right=[right], names=["by night"], captions=[captions])
+    plot.save(hits, folder / "search.png")
+    copies = [group.copies[1:] for group in groups]
+    files, what = ([[getattr(c, name) for c in some] for some in copies] for name in ("path", "what"))
+    drawn = plot.ranking([g.keep for g in groups], files, names=["keep"] * len(groups), captions=what)
+    plot.save(drawn, folder / "copies.png")
+    found = Section(
+        "The same place by night",
+        (
+            f"{count} photos by day are indexed once; then a photo by night, from a spot beside, is looked for.",
+            f"The place is found at rank {rank}, and likewise says why: {inliers} of {matches} matches are inliers "
+            f"of one geometry; the probability that both show the same is {sure}. Then every pixel is aligned, and "
+            "drawn where that is sure.",
+        ),
+        folder / "place.png",
+        "Above, roofs by night and the same roofs by day, joined by lines; below, the photo by day where it belongs in "
+        "the photo by night.",
+        "Both photos are real (roofs of Venice, VLFeat, BSD-2-Clause); the night is made, in linear light, with the "
+        f"noise of a sensor. Sure is {comparison.aligned:.0%} of it; most of the rest is not in the photo by day.",
+    )
+    order = Section(
+        "The best hits",
+        ("Each was verified by its matches: the same, another place, or unsure. `search.html` has the reasons.",),
+        folder / "search.png",
+        "A row of photographs: the roofs by night, then the hits, the roofs by day first in a green frame.",
+        "Under each, the probability that it shows the same place.",
+    )
+    double = Section(
+        "Copies among the photos",
+        (
+            "Copies are found by what they share, also where they were turned, mirrored, cropped or made smaller. Each "
+            "says what it is; the one to keep stands at the left. Nothing is deleted.",
+        ),
+        folder / "copies.png",
+        "A row of photographs: the one to keep at the left, its copies beside it, turned and mirrored.",
+        f"{sum(map(len, copies))} copies in {len(groups)} group{'s' * (len(groups) != 1)}.",
+        wide="34rem",
+    )
+    figures: dict[str, Any] = {"photos": count, "rank": rank, "inliers": inliers, "matches": matches}
+    figures |= {"verdict": hit.verdict, "probability": hit.probability, "aligned": comparison.aligned}
+    inlying = (
+        f"of {matches} matches are inliers of one geometry, with the place at rank {rank} of {count}",
+        str(inliers),
+    )
+    twice = str(sum(map(len, copies)))
+    return [
+        ("place", figures, inlying, found),
+        (
+            "search",
+            {"verdicts": [h.verdict for h in shown]},
+            ("is the probability that both show the same", sure),
+            order,
+        ),
+        ("copies", {"groups": what}, ("copies found among the photos", twice), double),
+    ]
+
+
+def percent(chance: float) -> str:
+    """A probability in per cent, which is never 100 nor 0."""
+    return "> 99.9 %" if chance > 0.999 else "< 0.1 %" if chance < 0.001 else f"{100 * chance:.1f} %"
+
+
+def place_figure(hit: Hit, comparison: PixelComparison, count: int) -> Figure:
+    """What is said of a hit, in one picture: the verdict, lines of the inliers, the hit warped to the query."""
+    import numpy as np
+    from matplotlib.collections import LineCollection
+
+    from likewise.plot.style import INK, PALETTE, figure
+
+    if hit.evidence is None:
+        raise click.ClickException(f"{hit.path} was not verified")
+    evidence, wide = hit.evidence, 8.3
+    one, two = evidence.images
+    h, w = one.shape[:2]
+    tall = 4.06 * h / w
+    height = 0.85 + 2 * (tall + 0.42)
+    fig = figure(wide, height)
+
+    def words(x: float, y: float, said: str, size: float, colour: str = INK, **more: Any) -> None:
+        fig.text(x / wide, 1 - y / height, said, size=size, color=colour, va="center", parse_math=False, **more)
+
+    top = fig.add_axes((0, (height - 0.85 - tall) / height, 1, tall / height))
+    top.imshow(one, extent=(0, w, h, 0))
+    top.imshow(two, extent=(w * 1.044, w * 2.044, h, 0))
+    some = evidence.matches.take(evidence.inliers)
+    ends = np.stack([some.a + 0.5, (some.b + 0.5) * (w / two.shape[1]) + (w * 1.044, 0)], axis=1)
+    top.add_collection(LineCollection(list(ends), colors="#6fe3b4", linewidths=0.7, alpha=0.75))
+    top.scatter(ends[..., 0], ends[..., 1], s=5, color="#6fe3b4", linewidths=0)
+    top.set(xlim=(0, w * 2.044), ylim=(h, 0))
+    warped, night = comparison.warp(), np.asarray(comparison.images[0])
+    sure = (comparison.confidence >= 0.5) & (warped.max(axis=2) > 0)
+    laid = np.where(sure[..., None], warped, night)
+    left = fig.add_axes((0, 0.42 / height, 4.06 / wide, tall / height))
+    left.imshow(laid)
+    right = fig.add_axes((4.24 / wide, 0.42 / height, 4.06 / wide, tall / height))
+    right.imshow(laid[_closer(laid, sure)])
+    for ax in (top, left, right):
+        ax.axis("off")
+    said = {"same": "The same place", "different": "Another place"}.get(hit.verdict, "Unsure")
+    words(
+        0.08,
+        0.24,
+        f"{said}: {percent(hit.probability)}",
+        23,
+        PALETTE[2] if hit.verdict == "same" else INK,
+        weight="bold",
+    )
+    words(0.08, 0.62, f"{evidence.n} of {len(evidence.matches)} matches are inliers of one geometry", 15)
+    words(0.08, 0.85 + tall + 0.2, "looked for: by night (made night)", 15)
+    words(4.3, 0.85 + tall + 0.2, f"found: by day, among {count} photos", 15)
+    words(0.08, height - 0.2, "day warped to night, where sure", 15)
+    words(4.3, height - 0.2, "closer: edges meet", 15)
+    return fig
+
+
+def _closer(photo: NDArray[np.uint8], sure: NDArray[np.bool_], share: float = 0.45) -> tuple[slice, slice]:
+    """The window, so large a share of each side, in which both photos meet and much is to be seen."""
+    import cv2
+    import numpy as np
+
+    h, w = (round(share * n) for n in sure.shape)
+    edges = np.abs(cv2.Laplacian(photo, cv2.CV_32F)).sum(axis=2)
+    both = sure.astype(np.float32), edges
+    inside, seen = (cv2.boxFilter(x, -1, (w, h), anchor=(0, 0))[: 1 - h, : 1 - w] for x in both)
+    y, x = np.unravel_index((inside * (1 - inside) * seen).argmax(), inside.shape)
+    return slice(int(y), int(y) + h), slice(int(x), int(x) + w)
+
+
 # ── pixels ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -82,7 +243,7 @@ def pixels_panel(folder: Path, seed: int) -> Panel:
 
     with step("a place by day and by night, aligned") as said:
         truth = samples.views(seed)
-        a, b = folder / "place" / "day.png", folder / "place" / "night.png"
+        a, b = folder / "workshop" / "day.png", folder / "workshop" / "night.png"
         write_image(a, truth.day), write_image(b, truth.night)
         comparison = compare(a, b)
         comparison.plot(folder / "alignment.png")
@@ -97,7 +258,7 @@ def pixels_panel(folder: Path, seed: int) -> Panel:
         f"it is sure of {comparison.aligned:.0%} of the pixels.",
     )
     section = Section(
-        "Where did this point go?",
+        "Pixels: where did this point go?",
         text,
         folder / "alignment.png",
         "A motorcycle by day, and at night from a turned camera; the one warped to the other, flow and confidence.",
@@ -105,46 +266,8 @@ def pixels_panel(folder: Path, seed: int) -> Panel:
         f"{comparison.model}; photographs: Middlebury 2014, in scikit-image.",
     )
     figures = {"right": right, "median": median, "mean": float(errors.mean()), "cycle_error": comparison.distance}
-    fact = ("of pixels found again at night", f"{right:.0%}")
+    fact = (f"of the pixels of a workshop found to {WITHIN:g} px", f"{right:.0%}")
     return "pixels", {**figures, "aligned": comparison.aligned}, fact, section
-
-
-# ── search ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def search_panel(folder: Path, seed: int) -> Panel:
-    """The workshop by night, searched for among places by day."""
-    from likewise import samples
-    from likewise.media import write_image
-    from likewise.plot.report import Section
-    from likewise.search import Collection
-
-    with step("a place by night, searched for among places by day") as said:
-        samples.gallery(folder / "places", seed)
-        write_image(folder / "places" / DAY, samples.pair(seed)[0])
-        with Collection.build(folder / "places", folder / "index") as collection:
-            night = collection.search(folder / "place" / "night.png", HITS, verify=VERIFY)
-            count = len(collection)
-        night.plot(folder / "search.png")
-        night.page(folder / "search.html")
-        day = next((hit for hit in night if hit.path.endswith(DAY)), None)
-        rank, inliers = (None, 0) if day is None else (day.rank, 0 if day.evidence is None else day.evidence.n)
-        said.append(f"found at rank {rank} of {count}, {inliers} inliers")
-    took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in night.seconds.items())
-    text = (
-        f"{count} places are indexed once. A query is compared with all of them by one vector, with the best of these "
-        "by features that are alike, and the best three are verified by the inliers of one geometry.",
-        f"The workshop by night finds itself by day at rank {rank}, with {inliers} inliers.",
-    )
-    section = Section(
-        "Which photos show the same, and why?",
-        text,
-        folder / "search.png",
-        "A row of photographs: the workshop by night at the left, beside it what was found, the same by day first.",
-        f"Under each hit the probability that it shows the same. This search took: {took}. More of it in search.html.",
-    )
-    figures = {"photos": count, "rank": rank, "inliers": inliers}
-    return "search", figures, (f"the rank of the place by night, among {count}", str(rank)), section
 
 
 # ── sets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +296,7 @@ def albums_panel(folder: Path, seed: int) -> Panel:
         f"The plan kept {kept:.1%} there without having seen a label.",
     )
     section = Section(
-        "Two albums, and the plan between them",
+        "Albums: which photo answers to which?",
         text,
         folder / "plan.png",
         "Two columns of photographs joined by ribbons: cats with cats, coffee cups with cups, flowers with flowers.",
@@ -182,7 +305,7 @@ def albums_panel(folder: Path, seed: int) -> Panel:
         wide="46rem",
     )
     figures = {"distance": comparison.distance, "same_scene_mass": kept, "same_scene_possible": possible}
-    fact = (f"of the mass joins photographs of one scene, of {possible:.0%} that can", f"{kept:.1%}")
+    fact = (f"of two albums joined scene by scene, of {possible:.0%} that can be", f"{kept:.0%}")
     return "albums", figures, fact, section
 
 
@@ -222,7 +345,7 @@ def polarity_panel(folder: Path, seed: int) -> Panel:
         "0 towards what it draws least. Nothing was trained again.",
     )
     section = Section(
-        "Quality and diversity: from modes to anti-modes",
+        "Generators: quality against diversity",
         text,
         folder / "polarity.png",
         f"{len(RHOS)} rows of {ACROSS} small grey images of clothes, plain ones above, unusual ones below.",
@@ -230,7 +353,7 @@ def polarity_panel(folder: Path, seed: int) -> Panel:
         f"small classifier. The effective share is {shares['-1']:.0%} at ρ = −1 and {shares['1']:.0%} at ρ = 1.",
         wide="46rem",
     )
-    fact = ("of the bank still counts at ρ = −1", f"{shares['-1']:.0%}")
+    fact = ("of a generator's latents count at ρ = −1, its most typical", f"{shares['-1']:.0%}")
     return "polarity", {"ess": shares, "latents": LATENTS, "k": TOP}, fact, section
 
 
@@ -242,23 +365,23 @@ def _page(panels: Sequence[Panel], folder: Path, seconds: float, seed: int) -> P
     from likewise.plot.report import Page, Section
     from likewise.store.run import versions
 
-    day, night, albums = folder / "place" / "day.png", folder / "place" / "night.png", folder / "albums"
+    day, night, albums = folder / "photos" / "roofs" / "day.jpg", folder / "night.jpg", folder / "albums"
     own = Section(
         "With your own photos",
         ("The images of this page are on your disk, and so is the index. `likewise studio` shows it in the browser.",),
-        code=f"likewise compare {day} {night}\n"
+        code=f"likewise search {night} --index {folder / 'index'}\n"
+        f"likewise search --duplicates --index {folder / 'index'}\n"
+        f"likewise compare {day} {night}\n"
         f"likewise compare {albums / 'monday'} {albums / 'friday'}\n"
-        f"likewise search {night} --index {folder / 'index'}\n"
-        f"likewise pixels match {day} {night}\n"
         "likewise distributions harvest fashion --n 2000",
     )
     used = versions()
     end = (
         f"likewise {__version__}, seed {seed}, {seconds:.0f} s on {used['platform']}, Python {used['python']}, "
-        f"torch {used.get('torch', '?')}. Photographs: scikit-image and scikit-learn. "
+        f"torch {used.get('torch', '?')}. Photographs: VLFeat, scikit-image, scikit-learn. "
         "Methods: LIFE, 2021; DiVA, ECCV 2020; Multi-Level Metric Learning via Smoothed Wasserstein Distance, IJCAI "
         "2018; Polarity Sampling, CVPR 2022."
     )
-    lead = "A comparison is a number and the correspondence that justifies it. Every figure here was just computed."
+    lead = "The same place by night: found, aligned, and why. Every figure on this page was just computed."
     sections = [*(section for *_, section in panels), own]
     return Page("likewise", lead, dict(fact for _, _, fact, _ in panels), sections, end).write(folder / "report.html")

@@ -413,7 +413,7 @@ def localize(place: str, query: tuple[str, ...], build: str | None, as_json: boo
             survey = Map.build(build, place, report=terminal.remark)
     terminal.remark(f"{survey}")
     network, device = given.pop("model"), given.pop("device")
-    given["model"] = model_at(network, device) if given["guided"] and query else None
+    given["guide"] = model_at(network, device) if given.pop("guided") and query else "never"
     poses = []
     with terminal.working("placing") as say:
         for name in query:

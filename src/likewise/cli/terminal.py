@@ -67,11 +67,16 @@ def out_flag(default: str, words: str) -> Callable[[F], F]:
     return flag("--out", default=default, type=click.Path(), help=words)
 
 
-def cluster_flags(function: F) -> F:
-    """--n-jobs, --executor and --resume: where blocks of work run."""
+def workers_flags(function: F) -> F:
+    """--n-jobs and --executor: where blocks of work run."""
     jobs = flag("--n-jobs", default=1, group="Running", help="processes; -1 is all cores")
     dask = flag("--executor", group="Running", help="dask (a cluster here), or a Dask scheduler's address (tcp://…)")
-    return jobs(dask(resume_flag(function)))
+    return jobs(dask(function))
+
+
+def cluster_flags(function: F) -> F:
+    """--n-jobs, --executor and --resume."""
+    return workers_flags(resume_flag(function))
 
 
 def training_flags(where: str, groups: Mapping[str, Sequence[str]]) -> Callable[[F], F]:
