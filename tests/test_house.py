@@ -181,10 +181,12 @@ def test_a_long_table_can_be_turned(house: Path) -> None:
     tables, write = script("tables", "docs"), script("record")
     rows = [{"method": m, "γ": g, "rate": r} for m, g, r in (("a", 0.1, 1), ("b", 0.1, 2), ("a", 0.5, 3))]
     write.record("speed", ["method", "γ", "rate"], rows, "c", folder=house / "benchmarks" / "results")
-    (house / "README.md").write_text("<!-- table:speed; rows: method; columns: γ; cell: rate -->\n<!-- /table -->\n")
+    asked = "<!-- table:speed; rows: method; columns: γ; cell: rate -->\n<!-- /table -->\n"
+    (house / "README.md").write_text(asked + "<!-- figure:speed:a, 0.5:rate -->?<!-- /figure -->")
     tables.main([], house)
     text = (house / "README.md").read_text()
     assert "| method | 0.1 | 0.5 |\n| --- | ---: | ---: |\n| a | 1 | 3 |\n| b | 2 |  |\n" in text
+    assert text.endswith("-->3<!-- /figure -->")
     assert tables.main(["--check"], house) == 0
 
 

@@ -216,7 +216,6 @@ CALLS |= {
     "pixels.geometry.Warp.backward": None,
     "pixels.geometry.Warp.invert": None,
     "pixels.geometry.Warp.forward": lambda f, png: f(bent("warp"), places()),
-    "pixels.geometry.Warp.image": lambda f, png: f(bent("warp"), torch.rand(2, 3, 8, 10), (4, 5)),
     "pixels.life.sed": lambda f, png: f(still(), still(), SKEW.expand(2, 3, 3)),
     "pixels.life.sed_loss": lambda f, png: f(still(), SKEW.expand(2, 3, 3)),
     "pixels.life.cycle_loss": lambda f, png: f(still(), torch.zeros(2, 5, 6, 2)),

@@ -23,8 +23,9 @@ import numpy as np
 import torch
 
 import likewise as lw
-from likewise.pixels.aligner import WEIGHTS, Aligner, align_once
+from likewise.pixels.aligner import WEIGHTS, Aligner
 from likewise.pixels.data import Photos
+from likewise.pixels.life.network import at_pixels
 from likewise.pixels.rendering import Renderer
 from likewise.pixels.training import Config, train
 
@@ -42,9 +43,10 @@ def places(photos: Photos) -> Callable[[Any], Mapping[str, float]]:
     def check(network: Any) -> Mapping[str, float]:
         figures = {}
         for name, iters in (("scenes", 6), ("scenes_start", 0)):
-            flows = [align_once(network, p.a, p.b, iters).ab for p in pairs]
+            flows = [network(*network.features(p.a[None], p.b[None]), iters=iters)[0][-1] for p in pairs]
             errors = [
-                torch.linalg.vector_norm(f - p.flow, dim=-1)[p.visible] for f, p in zip(flows, pairs, strict=True)
+                torch.linalg.vector_norm(at_pixels(f, *RECIPE.size)[0] - p.flow, dim=-1)[p.visible]
+                for f, p in zip(flows, pairs, strict=True)
             ]
             figures[name] = float(np.mean([float(e.mean()) for e in errors]))
         return figures

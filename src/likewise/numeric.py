@@ -91,18 +91,10 @@ CHUNK = 4096
 """Rows that are brought to float64 at a time."""
 
 
-def frechet(mean_a: ArrayLike, cov_a: ArrayLike, mean_b: ArrayLike, cov_b: ArrayLike) -> float:
-    """The squared Wasserstein distance of two Gaussians: ‖μ_a − μ_b‖² + Tr(Σ_a + Σ_b − 2 (Σ_a Σ_b)^½) ≥ 0."""
-    a, b = _vector(mean_a, "mean_a"), _vector(mean_b, "mean_b")
-    if a.shape != b.shape:
-        raise ShapeError(f"mean_b: expected {len(a)} coordinates as in mean_a, got {len(b)}")
-    A = factor(psd(cov_a, dim=len(a), where="cov_a"))
-    B = factor(psd(cov_b, dim=len(a), where="cov_b"))
-    return frechet_of_factors(a, A, b, B)
-
-
 def frechet_of_factors(mean_a: Array, A: Array, mean_b: Array, B: Array) -> float:
-    """The same from factors Σ_a = A Aᵀ, Σ_b = B Bᵀ: ‖μ_a − μ_b‖² + ‖A‖² + ‖B‖² − 2 ‖Aᵀ B‖_*, the nuclear norm.
+    """The squared Wasserstein distance of two Gaussians: ‖μ_a − μ_b‖² + Tr(Σ_a + Σ_b − 2 (Σ_a Σ_b)^½) ≥ 0.
+
+    From factors Σ_a = A Aᵀ, Σ_b = B Bᵀ it is ‖μ_a − μ_b‖² + ‖A‖² + ‖B‖² − 2 ‖Aᵀ B‖_*, the nuclear norm.
 
     Tr (Σ_a Σ_b)^½ is the sum of the singular values of Aᵀ B. Taken from eigenvalues of the product Σ_a Σ_b, as is
     common, it loses half of its digits wherever a covariance is nearly singular, which those of features always are.
@@ -143,18 +135,6 @@ def _count(X: NDArray[np.floating]) -> int:
     if len(X) < 2:
         raise ShapeError(f"X: a covariance needs at least two rows, got {len(X)}")
     return len(X)
-
-
-def _vector(mean: ArrayLike, where: str) -> Array:
-    try:
-        v = np.asarray(mean, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{where} is not a vector of numbers: {error}") from None
-    if v.ndim != 1 or v.size == 0:
-        raise ShapeError(f"{where}: expected shape (d,), got {v.shape}")
-    if not np.isfinite(v).all():
-        raise InputError(f"{where} contains NaN or infinity")
-    return v
 
 
 # ------------------------------------------------------------------------------------- distances, a tile at a time

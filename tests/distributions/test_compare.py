@@ -103,7 +103,6 @@ def test_the_smooth_net_is_near_the_default_and_has_gradients() -> None:
     x = torch.nn.functional.interpolate(coarse, (240, 240), mode="bicubic").clamp(0, 1)
     smooth, default = PhotoFeatures()(x).numpy(), extract(x).rows
     assert (np.sum(smooth * default, 1) > 0.85).all()
-    np.testing.assert_allclose(PhotoFeatures(-1)(2 * x - 1).numpy(), smooth, atol=1e-3)
     assert extract(x, PhotoFeatures()).net != extract(x).net
     small = torch.rand(1, 1, 32, 32, requires_grad=True)
     PhotoFeatures()(small)[0, :8].sum().backward()
@@ -111,8 +110,6 @@ def test_the_smooth_net_is_near_the_default_and_has_gradients() -> None:
     assert float(small.grad.abs().sum()) > 0
     with pytest.raises(ShapeError, match="images"):
         PhotoFeatures()(torch.zeros(2, 5))
-    with pytest.raises(InputError, match="low < high"):
-        PhotoFeatures(1.0, 0.0)
 
 
 def test_precomputed_features_meet_a_described_side() -> None:

@@ -54,7 +54,7 @@ def test_it_finds_new_classes_better_than_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "tasks",
-    ["disc", "disc,shared,intra,dance", "disc,moco", "disc,instance", "disc,rotation", "disc,cluster,none,none"],
+    ["disc", "disc,shared,intra,dance", "disc,moco", "disc,instance", "disc,cluster,none,none"],
 )
 def test_every_task_can_be_trained_and_repeats(tasks: str) -> None:
     data = stripes(6, 6)
@@ -289,23 +289,6 @@ def test_two_processes_equal_one_with_the_double_batch(tmp_path: Path) -> None:
     assert two["norm"] == pytest.approx(one["norm"], rel=1e-6)
     assert two["queue"] == one["queue"]
     assert len(set(one["losses"])) == len(one["losses"])
-
-
-def test_turned_images_keep_their_turns_and_need_whole_images() -> None:
-    """Gathered rows come process by process; the task counts on all of one turn side by side."""
-
-    class Two(ProcessGroup):
-        def gather(self, x):
-            return torch.cat([x, x])
-
-    problem = Training.__new__(Training)
-    problem.config, problem.processes = config(frozen=0), Two(0, 2)
-    problem.network = lambda x: x[:, :1, 0, :1]  # what is at the top left says how far an image was turned
-    corners = torch.zeros(16, 3, 2, 2)
-    corners[:, 0] = torch.tensor([[0.0, 1.0], [3.0, 2.0]])
-    assert problem._turn(corners).flatten().tolist() == [k for k in range(4) for _ in range(16)]
-    with pytest.raises(InputError, match="needs them whole"):
-        train(stripes(6, 6), config(tasks="disc,rotation", steps=2, validation=0.0, frozen=1, norm="frozen"))
 
 
 def test_a_network_of_ones_own_is_looked_at_as_it_is_used() -> None:

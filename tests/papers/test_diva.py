@@ -20,7 +20,8 @@ from likewise.errors import ConfigError, FileError, InputError, LikewiseError
 from likewise.images import losses
 from likewise.images.config import Config
 from likewise.images.data import Dataset
-from likewise.papers.diva import TABLES, layouts, rivals, tables
+from likewise.papers import diva as tables
+from likewise.papers.diva import TABLES, layouts, rivals
 from likewise.papers.diva.rivals import PRESETS, preset
 from worlds.shapes import batch, names_of, put, stripes, unit
 
@@ -179,18 +180,6 @@ def test_instance_discrimination_contrasts_with_all_other_pictures() -> None:
     logits = z @ bank.T / 0.5
     want = nn.functional.cross_entropy(logits, torch.arange(12))
     assert task(later).item() == pytest.approx(want.item(), rel=1e-6)
-
-
-def test_rotation_is_predicted_from_rows() -> None:
-    task = rivals.Rotation(0, 6).double()
-    b = batch()
-    turned = losses.Batch(b.z, b.y, b.ids, turned=unit(8, 4, 6, seed=2))
-    logits = task.classifier(turned.turned[:, 0]) * rivals.SHARPNESS
-    want = nn.functional.cross_entropy(logits, torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]))
-    assert task(turned).item() == pytest.approx(want.item())
-    with pytest.raises(InputError, match="turned"):
-        task(b)
-    assert {v.name for v in tables._rivals(Config(frozen=12))} == {v.name for v in tables._rivals(SMALL)} - {"RotNet"}
 
 
 def test_clusters_are_found_and_told() -> None:

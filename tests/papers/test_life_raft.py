@@ -114,7 +114,7 @@ def test_the_table_runs_and_resumes(data: Path, tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(tables, "train", train)
     monkeypatch.setattr("likewise.pixels.training.EXAMINED", 1)
-    words = {"data": str(data), "photos": str(data / "photos"), "cells": str(tmp_path), "pairs": 1, "steps": 1}
+    words = {"data": str(data), "photos": str(data / "photos"), "cells": str(tmp_path), "places": 1, "steps": 1}
     record = tables.raft(Options(**words, sfm="pairs"))
     assert sources == [("rendered", 0), ("pairs", 0)]
     arms = [PUBLISHED, "LIFE, rendered triplets", "LIFE, SfM triplets"]

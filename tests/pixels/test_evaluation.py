@@ -77,7 +77,8 @@ def test_flow_is_measured_at_the_size_that_is_asked_for() -> None:
 
 
 def test_what_b_does_not_show_is_told_apart(tmp_path: Path) -> None:
-    dataset = layouts.read(scenes.sintel(tmp_path)).of_groups("clean")
+    pairs = layouts.read(scenes.sintel(tmp_path))
+    dataset = FlowDataset(tuple(p for p in pairs if p.group == "clean"), "sintel")
 
     class Half:
         def flow(self, a: Tensor, b: Tensor) -> NDArray[np.float32]:
@@ -178,8 +179,8 @@ def test_matching_is_guided_by_the_model(monkeypatch: pytest.MonkeyPatch) -> Non
 
     seen = []
 
-    def match(a: Tensor, b: Tensor, *, model: object) -> Matches:
-        seen.append(model)
+    def match(a: Tensor, b: Tensor, *, guide: object) -> Matches:
+        seen.append(guide)
         return Matches([], [])
 
     monkeypatch.setattr(evaluation, "match", match)

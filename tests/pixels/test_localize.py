@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from scipy.spatial.transform import Rotation
 from tests.pixels.test_sfm import SIZE, K, camera, cast, shot
 
 from likewise import media
-from likewise.errors import FileError, InputError, ShapeError
+from likewise.errors import FileError, InputError
 from likewise.pixels import metrics
 from likewise.pixels.features import detect
 from likewise.pixels.geometry import shrink
@@ -162,17 +161,6 @@ def test_flow_guides_the_matches_of_a_dark_query(room: Map, query: np.ndarray) -
     distance, angle = guided.error(*camera(HELD_OUT))
     assert distance < 0.05
     assert angle < 0.5
-    former = room.localize(night, guided=False, K=K), room.localize(night, model=model, K=K)
-    assert [at.centre.tolist() for at in former] == [plain.centre.tolist(), guided.centre.tolist()]
-
-
-def test_an_embedder_makes_the_shortlist(room: Map, query: np.ndarray) -> None:
-    rows = np.eye(2)[[0, 1, 1, 1, 0]]  # the query is like the last of the four photos
-    located = room.localize(query[:200], guide="never", K=K, retrieve=1, embedder=SimpleNamespace(embed=lambda _: rows))
-    assert located.photos == ("4.png",)
-    for wrong in (rows * np.nan, rows[1:], rows[0]):
-        with pytest.raises(ShapeError, match="embedder: expected"):
-            room.localize(query, guide="never", K=K, retrieve=1, embedder=SimpleNamespace(embed=lambda _, w=wrong: w))
 
 
 def test_a_blank_query_says_why(room: Map) -> None:

@@ -15,9 +15,9 @@ from likewise.pixels.geometry import grid, sample
 from likewise.pixels.life.network import Network, log_dual
 from likewise.pixels.raft import RAFT
 from likewise.pixels.rendering import textures
-from likewise.pixels.training import Config, Learner, Training, _near, _run, contrast, rendered, scenes_of, train
+from likewise.pixels.training import Config, Learner, Training, _near, contrast, rendered, scenes_of, train
 from likewise.train.distributed import ProcessGroup
-from likewise.train.loop import Loop
+from likewise.train.loop import Loop, create_run
 
 SMALL = Config(
     refine=1, joint=2, height=64, width=96, pairs=2, scenes=2, hidden=8, iters=2, validation=0.2, evaluate_every=100,
@@ -348,7 +348,8 @@ def test_a_run_goes_on_to_the_same_bits(photos, tmp_path):
     whole = train(photos, SMALL, out=tmp_path / "whole")
     assert isinstance(whole, Aligner)
     problem = Training(photos, scenes_of("rendered", photos), SMALL)
-    run = _run(tmp_path / "part", photos, SMALL, False, ProcessGroup())
+    said = dataclasses.asdict(SMALL) | {"photos": len(photos), "processes": 1}
+    run = create_run(tmp_path / "part", said, seed=SMALL.seed, resume=False, processes=ProcessGroup())
     loop = Loop(problem, dataclasses.replace(problem.settings), run=run)
     for _ in range(2):
         loop._step(loop.fitted.step)

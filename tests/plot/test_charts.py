@@ -58,8 +58,6 @@ def test_a_frontier_has_a_curve_a_truncation_in_the_order_of_rho() -> None:
     assert texts(left)[:3] == ["-0.5", "0", "0.5"]
     np.testing.assert_allclose(right.lines[0].get_xdata(), [-0.5, 0, 0.5])
     np.testing.assert_allclose(right.lines[0].get_ydata(), [40.25, 40, 40.25])
-    with_errors = [{**cell, "frechet_error": 0.5} for cell in cells()]
-    assert len(plot.frontier(with_errors).axes[1].collections) == 2
 
 
 def test_only_what_no_other_beats_is_filled() -> None:

@@ -114,6 +114,8 @@ def test_matches_are_drawn_by_stage() -> None:
     assert [t.get_text() for t in fig.texts] == ["x", "■ 21 near the flow", "■ 9 elsewhere"]
     first = lines[0].get_segments()[0]  # type: ignore[attr-defined]
     np.testing.assert_allclose(first[1] - first[0], [64 + 0.02 * 64, 0])
+    unguided = plot.matches(a, a, Matches(points, points, np.full(30, 2)), title="x")
+    assert [t.get_text() for t in unguided.texts] == ["x"], "without a flow none is elsewhere"
 
 
 def test_of_many_matches_some_are_drawn_and_all_are_counted() -> None:

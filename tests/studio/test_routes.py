@@ -18,6 +18,7 @@ from PIL import Image
 
 from likewise import media
 from likewise.distributions import pretrained
+from likewise.images.metrics import lay_out
 from likewise.sets import Signature, WassersteinLMNN
 from likewise.studio import distributions, images, sets
 from likewise.studio.app import Given, Session
@@ -209,14 +210,14 @@ def test_a_group_of_the_library_is_shown_as_it_says(gallery: Any, folder: Path, 
 
 def test_the_map_is_the_same_each_time_and_in_bounds() -> None:
     rows = np.random.default_rng(0).standard_normal((40, 64))
-    once = images.lay_out(rows)
-    assert np.array_equal(once, images.lay_out(rows))
+    once = lay_out(rows)
+    assert np.array_equal(once, lay_out(rows))
     assert (once.min(), once.max()) == (0, 1)
     for n in (1, 2, 3, 9):
-        few = images.lay_out(rows[:n])
+        few = lay_out(rows[:n])
         assert few.shape == (n, 2)
         assert np.isfinite(few).all()
-    assert np.isfinite(images.lay_out(np.ones((12, 4)))).all()
+    assert np.isfinite(lay_out(np.ones((12, 4)))).all()
 
 
 def test_folders_of_one_name_get_names_of_their_own() -> None:
@@ -241,7 +242,9 @@ def albums(session: Session, client: httpx.Client, send: Send) -> Any:
 
 def test_a_plan_carries_each_picture_to_its_copy(client: httpx.Client, albums: dict[str, Any]) -> None:
     assert [m["name"] for m in albums["metrics"]] == ["identity", "learned"]
-    gamma = albums["gamma"]
+    gamma, scale = albums["gamma"], albums["scale"]
+    assert scale["percentile"] < 5, "the same three photos"
+    assert scale["sentence"].startswith("nearer than 9")
     assert gamma["low"] < gamma["auto"] < gamma["high"]
     sharp = client.post(
         "api/sets/plan", json={"key": albums["key"], "gamma": gamma["low"], "metric": "identity"}

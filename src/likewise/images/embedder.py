@@ -248,12 +248,7 @@ class Embedder:
         return f"Embedder({self.name}, {self.dim} dimensions)"
 
     def embed(
-        self,
-        images: Any,
-        *,
-        batch_size: int = 32,
-        progress: bool = False,
-        on_error: Literal["raise", "skip"] = "raise",
+        self, images: Any, *, batch_size: int = 32, progress: bool = False, on_error: Literal["raise", "skip"] = "raise"
     ) -> Float32[np.ndarray, "n dim"]:
         """One row of length 1 for each image, in order: (n, dim) float32.
 

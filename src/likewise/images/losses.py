@@ -134,15 +134,13 @@ class Batch:
     """What tasks see of one step, of all processes together: b images, h heads of D dimensions.
 
     z (b, h, D) are the rows of the first view, `moved` those of the second view under the momentum network (or None);
-    y (b,) classes, ids (b,) the images' numbers in the data; `turned` (4 t, h, D) are rows of the first t images
-    turned by 0, 90, 180 and 270 degrees, where a task asks for them; step and seed decide every draw.
+    y (b,) classes, ids (b,) the images' numbers in the data; step and seed decide every draw.
     """
 
     z: Float[Tensor, "b h D"]
     y: Int[Tensor, " b"]
     ids: Int[Tensor, " b"]
     moved: Float[Tensor, "b h D"] | None = None
-    turned: Float[Tensor, "t h D"] | None = None
     step: int = 0
     seed: int = 0
 
@@ -158,8 +156,6 @@ class Task(nn.Module):
 
     momentum = False
     """Whether it needs the second view under the momentum network."""
-    turned = False
-    """Whether it needs turned images."""
 
     def __init__(self, head: int) -> None:
         super().__init__()
@@ -280,20 +276,9 @@ class Contrast(Task):
 # ------------------------------------------------------------------------------------------------------- decorrelation
 
 
-class _Reversed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: object, *gradients: Tensor) -> Tensor:
-        return -gradients[0]
-
-
 def reverse_gradient(x: Tensor) -> Tensor:
     """R: the same forwards, the gradient negated backwards [DiVA Eq. 8]."""
-    reversed_: Tensor = _Reversed.apply(x)  # type: ignore[no-untyped-call]
-    return reversed_
+    return 2 * x.detach() - x  # to the bit: twice a number is exact, and so is what is left of it
 
 
 class Decorrelation(nn.Module):
@@ -350,11 +335,6 @@ class Objective(nn.Module):
     def momentum(self) -> bool:
         """Whether any task needs the momentum network."""
         return any(task.momentum for task in self.active())
-
-    @property
-    def turned(self) -> bool:
-        """Whether any task needs turned images."""
-        return any(task.turned for task in self.active())
 
     def active(self) -> list[Task]:
         """The tasks of weight > 0."""

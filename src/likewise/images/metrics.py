@@ -19,6 +19,8 @@ from typing import NamedTuple
 import faiss
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
 from sklearn.metrics import normalized_mutual_info_score
 from sklearn.metrics.cluster import pair_confusion_matrix
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -38,6 +40,8 @@ BLOCK = 4096
 """Rows or pairs that are taken at a time in float64."""
 PANEL = 1 << 22
 """Similarities of a panel, some rows against all: 16 MB in float32."""
+SPREAD = 600
+"""Collections up to this size are mapped by t-SNE, which shows groups; larger ones by their principal components."""
 UNIT = float(np.finfo(np.float32).eps) / 2
 
 
@@ -484,3 +488,21 @@ def spectral_decay(embeddings: ArrayLike) -> float:
     if values[-1] <= values[0] * np.finfo(np.float32).eps:
         return float("inf")
     return float(-np.log(len(values)) - np.log(values).mean())
+
+
+# ------------------------------------------------------------------------------------------------ in the plane
+
+
+def lay_out(embeddings: Rows | Floats) -> Floats:
+    """Places (n, 2) in [0, 1] such that similar images lie together; the same embeddings give the same places."""
+    n = len(embeddings)
+    if n < 3 or np.ptp(embeddings, axis=0).max() < 1e-9:  # too few, or all the same: in a row
+        return np.column_stack([np.linspace(0.25, 0.75, n), np.full(n, 0.5)])
+    components = PCA(min(50, *embeddings.shape), svd_solver="full").fit_transform(embeddings.astype(np.float64))
+    flat = components[:, :2]
+    if 8 <= n <= SPREAD:
+        start = (1e-4 * flat / flat[:, 0].std()).astype(np.float32)  # as scikit-learn scales init="pca"
+        perplexity = min(30.0, (n - 1) / 3)
+        flat = TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(components)
+    low, high = flat.min(0), flat.max(0)
+    return np.asarray((flat - low) / np.where(high > low, high - low, 1.0))

@@ -35,7 +35,7 @@ from likewise.nn.pretrained import named
 from likewise.store import checkpoint
 from likewise.store.run import Run, progress, read_json
 from likewise.train.distributed import ProcessGroup
-from likewise.train.loop import Fitted, Loop, average_into, averaged
+from likewise.train.loop import Fitted, Loop, average_into, averaged, create_run
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,6 @@ MODEL, WEIGHTS = "model.safetensors", "weights.safetensors"
 """The file of a run directory that holds the embedder, and what stands in its place for a backbone of one's own."""
 NAMED = 5
 """Unreadable images that are named one by one."""
-TURNED = 16
-"""Images of a batch that are turned where a task asks for that."""
 PCA_ROWS = 10_000
 """Images from which the principal axes are computed, at most."""
 CHUNK = 16
@@ -123,20 +121,12 @@ def train(
         "validation_images": 0 if held is None else len(held),
         "processes": processes.size,
     }
-    run = None if out is None else _create_run(Path(out), about, chosen.seed, resume, processes)
+    run = create_run(out, about, seed=chosen.seed, resume=resume, processes=processes)
     folder = Path(cache) if cache else Path(out) if out else None
     problem = Training(
         training, held, watch or {}, chosen, processes=processes, backbone=backbone, cache=folder, device=device
     )
     return problem.fit(run, resume=resume)
-
-
-def _create_run(out: Path, about: dict[str, Any], seed: int, resume: bool, processes: ProcessGroup) -> Run:
-    """The run directory, which the first process makes and the others open."""
-    if processes.first:
-        Run.create(out, about, seed=seed, resume=resume)
-    processes.barrier()
-    return Run.create(out, about, seed=seed, resume=True)
 
 
 class Training:
@@ -208,7 +198,7 @@ class Training:
         if len(skipped) > NAMED:
             log.warning("left out: %d more of the training images", len(skipped) - NAMED)
         if run is not None and self.processes.first:
-            run.finish(steps=fitted.step, best_step=fitted.best_step, **_figures(fitted), left_out=len(skipped))
+            run.finish(steps=fitted.step, best_step=fitted.best_step, **fitted.figures, left_out=len(skipped))
         return made
 
     def _put_best(self, best: dict[str, Tensor], run: Run | None) -> None:
@@ -264,21 +254,11 @@ class Training:
             torch.from_numpy(self.data.labels[indices]).to(self.device),
             torch.from_numpy(indices).to(self.device),
             moved,
-            self._turn(x[0]) if self.objective.turned else None,
             step=step,
             seed=self.config.seed,
         )
         total, parts = self.objective(self._batch)
         return total, parts
-
-    def _turn(self, x: Tensor) -> Tensor:
-        """Rows of some of the images, turned by 0 to 3 quarters."""
-        if self.config.frozen:
-            raise InputError("frozen: a task that turns images needs them whole; use frozen=0")
-        few = x[: max(1, TURNED // self.processes.size)]
-        rows = self.processes.gather(self.network(torch.cat([few.rot90(k, (-2, -1)) for k in range(4)])))
-        by_process = rows.reshape(self.processes.size, 4, len(few), *rows.shape[1:])
-        return by_process.transpose(0, 1).flatten(0, 2)  # all that are turned alike side by side
 
     def after(self, step: int) -> None:
         """Queue rows, and let the momentum network follow.
@@ -313,7 +293,7 @@ class Training:
             shortest=c.shortest,
             mirror=c.mirrored,
             recipe=dataclasses.asdict(c) | {"data": self.data.name, "classes_of_data": len(self.data.classes)},
-            figures=_figures(fitted) if fitted else {},
+            figures=fitted.figures if fitted else {},
         )
 
     # --------------------------------------------------------------------------------------------------------- inputs
@@ -350,12 +330,6 @@ class Training:
 
 def _copy(module: Any) -> Any:
     return copy.deepcopy(module).requires_grad_(False)
-
-
-def _figures(fitted: Fitted) -> dict[str, float]:
-    """The figures of the best evaluation, or of the last where none is best."""
-    rows = [h for h in fitted.history if h["step"] == fitted.best_step] or fitted.history[-1:]
-    return {k: v for k, v in rows[0].items() if k not in ("step", "score")} if rows else {}
 
 
 # ---------------------------------------------------------------------------- what a step and a validation are given

@@ -211,9 +211,7 @@ def crop(array: UInt8[np.ndarray, "h w 3"], size: int = CROP, shortest: int = SH
 
 
 def resize(
-    array: UInt8[np.ndarray, "h w 3"],
-    size: tuple[int, int],
-    box: tuple[float, float, float, float] | None = None,
+    array: UInt8[np.ndarray, "h w 3"], size: tuple[int, int], box: tuple[float, float, float, float] | None = None
 ) -> UInt8[np.ndarray, "H W 3"]:
     """An image, or its part (left, top, right, bottom), at another size (width, height): antialiased bicubic."""
     return np.asarray(Image.fromarray(array).resize(size, Image.Resampling.BICUBIC, box=box))

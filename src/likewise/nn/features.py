@@ -404,24 +404,18 @@ class PhotoFeatures:
     """The default net as a differentiable function of tensors (b, 1 or 3, h, w) → rows (b, 1280) of length 1.
 
     Nothing is rounded or cut: the whole image is resampled to 224 × 224, so rows differ a little from the default's,
-    and the name says so. For spaces in which volumes are measured, and for paths of small steps. Values from `low` to
-    `high` are taken for black to white: low=-1 for a net that ends in tanh.
+    and the name says so. For spaces in which volumes are measured, and for paths of small steps.
     """
 
-    def __init__(self, low: float = 0.0, high: float = 1.0) -> None:
-        if not low < high:
-            raise InputError(f"low, high: expected low < high, got {low} and {high}")
-        self.low, self.high, self.name = float(low), float(high), f"{DEFAULT}-smooth"
+    name = f"{DEFAULT}-smooth"
 
     def __call__(self, x: Tensor) -> Tensor:
         """One row of length 1 an image."""
         if x.ndim != 4 or x.shape[1] not in (1, 3):
             raise ShapeError(f"images: expected (b, 1 or 3, h, w), got shape {tuple(x.shape)}")
         network = default_network(str(x.device))
-        unit = ((x - self.low) / (self.high - self.low)).float().expand(-1, 3, -1, -1)
-        sized = torch.nn.functional.interpolate(
-            unit, (CROP, CROP), mode="bilinear", align_corners=False, antialias=True
-        )
+        rgb, how = x.float().expand(-1, 3, -1, -1), {"align_corners": False, "antialias": True}
+        sized = torch.nn.functional.interpolate(rgb, (CROP, CROP), mode="bilinear", **how)
         return torch.nn.functional.normalize(network.features(sized), dim=1)
 
 

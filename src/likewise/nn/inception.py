@@ -64,11 +64,7 @@ class Layer(NamedTuple):
     stride: int = 1
 
 
-STEM = (
-    Layer("conv1_7x7_s2", 3, 64, 7, 2),
-    Layer("conv2_3x3_reduce", 64, 64, 1),
-    Layer("conv2_3x3", 64, 192, 3),
-)
+STEM = (Layer("conv1_7x7_s2", 3, 64, 7, 2), Layer("conv2_3x3_reduce", 64, 64, 1), Layer("conv2_3x3", 64, 192, 3))
 
 
 def _layers(row: Mixed) -> list[Layer]:

@@ -32,20 +32,9 @@ COUNTER = "num_batches_tracked"
 """What normalisations count in newer files only; no result depends on it."""
 
 HOLDERS = (
-    "g_ema",
-    "G_ema",
-    "avgG",
-    "ema",
-    "netG",
-    "generator",
-    "G",
-    "g",
-    "gen",
-    "state_dict",
-    "extractor",
-    "model_state_dict",
-    "model",
-)
+    "g_ema", "G_ema", "avgG", "ema", "netG", "generator", "G", "g", "gen", "state_dict", "extractor",
+    "model_state_dict", "model",
+)  # fmt: skip
 """Under which keys a checkpoint keeps its network: a generator's averaged weights first, they are the better ones."""
 
 KINDS: dict[str, type[Backbone]] = {

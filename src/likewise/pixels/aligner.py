@@ -530,14 +530,6 @@ def _scattered(points: Float[Tensor, "n 2"], moves: Float[Tensor, "n 2"], size: 
 
 
 @torch.no_grad()
-def align_once(network: Network, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int) -> Aligned:
-    """One pass of the network from all pairs of cells."""
-    there, back = network(*network.features(a[None], b[None]), iters=iters)
-    flows = at_pixels(there[-1], *size_of(a))[0], at_pixels(back[-1], *size_of(b))[0]
-    return Aligned(*flows, steps=("all pairs of cells",))
-
-
-@torch.no_grad()
 def refine(
     network: Network,
     a: Float[Tensor, "3 h w"],

@@ -156,11 +156,6 @@ class FlowPair:
             seen_through=None,
         )
 
-    def truth(self, size: int | None = None, *, side: Side = "shortest") -> Flow | None:
-        """The dense flow a→b at this size, or None where only points or cameras are known."""
-        flow: Flow | None = self.load(size, side=side).flow
-        return flow
-
     def _rescaled(self, what: str, M: Any, change: Callable[..., Tensor], *sizes: Size) -> Floats | None:
         """A matrix between images of other sizes, as `change` brings it there."""
         return None if M is None else change(torch.from_numpy(matrix(f"{what} of {self.name}", M)), *sizes).numpy()
@@ -239,13 +234,6 @@ class FlowDataset:
     def groups(self) -> tuple[str, ...]:
         """The groups of its pairs, in the order in which they first appear."""
         return tuple(dict.fromkeys(pair.group for pair in self.items))
-
-    def of_groups(self, *groups: str) -> FlowDataset:
-        """The pairs of these groups."""
-        unknown = [g for g in groups if g not in self.groups]
-        if unknown or not groups:
-            raise InputError(f"groups: expected some of {', '.join(self.groups)}, got {', '.join(unknown) or 'none'}")
-        return FlowDataset(tuple(p for p in self.items if p.group in groups), self.name)
 
     def __repr__(self) -> str:
         return f"FlowDataset({self.name}: {len(self):,} pairs in {len(self.groups)} groups)"

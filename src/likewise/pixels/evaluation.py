@@ -222,4 +222,4 @@ def _matcher(model: Flows, matching: bool | Matcher) -> Matcher | None:
         return matching
     if not matching:
         return None
-    return lambda a, b: match(a, b, model=model)
+    return lambda a, b: match(a, b, guide=model)

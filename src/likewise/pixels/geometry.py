@@ -308,16 +308,6 @@ class Warp(ABC):
         there, again = self.invert(points)
         return there, torch.linalg.vector_norm(again - points, dim=-1)
 
-    def image(
-        self, B: Float[Tensor, "b c h w"], size: Size | None = None
-    ) -> tuple[Float[Tensor, "b c h2 w2"], Bool[Tensor, "b h2 w2"]]:
-        """B′[p] = B[T⁻¹(p)], of `size` (that of B by default), and where T⁻¹(p) lies inside B."""
-        if B.ndim != 4 or len(B) != len(self):
-            raise ShapeError(f"B: expected ({len(self)}, c, h, w), got {tuple(B.shape)}")
-        h, w = B.shape[-2:]
-        points = self.backward(grid(*(size or (h, w)), like=self.like)[None])
-        return sample(B, points), inside(points, h, w)
-
 
 class Affine(Warp):
     """T⁻¹(p) = A p + c for `matrix` = [A c], (b, 2, 3), B′ to B; T in closed form, inverted in float64."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from likewise import inputs
-from likewise.errors import FileError, InputError, ShapeError
+from likewise.errors import FileError, InputError
 from likewise.pixels import metrics, robust, sfm
 from likewise.pixels.features import MOST, Detector, Features, detect
 from likewise.pixels.matching import RADIUS, match
@@ -32,7 +32,7 @@ LIFT = 2.0
 FOCAL = 1.2
 """COLMAP's guess of an unknown focal length: this times the longest side."""
 SHORT = 1024
-"""The features a photo by which the shortlist is made where no embedder is given."""
+"""The features a photo by which the shortlist is made."""
 LEAST = 6
 """Fewer correspondences than this give no pose."""
 
@@ -141,15 +141,12 @@ class Map:
         *,
         guide: Any = "auto",
         retrieve: int = 5,
-        embedder: Any = None,
         features: str | Detector = "sift",
         radius: float = RADIUS,
         most: int = MOST,
         K: Any = None,
         px: float = 8.0,
         seed: int = 0,
-        model: Any = None,
-        guided: bool = True,
     ) -> Located:
         """The pose of a query photo in the map.
 
@@ -160,24 +157,20 @@ class Map:
         guide : {"auto", "never"} or model
             As for `likewise.pixels.match`: the flow that guides the matches.
         retrieve : int
-            How many photos of the map are matched: those most like the query by the rows of `embedder` (anything with
-            .embed, as `likewise.images.default()`), or else by the number of mutual nearest features.
+            How many photos of the map are matched: those with the most mutual nearest features.
         features, radius, most
             As for `likewise.pixels.match`.
         K : array (3, 3), optional
             The query's camera; without it f comes from EXIF (a path) or is found along with the pose.
         px : float
             The reprojection error, in pixels, of an inlier.
-        model, guided
-            Former names of `guide`: a model, and False for "never".
         """
         if retrieve < 1:
             raise InputError(f"retrieve: expected a whole number ≥ 1, got {retrieve!r}")
-        guide = "never" if not guided else guide if model is None else model
         photo = inputs.image(query, where="query")
         own = detect(photo, features, most)
         points, places, used = [np.empty((0, 2))], [np.empty((0, 3))], []
-        for known in self._shortlist(photo, own, features, retrieve, embedder):
+        for known in self._shortlist(photo, own, features, retrieve):
             other = self.image(known.name)
             given = features if isinstance(features, str) else (own, detect(other, features, most))
             matches = match(photo, other, features=given, guide=guide, radius=radius, most=most)
@@ -189,19 +182,13 @@ class Map:
         located = place(both[:, :2], both[:, 2:], make_camera(photo, K), px=px, seed=seed)
         return replace(located, photos=tuple(used))
 
-    def _shortlist(self, query: Image, own: Features, features: Any, retrieve: int, embedder: Any) -> list[Photo]:
+    def _shortlist(self, query: Image, own: Features, features: Any, retrieve: int) -> list[Photo]:
         images = [self.image(p.name) for p in self.survey.photos]
         if retrieve >= len(images):
             return list(self.survey.photos)
-        if embedder is not None:
-            rows = np.asarray(embedder.embed([query, *images]), dtype=np.float64)
-            if rows.ndim != 2 or len(rows) != 1 + len(images) or not np.isfinite(rows).all():
-                raise ShapeError(f"embedder: expected a finite row for each image, got {rows.shape}")
-            scores = rows[1:] @ rows[0]
-        else:
-            few, others = own.strongest(SHORT), [detect(image, features, SHORT) for image in images]
-            near: dict[str, Any] = {"matcher": "ratio", "ratio": 0.9, "guide": "never"}
-            scores = np.array([len(match(query, query, features=(few, other), **near)) for other in others])
+        few, others = own.strongest(SHORT), [detect(image, features, SHORT) for image in images]
+        near: dict[str, Any] = {"matcher": "ratio", "ratio": 0.9, "guide": "never"}
+        scores = np.array([len(match(query, query, features=(few, other), **near)) for other in others])
         return [self.survey.photos[i] for i in np.argsort(-scores, kind="stable")[:retrieve]]
 
     def image(self, name: str) -> Image:

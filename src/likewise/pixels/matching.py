@@ -204,8 +204,6 @@ def match(
     search: Literal["all", "left"] = "all",
     ratio: float | None = None,
     most: int | None = None,
-    model: Any = None,
-    flows: Any = None,
     flow_size: int | None = None,
 ) -> Matches:
     """Matches of a and b: XFeat's features by LighterGlue, or any features, guided by a flow or not [LIFE §3.2, Eq. 4].
@@ -243,8 +241,6 @@ def match(
         The most features of an image, the strongest ones; by default 1,024 for LightGlue, 4,096 for others.
     flow_size : int, optional
         The longest side at which the flow was found; by default the grid's, or the model's `work`.
-    model, flows
-        Former names of `guide`.
 
     Returns
     -------
@@ -267,7 +263,6 @@ def match(
     >>> matches.homography().n > 100
     True
     """
-    guide = next((given for given in (flows, model) if given is not None), guide)
     _check(matcher, guide, radius, search, ratio, most)
     one, two = inputs.image(a, where="a"), inputs.image(b, where="b")
     fixed = None if is_detector(features) else _given(features)

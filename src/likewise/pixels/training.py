@@ -12,7 +12,6 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -35,7 +34,7 @@ from likewise.pixels.sfm import Pairs, Views
 from likewise.store import checkpoint
 from likewise.store.run import Run
 from likewise.train.distributed import ProcessGroup
-from likewise.train.loop import Fitted, Loop
+from likewise.train.loop import Fitted, Loop, create_run
 from likewise.train.options import LoopOptions, option
 
 
@@ -276,23 +275,12 @@ def train(
     chosen = config or Config()
     pictures = photos if isinstance(photos, Photos) else Photos.folder(photos)
     processes = ProcessGroup.current()
-    run = _run(out, pictures, chosen, resume, processes)
+    said = dataclasses.asdict(chosen) | {"photos": len(pictures), "processes": processes.size}
+    run = create_run(out, said, seed=chosen.seed, resume=resume, processes=processes)
     problem = Training(
         pictures, scenes_of(scenes, pictures), chosen, processes=processes, start=start, check=check, device=device
     )
     return problem.fitted(run, resume=resume)
-
-
-def _run(
-    out: str | os.PathLike[str] | None, photos: Photos, config: Config, resume: bool, processes: ProcessGroup
-) -> Run | None:
-    if out is None:
-        return None
-    said = dataclasses.asdict(config) | {"photos": len(photos), "processes": processes.size}
-    if processes.first:
-        Run.create(Path(out), said, seed=config.seed, resume=resume)
-    processes.barrier()
-    return Run.create(Path(out), said, seed=config.seed, resume=True)
 
 
 class Training:
@@ -337,7 +325,7 @@ class Training:
             made = self.model(fitted)
         if run is not None and self.processes.first:
             checkpoint.save(made, run.path / MODEL)
-            run.finish(steps=fitted.step, best_step=fitted.best_step, **_last(fitted))
+            run.finish(steps=fitted.step, best_step=fitted.best_step, **fitted.figures)
         return made
 
     def model(self, fitted: Fitted | None = None) -> Aligner | RAFT:
@@ -346,7 +334,7 @@ class Training:
         if isinstance(network, RAFT):
             return network
         recipe = dataclasses.asdict(self.config) | {"photos": len(self.photos)}
-        return Aligner(network, name="trained aligner", recipe=recipe, figures=_last(fitted) if fitted else {})
+        return Aligner(network, name="trained aligner", recipe=recipe, figures=fitted.figures if fitted else {})
 
     # ------------------------------------------------------------------------------------------------ a Problem
 
@@ -494,9 +482,3 @@ def _near(truth: life.Truth, n: int, seed: Sequence[int]) -> tuple[Tensor, Tenso
         off = nn.functional.interpolate(coarse, (h, w), mode="bilinear", align_corners=True).to(known)
         flows.append(known[len(known) - n :] + off.movedim(1, -1))
     return flows[0], flows[1]
-
-
-def _last(fitted: Fitted) -> dict[str, float]:
-    """The figures of the best evaluation, or of the last where none is best."""
-    rows = [h for h in fitted.history if h["step"] == fitted.best_step] or fitted.history[-1:]
-    return {k: v for k, v in rows[0].items() if k not in ("step", "score")} if rows else {}

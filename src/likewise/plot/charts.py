@@ -24,11 +24,7 @@ _PALE = "#B9C4CC"
 
 
 def curves(
-    lines: Mapping[str, tuple[ArrayLike, ArrayLike]],
-    *,
-    title: str | None = None,
-    xlabel: str = "",
-    ylabel: str = "",
+    lines: Mapping[str, tuple[ArrayLike, ArrayLike]], *, title: str | None = None, xlabel: str = "", ylabel: str = ""
 ) -> Figure:
     """Draw named curves (x, y) in one figure.
 
@@ -134,7 +130,7 @@ def frontier(cells: Sequence[Mapping[str, float]], *, title: str | None = None) 
     Parameters
     ----------
     cells : sequence of mappings
-        Each has rho, psi, precision, recall, frechet; and frechet_error where its standard error is known.
+        Each has rho, psi, precision, recall, frechet.
     title : str, optional
         Stands above.
 
@@ -161,7 +157,8 @@ def frontier(cells: Sequence[Mapping[str, float]], *, title: str | None = None) 
             if name not in cell or not np.isfinite(cell[name]):
                 raise InputError(f"cells: cell {i} has no finite {name!r}")
     table = sorted(cells, key=lambda cell: (-cell["psi"], cell["rho"]))
-    psi, rho, recall, precision, frechet = _columns(table, "psi", "rho", "recall", "precision", "frechet")
+    names = ("psi", "rho", "recall", "precision", "frechet")
+    psi, rho, recall, precision, frechet = (np.array([float(cell[name]) for cell in table]) for name in names)
     best = _unbeaten(np.stack([precision, recall], axis=1))
     fig = figure(10.6, 4.6, layout="constrained")
     left, right = (quiet(ax) for ax in fig.subplots(1, 2))
@@ -171,10 +168,6 @@ def frontier(cells: Sequence[Mapping[str, float]], *, title: str | None = None) 
         left.plot(recall[own], precision[own], mfc="white", **style)
         left.plot(recall[own & best], precision[own & best], "o", ms=5.5, color=colour, zorder=3)
         right.plot(rho[own], frechet[own], **style)
-        rows = [cell for cell, mine in zip(table, own, strict=True) if mine]
-        if all("frechet_error" in cell for cell in rows):
-            spread = _columns(rows, "frechet_error")[0]
-            right.errorbar(rho[own], frechet[own], yerr=spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2)
         for x, y, words in zip(recall[own], precision[own], rho[own], strict=True):
             left.annotate(f"{words:g}", (x, y), xytext=(4, 4), textcoords="offset points", size=7, color=colour)
     if (alone := rho == 0).sum() > 1:
@@ -184,10 +177,6 @@ def frontier(cells: Sequence[Mapping[str, float]], *, title: str | None = None) 
     if title:
         fig.suptitle(title, size=11.5, color=INK, x=0.01, ha="left", parse_math=False)
     return fig
-
-
-def _columns(rows: Sequence[Mapping[str, float]], *names: str) -> list[Array]:
-    return [np.array([float(row[name]) for row in rows]) for name in names]
 
 
 def _unbeaten(points: Array) -> NDArray[np.bool_]:

@@ -343,7 +343,8 @@ def matches(a: Any, b: Any, found: Matches, *, most: int = 200, title: str | Non
     offset = 1.02 * one.shape[1]  # b stands at the right of a, 2 % of a's width apart
     frame = (offset + two.shape[1], max(one.shape[0], two.shape[0]))
     tall = 9.0 * frame[1] / frame[0]
-    height = tall + (0.7 if title else 0.4)
+    guided = bool((found.stage == 1).any())
+    height = tall + 0.1 + 0.3 * bool(title) + 0.3 * (guided or len(found) > most)
     fig = figure(9.0, height)
     ax = fig.add_axes((0.0, 0.1 / height, 1.0, tall / height))
     for image, left in ((one, 0.0), (two, offset)):
@@ -361,6 +362,8 @@ def matches(a: Any, b: Any, found: Matches, *, most: int = 200, title: str | Non
         ends = np.stack([part.a, part.b + np.array([offset, 0.0])], axis=1)
         ax.add_collection(LineCollection(list(ends), colors=colour, linewidths=0.7, alpha=0.75))
         ax.scatter(ends[..., 0], ends[..., 1], s=3.5, color=colour, linewidths=0)
+        if not guided:  # no flow was asked: nothing is elsewhere
+            continue
         text = f"{int((found.stage == stage).sum()):,} {words}"
         fig.text(x, y, f"■ {text}", size=8.5, color=colour, va="center")
         x += 0.022 + 0.0085 * len(text)

@@ -21,11 +21,7 @@ Pair: TypeAlias = tuple[Any, Any, float]
 
 
 def grid(
-    rows: Sequence[Sequence[Any]],
-    labels: Sequence[str] | None = None,
-    *,
-    title: str | None = None,
-    edge: float = 0.8,
+    rows: Sequence[Sequence[Any]], labels: Sequence[str] | None = None, *, title: str | None = None, edge: float = 0.8
 ) -> Figure:
     """Draw images in rows, each row beside its label (a ρ, a class).
 

@@ -22,62 +22,7 @@ from PIL import Image
 from likewise import media
 from likewise.plot.style import fit
 
-STYLE = """
-:root { color-scheme: light dark; --page: #fcfcfa; --ink: #1d1f21; --quiet: #63676c; --line: #e2e2dd; --card: #fff;
-  --code: #f3f3ef; --same: #00734f; --unsure: #8a6100; --different: #6d6f73; }
-@media (prefers-color-scheme: dark) { :root { --page: #16181a; --ink: #e6e6e3; --quiet: #9b9fa4; --line: #303438;
-  --card: #1d2023; --code: #202326; --same: #4fd0a2; --unsure: #e2b34d; --different: #9b9fa4; }
-  figure img { filter: brightness(.94); } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 ui-sans-serif, system-ui, -apple-system,
-  "Segoe UI", Roboto, "Helvetica Neue", sans-serif; font-variant-numeric: tabular-nums; }
-main { max-width: 76rem; margin: 0 auto; padding: 3.5rem 1.5rem 3rem; }
-header, section > *, footer { max-width: 44rem; margin-left: auto; margin-right: auto; }
-.wide header, .wide section > *, section > figure, .cards, .strip { max-width: none; }
-h1 { font-size: 2.3rem; line-height: 1.1; font-weight: 650; letter-spacing: -.015em; margin: 0 0 .6rem; }
-h2 { font-size: 1.35rem; line-height: 1.25; font-weight: 600; margin: 3.6rem auto .7rem; }
-p { margin: 0 auto 1rem; }
-.lead, figcaption, footer, dt { color: var(--quiet); }
-.lead { font-size: 1.15rem; margin: 0 0 2rem; }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: 1.4rem; margin: 0;
-  padding: 1.4rem 0; border-top: 1px solid var(--line); border-bottom: 1px solid var(--line); }
-.facts div { display: flex; flex-direction: column-reverse; justify-content: flex-end; }
-.facts dd { margin: 0; font-size: 1.75rem; line-height: 1.15; font-weight: 600; letter-spacing: -.02em; }
-.facts dt { font-size: .8rem; line-height: 1.35; margin-top: .3rem; }
-figure { margin: 1.8rem 0 1.2rem; }
-figure img { display: block; width: 100%; height: auto; max-width: var(--wide, 52rem); margin: 0 auto; background: #fff;
-  border: 1px solid var(--line); border-radius: 6px; }
-figcaption { max-width: 44rem; margin: .7rem auto 0; font-size: .85rem; line-height: 1.5; }
-.strip { display: flex; gap: .6rem; flex-wrap: wrap; margin-bottom: 1rem; }
-.strip img { height: 11rem; width: auto; border-radius: 6px; border: 1px solid var(--line); }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; list-style: none;
-  padding: 0; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; overflow: hidden; }
-.card > img { display: block; width: 100%; height: 11rem; object-fit: contain; background: #0001; }
-.card > div { padding: .6rem .8rem .8rem; }
-.card b { display: block; overflow-wrap: anywhere; margin-top: .35rem; }
-.badge { display: inline-block; font-size: .82rem; font-weight: 650; padding: .05rem .5rem; border-radius: 99px;
-  border: 1.5px solid currentColor; }
-.same { color: var(--same); } .unsure { color: var(--unsure); } .different { color: var(--different); }
-.card dl { display: grid; grid-template-columns: auto auto; gap: .05rem .8rem; margin: .5rem 0 0; font-size: .85rem; }
-.card dd { margin: 0; text-align: right; }
-details { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: .8rem 1rem;
-  margin-top: 1rem; }
-summary { cursor: pointer; font-weight: 600; } summary:focus-visible { outline: 2px solid; outline-offset: 3px; }
-pre, code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  font-size: .85em; background: var(--code); border-radius: 4px; }
-code { padding: .1em .3em; overflow-wrap: anywhere; } pre { padding: .9rem 1.1rem; overflow-x: auto; }
-pre code { padding: 0; overflow-wrap: normal; }
-footer { margin-top: 4rem; padding-top: 1.2rem; border-top: 1px solid var(--line); font-size: .8rem; }
-@media (max-width: 40rem) { main { padding: 2rem 1.1rem; } h1 { font-size: 1.9rem; } h2 { margin-top: 2.6rem; }
-  .facts { grid-template-columns: 1fr 1fr; gap: 1.1rem; } .facts dd { font-size: 1.4rem; }
-  .strip img { height: 8rem; } }
-@media print { @page { margin: 18mm 16mm; }
-  :root { --page: #fff; --ink: #000; --quiet: #444; --line: #bbb; --code: #f4f4f4; }
-  body { font-size: 10.5pt; } main { padding: 0; max-width: none; }
-  figure img { filter: none; max-height: 12.5cm; width: auto; max-width: 100%; }
-  figure, pre, .facts, .card { break-inside: avoid; } h2 { break-after: avoid; margin-top: 2rem; } }
-"""
+STYLE = "\n" + Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 # The page may show images that it carries and its own style, nothing else: no file name can become a script.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

@@ -115,12 +115,13 @@ def describe(
     level: Hashable = None,
     on_error: Literal["raise", "skip"] = "raise",
     skipped: list[tuple[str, str]] | None = None,
+    counts: list[int] | None = None,
     where: str = "set",
 ) -> Signature:
     """The signature of anything that `inputs` takes: images are described by `features`, rows are taken as they are.
 
     Of a video each `every`-th frame counts. Names are those of the files, or "path#n" of the n-th frame. What could not
-    be read, with on_error="skip", is added to `skipped`.
+    be read, with on_error="skip", is added to `skipped`; how many images were read, to `counts`.
     """
     given = inputs.classify(source, where)
     if given.kind == "features":
@@ -129,6 +130,8 @@ def describe(
     rows = extract(given.item, named_feature(features), every=every, on_error=on_error, where=where)
     if skipped is not None:
         skipped += rows.skipped
+    if counts is not None:
+        counts.append(len(rows))
     return signature(rows.rows, k, seed, names=rows.names, level=level)
 
 

@@ -16,10 +16,8 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
 
-from likewise import media, samples
+from likewise import images, media, samples
 from likewise.errors import FileError, InputError, LikewiseError, RequestError
 from likewise.images import default
 from likewise.search import Collection, pair
@@ -34,8 +32,6 @@ SHORTLIST, SIDE = 100, 1024
 """Candidates of a search, and the longest side of a query."""
 KEPT, POINTS = 600, 400
 """Pairs whose evidence is kept, and inliers of each that are drawn."""
-SPREAD = 600
-"""Collections up to this size are mapped by t-SNE, which shows groups; larger ones by their principal components."""
 SAMPLES = "samples"
 QUERIES = ("motorcycle", "coffee", "cat", "temple")
 """Photographs whose places are offered as queries."""
@@ -109,7 +105,7 @@ class Tab:
         work.report("drawing the map")
         names = evenly(sorted(collection.index.names()), MAX_SHOWN)
         rows = dict(sorted(collection.index.vectors(names).items()))
-        spots = lay_out(np.array(list(rows.values()))).round(5).tolist()
+        spots = images.metrics.lay_out(np.array(list(rows.values()))).round(5).tolist()
         return {self._link(collection, collection.path_of(n)).id: spot for n, spot in zip(rows, spots, strict=True)}
 
     def _source(self, fields: Fields) -> str:
@@ -219,7 +215,8 @@ class Tab:
         if not any(ends):
             return []
         work.report("reading dates")
-        times = {path: self._taken_at(path)["time"] or "" for path in collection}
+        records = ((collection.path_of(r.name), r.taken) for r in collection.index.records())
+        times = {path: taken or self._taken_at(path)["time"] or "" for path, taken in records}
         since, until = ends[0], (ends[1] or "9999") + "~"  # after any time of that day
         return [path for path, time in times.items() if not time or not since <= time <= until]
 
@@ -241,8 +238,8 @@ class Tab:
         work.report("drawing", 0.9)
         sure = kept["model"] == "homography" and kept["verdict"] != "different"
         warped = self.store.publish(warp(self.store.read(a), self.store.read(b), kept)) if sure else None
-        images = {name: self.store.get(key).to_dict() for name, key in (("a", a), ("b", b))}
-        return {**kept, **images, "points": evenly(kept["points"], POINTS), "warp": warped}
+        pictures = {name: self.store.get(key).to_dict() for name, key in (("a", a), ("b", b))}
+        return {**kept, **pictures, "points": evenly(kept["points"], POINTS), "warp": warped}
 
     # ── duplicates ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -296,7 +293,7 @@ class Tab:
 def _explain(evidence: Mapping[str, Any]) -> str:
     """The evidence in a sentence."""
     if evidence["model"] is None:
-        return f"No common geometry: {evidence['reason'] or 'too few matches agree'}."
+        return f"No common geometry: {evidence['reason'] or 'too few matches fit one'}."
     many = f"{evidence['inliers']} of {evidence['matches']} matches"
     return f"{many} are inliers of {MODELS.get(evidence['model'], evidence['model'])}."
 
@@ -335,18 +332,3 @@ def name_folders(folders: Sequence[str]) -> dict[str, str]:
             name, number = f"{last} ({number})", number + 1
         named[name] = folder
     return named
-
-
-def lay_out(embeddings: NDArray[Any]) -> NDArray[np.float64]:
-    """Places (n, 2) in [0, 1] such that similar images lie together; the same embeddings give the same places."""
-    n = len(embeddings)
-    if n < 3 or np.ptp(embeddings, axis=0).max() < 1e-9:  # too few, or all the same: in a row
-        return np.column_stack([np.linspace(0.25, 0.75, n), np.full(n, 0.5)])
-    components = PCA(min(50, *embeddings.shape), svd_solver="full").fit_transform(embeddings.astype(np.float64))
-    flat = components[:, :2]
-    if 8 <= n <= SPREAD:
-        start = (1e-4 * flat / flat[:, 0].std()).astype(np.float32)  # as scikit-learn scales init="pca"
-        perplexity = min(30.0, (n - 1) / 3)
-        flat = TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(components)
-    low, high = flat.min(0), flat.max(0)
-    return np.asarray((flat - low) / np.where(high > low, high - low, 1.0))

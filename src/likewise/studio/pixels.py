@@ -11,9 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from likewise import media, plot, samples
-from likewise.pixels import compare, default
-from likewise.pixels.metrics import at
+from likewise import media, pixels, plot, samples
 from likewise.plot.flows import longest
 from likewise.studio.app import Given
 from likewise.studio.requests import Fields, Work, number, text, watch
@@ -71,8 +69,8 @@ class Tab:
         work.report("reading both photos")
         a, b = (self.store.read(text(fields, name), SIDE) for name in ("a", "b"))
         work.report("aligning every pixel")
-        with watch(default(), work):
-            comparison = compare(a, b)
+        with watch(pixels.default(), work):
+            comparison = pixels.compare(a, b)
         work.report("drawing", 0.9)
         said = comparison.to_dict()
         return {
@@ -103,7 +101,7 @@ class Tab:
         comparison = self._kept.get(text(fields, "key"))
         sizes = [np.array(image.shape[1::-1]) for image in comparison.images]
         start = np.clip([[number(fields, name, -FAR, FAR) for name in ("x", "y")]], 0, sizes[0] - 1)
-        end = start + at(np.asarray(comparison.flow, dtype=np.float64), start)
+        end = start + pixels.metrics.at(np.asarray(comparison.flow, dtype=np.float64), start)
         column, row = (int(n) for n in np.rint(start[0]))
         return {
             "x": float(end[0, 0]),

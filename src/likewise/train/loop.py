@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -79,6 +80,24 @@ class Fitted:
             return False
         self.best, self.best_step, self.since = float(figures["score"]), step, 0
         return True
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures of the best evaluation, or of the last where none is best."""
+        rows = [h for h in self.history if h["step"] == self.best_step] or self.history[-1:]
+        return {k: v for k, v in rows[0].items() if k not in ("step", "score")} if rows else {}
+
+
+def create_run(
+    out: str | os.PathLike[str] | None, config: dict[str, Any], *, seed: int, resume: bool, processes: ProcessGroup
+) -> Run | None:
+    """The run directory, which the first process makes and the others open; None where nothing is kept."""
+    if out is None:
+        return None
+    if processes.first:
+        Run.create(Path(out), config, seed=seed, resume=resume)
+    processes.barrier()
+    return Run.create(Path(out), config, seed=seed, resume=True)
 
 
 class Loop:

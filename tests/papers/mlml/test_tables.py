@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from likewise.errors import FileError, InputError
-from likewise.papers.mlml import TABLES
-from likewise.papers.mlml.tables import METRICS, ON_SETS, Column
+from likewise.papers.mlml import METRICS, ON_SETS, TABLES, Column
 from likewise.train.options import build
 from worlds import layouts
 

@@ -146,6 +146,24 @@ def test_warm_starts_reach_the_same_answer_sooner():
     assert warm.iterations.sum() < cold.iterations.sum()
 
 
+@pytest.mark.parametrize("fraction", [1.0, 0.05, 1e-3])
+def test_a_pair_by_itself_is_solved_without_kernels_unless_it_is_hard(monkeypatch, fraction):
+    X, one = transport.pack(PACK), np.array([3])
+    gamma = transport.auto_gamma(X, fraction=fraction)
+    both = transport.solve_pairs(X, X, np.array([3, 3]), np.array([7, 7]), gamma, plans=True)
+    results = [transport.solve_pairs(X, X, one, one + 4, gamma, plans=True)]
+    monkeypatch.setattr(transport, "ALONE", 1)
+    results += [transport.solve_pairs(X, X, one, one + 4, gamma, plans=True)]
+    monkeypatch.setattr(transport.panels, "solve_pairs", lambda *_: None)
+    assert not transport.solve_pairs(X, X, one, one + 4, gamma).converged.any()
+    monkeypatch.setattr(transport, "ALONE", 200)
+    results += [transport.solve_pairs(X, X, one, one + 4, gamma, plans=True)] if fraction >= 0.05 else []
+    for result in results:
+        assert result.converged.all()
+        np.testing.assert_allclose(result.value, both.value[:1], rtol=1e-6)
+        np.testing.assert_allclose(result.plan(0), both.plan(0), atol=1e-5)
+
+
 def test_large_sets_take_the_other_road_to_the_same_place():
     r = np.random.default_rng(0)
     P, Q = r.normal(size=(300, 2)), r.normal(size=(280, 2)) + 1

@@ -1,7 +1,7 @@
 """What DiVA is compared with, and how its own runs are set.
 
-The sample-specific tasks beside DaNCE [DiVA Fig. 1, 4]: MoCo, instance discrimination, RotNet and DeepCluster. Once
-this module is imported, `Config.tasks` may name them: moco, instance, rotation, cluster.
+The sample-specific tasks beside DaNCE [DiVA Fig. 1, 4]: MoCo, instance discrimination and DeepCluster, not RotNet. Once
+this module is imported, `Config.tasks` may name them: moco, instance, cluster.
 
 The settings by data set and backbone [DiVA Tab. 1] are those of the authors' sample runs, for a GPU and hundreds of
 epochs. Two things differ on purpose: four images a class, as three distinct ones make a triplet within a class (the
@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from likewise.errors import ConfigError, InputError
+from likewise.errors import ConfigError
 from likewise.images.config import Config
 from likewise.images.losses import Batch, Contrast, Queue, Task, register_task
 
@@ -53,24 +53,6 @@ class Instance(Contrast):
     def after(self, batch: Batch) -> None:
         """Keep the rows of this step."""
         self.queue.push(batch.z[:, self.head], batch.ids)
-
-
-class Rotation(Task):
-    """RotNet: by how many quarters an image is turned, predicted from its row."""
-
-    turned = True
-
-    def __init__(self, head: int, dim: int) -> None:
-        super().__init__(head)
-        self.classifier = nn.Linear(dim, 4)
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Cross entropy of the four turns."""
-        if batch.turned is None:
-            raise InputError("turned: this task needs turned images")
-        rows = batch.turned[:, self.head]
-        turns = torch.arange(4, device=rows.device).repeat_interleave(len(rows) // 4)
-        return nn.functional.cross_entropy(self.classifier(rows) * SHARPNESS, turns)
 
 
 class Cluster(Task):
@@ -109,7 +91,6 @@ register_task(
     "moco", lambda s: Contrast(s.head, s.dim, s.config.queue, tau=s.config.tau, weighted=False, scale="count")
 )
 register_task("instance", lambda s: Instance(s.head, s.dim, s.images, tau=s.config.tau))
-register_task("rotation", lambda s: Rotation(s.head, s.dim))
 register_task("cluster", lambda s: Cluster(s.head, s.dim, s.images, s.classes, every=s.steps_per_epoch))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from likewise.errors import InputError
 from likewise.media import cache_folder
-from likewise.papers import Record, Table, data_folder, kept, mean_error, slug
+from likewise.papers import Record, data_folder, kept, mean_error, slug
 from likewise.papers.life import layouts
 from likewise.papers.life.places import webcams_with_homographies
 from likewise.papers.life.rivals import RECIPE
@@ -51,7 +51,7 @@ class Options:
     sfm: str = option("", "folder that likewise pixels sfm wrote; default: no such arm")
     steps: int = option(150, "steps of each training", low=1)
     seeds: int = option(1, "trainings of each arm", low=1)
-    pairs: int = option(60, "rendered pairs, and webcams", low=1)
+    places: int = option(60, "rendered pairs, and webcams", low=1)
     cells: str = option("", "folder where finished trainings are kept")
 
 
@@ -104,10 +104,10 @@ def raft(options: Options) -> Record:
     folder = Path(options.cells) if options.cells else cache_folder() / "benchmarks" / "life-raft"
     data = data_folder(options.data)
     start = RAFT.from_official(data / "weights" / "raft-small.pth")
-    sets = _sets(data, options.pairs)
+    sets = _sets(data, options.places)
 
     def cells(name: str, network: Callable[[], RAFT]) -> dict[str, Any]:
-        files = {key: folder / f"{name}-{slug(key)}-{options.pairs}.json" for key in sets}
+        files = {key: folder / f"{name}-{slug(key)}-{options.places}.json" for key in sets}
         model = start if all(file.is_file() for file in files.values()) else network()
         return {key: kept(file, partial(_measure, model, sets[key])) for key, file in files.items()}
 
@@ -164,6 +164,3 @@ def _sets(data: Path, n: int) -> dict[str, FlowDataset]:
         "webcams + H": webcams_with_homographies(data / "places", n),
         "rendered": rendered(held_out_pairs(n)),
     }
-
-
-TABLE = Table("raft", "RAFT-small from the authors' weights, trained on by LIFE's losses", Options, raft)

@@ -19,32 +19,10 @@ from likewise.pixels.matching import match
 from likewise.pixels.training import Config
 
 RECIPE = Config(
-    network="large",
-    refine=0,
-    joint=100_000,
-    height=368,
-    width=496,
-    pairs=6,
-    scenes=6,
-    iters=12,
-    bend=1.0,
-    light=0.0,
-    night=0.0,
-    sed=1.0,
-    bit=1.0,
-    cycle=1.0,
-    contrast=0.0,
-    cycle_mode="adaptive",
-    alpha=3.0,
-    beta=0.05,
-    gamma=0.8,
-    refine_lr=1.25e-4,
-    weight_decay=1e-4,
-    clip=1.0,
-    schedule="linear",
-    warmup=5_000,
-    evaluate_every=1_000,
-)
+    network="large", refine=0, joint=100_000, height=368, width=496, pairs=6, scenes=6, iters=12, bend=1.0, light=0.0,
+    night=0.0, sed=1.0, bit=1.0, cycle=1.0, contrast=0.0, cycle_mode="adaptive", alpha=3.0, beta=0.05, gamma=0.8,
+    refine_lr=1.25e-4, weight_decay=1e-4, clip=1.0, schedule="linear", warmup=5_000, evaluate_every=1_000,
+)  # fmt: skip
 """The paper's recipe for a GPU: RAFT, SED, BiT and the adaptive cycle with weight 1 each, no change of light."""
 
 Grey: TypeAlias = NDArray[np.uint8]

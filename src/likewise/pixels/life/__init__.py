@@ -378,12 +378,7 @@ def _norm(line: Tensor, F: Tensor, p: Tensor, eps: float) -> Tensor:
 
 
 def _joint_bit(
-    there: Flows | None,
-    back: Flows | None,
-    warp: Warp | Truth | None,
-    one_way: bool,
-    scale: float | None,
-    gamma: float,
+    there: Flows | None, back: Flows | None, warp: Warp | Truth | None, one_way: bool, scale: float | None, gamma: float
 ) -> Tensor:
     """BiT over the iterations, its truth made once."""
     if there is None or warp is None or (back is None and not one_way):

@@ -398,21 +398,7 @@ SIZES: dict[str, Size] = {
     "tiny": Size((16, 16, 32, 48), 64, 48, 32, 3, (64,), (32, 16), 46, 64),
     "light": Size((24, 24, 48, 64), 96, 64, 48, 3, (80,), (48, 24), 62, 96),
     "small": Size((32, 32, 64, 96), 128, 96, 64, 3, (96,), (64, 32), 80, 128),
-    "large": Size(
-        widths=(64, 64, 96, 128),
-        features=256,
-        hidden=128,
-        context=128,
-        radius=4,
-        seen=(256, 192),
-        moved=(128, 64),
-        motion=126,
-        head=256,
-        mask=256,
-        bottleneck=False,
-        separable=True,
-        context_norm="batch",
-    ),
+    "large": Size((64, 64, 96, 128), 256, 128, 128, 4, (256, 192), (128, 64), 126, 256, 256, False, True, "batch"),
 }
 """The sizes by name: small (0.99 M weights) and large (5.26 M) as published, tiny (0.28 M) and light (0.51 M) ours."""
 
@@ -481,12 +467,7 @@ class RAFT(nn.Module):
     # ----------------------------------------------------------------------------------------------------- the network
 
     def forward(
-        self,
-        a: Float[Tensor, "b 3 h w"],
-        b: Float[Tensor, "b 3 h w"],
-        iters: int = 12,
-        *,
-        correlation: Kind = "auto",
+        self, a: Float[Tensor, "b 3 h w"], b: Float[Tensor, "b 3 h w"], iters: int = 12, *, correlation: Kind = "auto"
     ) -> list[Float[Tensor, "b h w 2"]]:
         """The flow a→b after each iteration, in pixels.
 
@@ -502,12 +483,7 @@ class RAFT(nn.Module):
 
     @torch.no_grad()
     def flow(
-        self,
-        a: Float[Tensor, "3 h w"],
-        b: Float[Tensor, "3 h2 w2"],
-        iters: int = 12,
-        *,
-        correlation: Kind = "auto",
+        self, a: Float[Tensor, "3 h w"], b: Float[Tensor, "3 h2 w2"], iters: int = 12, *, correlation: Kind = "auto"
     ) -> Float[Tensor, "h w 2"]:
         """The flow a→b of two images in [0, 1], in pixels of b.
 

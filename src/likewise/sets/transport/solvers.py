@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lstsq, solve
+from scipy.linalg import lstsq
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.sparse import csr_array, eye_array, kron, vstack
 
@@ -23,6 +23,9 @@ from likewise.types import Array, Signature
 
 Index = NDArray[np.int64]
 Value = Literal["kl", "paper", "divergence", "sharp"]
+
+ALONE = 200
+"""Steps in numpy that a pair by itself is given."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +182,10 @@ def solve_pairs(
         solved.g[:] = start.g
     large = sizes[:, 0] * sizes[:, 1] > LARGE
     sharp = value == "sharp"
-    small = np.flatnonzero(~large)
+    if len(sizes) == 1 and start is None and not large[0]:
+        # Milliseconds in numpy; compiling the kernels takes seconds, once on a machine: they get what is too hard.
+        _solve_large(X, Y, int(left[0]), int(right[0]), 0, solved, gamma, min(max_iter, ALONE), sharp)
+    small = np.flatnonzero(~large & ~solved.converged)
     panels.solve_pairs(X, Y, left, right, small, solved, gamma, QUICK, sharp, start is not None, n_jobs)
     again = small[~solved.converged[small]]
     if len(again):
@@ -265,7 +271,7 @@ def _scale(K: Array, a: Array, b: Array, tol: float, most: int) -> tuple[Array, 
         F = u[:, None] * K * v[None, :]
         S = np.diag(u * s) - (F / b[None, :]) @ F.T
         try:
-            delta = solve(S[1:, 1:], (a - u * s)[1:], assume_a="pos")
+            delta = np.linalg.solve(S[1:, 1:], (a - u * s)[1:])
         except np.linalg.LinAlgError:
             delta = lstsq(S[1:, 1:], (a - u * s)[1:])[0]
         u[1:] *= np.exp(delta * min(1.0, 3.0 / max(float(np.abs(delta).max()), 1e-300)))

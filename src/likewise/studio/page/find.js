@@ -269,7 +269,7 @@ export function mount(panel) {
       { data: { id: picture.id } },
       h("button.hit-picture", { type: "button", title: `Look at ${picture.name} beside the query`, onclick: look }, h("img", { src: picture.thumb, alt: picture.name, loading: "lazy" })),
       h("p.clip.hit-name", { title: picture.name }, basename(picture.name)),
-      h("p.clip.quiet.hit-where", {}, [folder, picture.time].filter(Boolean).join(" · ") || "\u00a0"),
+      h("p.clip.quiet.hit-where", {}, [folder, picture.time].filter(Boolean).join(" · ")),
       h("div.hit-foot", {}, verdict(hit.verified ? hit.verdict : null, hit.probability), h("button.small", { type: "button", data: { why: picture.id }, onclick: look }, hit.verified ? "Why?" : "Verify")),
       hit.verified ? h("p.hit-words.quiet", {}, hit.relation || fit) : null,
     );

@@ -360,12 +360,12 @@ function pane(name, dropped) {
 /** What the evidence says, in figures with names. */
 export function evidenceReadings(found) {
   const share = (x) => `${Math.round(100 * x)} %`;
-  const models = { homography: "homography", fundamental: "fundamental matrix" };
+  const models = { homography: "a plane, or a camera that turned", fundamental: "two views" };
   return readings([
     ["geometry", models[found.model] ?? "none"],
-    found.relation ? ["b is, of a", found.relation] : null,
+    found.relation ? ["second photo", found.relation] : null,
     found.shared ? ["shared", `${share(found.shared[0])} of a, ${share(found.shared[1])} of b`] : null,
-    found.model && found.scale ? ["scale", `${found.scale.toFixed(2)} ×`] : null,
+    found.model === "homography" ? ["scale", `${found.scale.toFixed(2)} ×`] : null,
   ].filter(Boolean));
 }
 
