@@ -163,7 +163,7 @@ class TestTimeSeries:
     def test_japanese_vowels(self):
         if find_spec("aeon") is None:
             pytest.skip("aeon is not installed: its wheel carries JapaneseVowels")
-        sets, (train, test) = d.japanese_vowels()
+        sets, (train, test) = d.shipped_series("JapaneseVowels")
         assert (len(train), len(test)) == (270, 370)
         assert {s.dim for s in sets.signatures} == {12}
         assert (min(len(s) for s in sets.signatures), max(len(s) for s in sets.signatures)) == (7, 29)

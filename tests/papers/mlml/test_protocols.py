@@ -244,7 +244,7 @@ class TestClassification:
     def test_japanese_vowels_unlearned(self):
         if find_spec("aeon") is None:
             pytest.skip("aeon is not installed: its wheel carries JapaneseVowels")
-        sets, split = d.japanese_vowels()
+        sets, split = d.shipped_series("JapaneseVowels")
         assert p.classification(sets, [split], EUCLID)["accuracy"][0] > 0.85
 
 

@@ -188,7 +188,7 @@ def series(o: Options) -> Column:
 
 def vowels() -> Column:
     """JapaneseVowels from the aeon wheel: 270 to train, 370 to test, frames as points."""
-    sets, split = layouts.japanese_vowels()
+    sets, split = layouts.shipped_series("JapaneseVowels")
     return Column("JapaneseVowels", lambda method: protocols.classification(sets, [split], method))
 
 

@@ -244,16 +244,13 @@ def time_series(train: FilePath, test: FilePath) -> tuple[SetCollection, Split]:
     return sets, (np.arange(len(first)), np.arange(len(first), len(sets)))
 
 
-def japanese_vowels() -> tuple[SetCollection, Split]:
-    """JapaneseVowels, 270 + 370 utterances of 9 speakers, 12 coordinates a frame, from the wheel of aeon.
-
-    The wheel's file is found without importing aeon.
-    """
+def shipped_series(name: str) -> tuple[SetCollection, Split]:
+    """A data set in the wheel of aeon by its name ("JapaneseVowels"), whose files are found without importing aeon."""
     spec = find_spec("aeon")
     if spec is None or spec.origin is None:
         raise MissingExtra("aeon", "bench")
-    held = Path(spec.origin).parent / "datasets" / "data" / "JapaneseVowels"
-    return time_series(held / "JapaneseVowels_TRAIN.ts", held / "JapaneseVowels_TEST.ts")
+    held = Path(spec.origin).parent / "datasets" / "data" / name
+    return time_series(held / f"{name}_TRAIN.ts", held / f"{name}_TEST.ts")
 
 
 def read_ts(path: FilePath) -> tuple[list[Array], list[str]]:
