@@ -98,7 +98,7 @@ def distances(
         Signature, (points, weights) or (m, d) arrays; sets need not be of one size. A 2-D array is as many one-point
         sets as it has rows, a path an .npz of many sets. Y defaults to X, at half the cost.
     gamma : float or "auto", default "auto"
-        Smoothing of the plan, in units of the cost; "auto" is 0.05 × the median ground cost among the points of X.
+        Smoothing of the plan, in units of the cost; "auto" is 0.05 × the median ground cost among all points.
     metric : array (d, d), optional
         M, positive semi-definite; by default the identity.
     value : {"kl", "paper", "divergence", "sharp"}, default "kl"
@@ -136,7 +136,7 @@ def distances(
     """
     Options(gamma, value, tol)
     packed, other = _read(X, Y, metric)
-    g = transport.auto_gamma(packed) if gamma == "auto" else float(gamma)
+    g = transport.auto_gamma(packed, other) if gamma == "auto" else float(gamma)
     if backend == "torch":
         solved = transport.batched.solve_all(packed, other, g, value=value, tol=tol)
     elif backend in ("auto", "numba"):
@@ -233,7 +233,7 @@ def compare(
     p, q : Signature, (points, weights), array (m, d), or a path to one set (.npy, file.npz#name)
         The two sets, of any sizes.
     gamma : float or "auto", default "auto"
-        Smoothing of the plan; "auto" is 0.05 × the median ground cost between the two sets.
+        Smoothing of the plan; "auto" is 0.05 × the median ground cost among all points of both.
     metric, value, tol
         As in `distances`.
 
@@ -359,7 +359,7 @@ def distance_matrix(
     with Job.begin(folder, identity, resume=resume) as job:
         for stale in (*folder.glob(".distances.*.tmp.*"), folder / "distances.json"):
             stale.unlink(missing_ok=True)
-        number = transport.auto_gamma(left) if isinstance(gamma, str) else float(gamma)
+        number = transport.auto_gamma(left, right) if isinstance(gamma, str) else float(gamma)
         n = m = _keep_parts(job, "X", left, block)
         if right is not None:
             m = _keep_parts(job, "Y", right, block)

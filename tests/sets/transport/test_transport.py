@@ -10,6 +10,7 @@ from tests.sets.transport.oracles import cost, ragged, smoothed
 
 import likewise as lw
 from likewise.sets.transport import solvers as transport
+from likewise.types import Signature
 
 PACK = [lw.Signature(*s) for s in ragged(21, seed=1)]
 
@@ -236,11 +237,17 @@ def test_the_kernel_is_compiled_for_one_signature_only():
         assert len(kernel.signatures) == 1
 
 
-def test_gamma_auto_is_a_twentieth_of_the_median_cost():
+def test_gamma_auto_is_a_share_of_the_median_cost_of_all_points_the_same_either_way_round():
     P, Q = PACK[0], PACK[1]
-    between = lw.sets.compare(P, Q)
-    assert between.gamma == pytest.approx(0.05 * np.median(cost(P.points, Q.points)))
-    points = np.vstack([s.points for s in PACK])
-    C = cost(points, points)[np.triu_indices(len(points), 1)]
-    assert transport.auto_gamma(transport.pack(PACK)) == pytest.approx(0.05 * np.median(C))
+
+    def median(sets):
+        points = np.vstack([s.points for s in sets])
+        return np.median(cost(points, points)[np.triu_indices(len(points), 1)])
+
+    assert lw.sets.compare(P, Q).gamma == pytest.approx(transport.BLUR * median([P, Q]))
+    assert transport.auto_gamma(transport.pack(PACK)) == pytest.approx(transport.BLUR * median(PACK))
+    wide, near = transport.pack([Signature(9 * s.points) for s in PACK]), transport.pack(PACK[:2])
+    assert transport.auto_gamma(wide, near) == pytest.approx(transport.auto_gamma(near, wide), rel=1e-12)
+    there, back = lw.sets.distances(PACK, PACK[:2]), lw.sets.distances(PACK[:2], PACK)
+    np.testing.assert_allclose(there, back.T, rtol=1e-6, atol=1e-6)
     assert lw.sets.compare([[1.0, 1.0]], [[1.0, 1.0]]).gamma > 0

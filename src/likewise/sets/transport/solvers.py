@@ -26,6 +26,8 @@ Value = Literal["kl", "paper", "divergence", "sharp"]
 
 ALONE = 200
 """Steps in numpy that a pair by itself is given."""
+BLUR = 0.05
+"""γ "auto" as a share of the median ground cost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -388,13 +390,11 @@ def scatter(
     return np.asarray((G + G.T) / 2)
 
 
-def auto_gamma(X: Pack, Y: Pack | None = None, *, fraction: float = 0.05, most: int = 2000) -> float:
-    """0.05 × the median ground cost: among the points of X, or between those of X and Y. Deterministic, above 0."""
-    P = _thin(X.points, most)
-    if Y is None:
-        C = numeric.squared_distances(P, P)[np.triu_indices(len(P), 1)]
-    else:
-        C = numeric.squared_distances(P, _thin(Y.points, most)).ravel()
+def auto_gamma(X: Pack, Y: Pack | None = None, *, fraction: float = BLUR, most: int = 2000) -> float:
+    """A share of the median ground cost among the points of X, and of Y: the same whichever comes first, above 0."""
+    whole = len(X.points) + (0 if Y is None else len(Y.points))
+    P = np.concatenate([_thin(Z.points, -(-most * len(Z.points) // whole)) for Z in (X, Y) if Z is not None])
+    C = numeric.squared_distances(P, P)[np.triu_indices(len(P), 1)]
     median = float(np.median(C)) if C.size else 0.0
     if median <= 0 and C.size:
         median = float(C.mean())
