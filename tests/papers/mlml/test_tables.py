@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import numpy as np
 import pytest
 
 from likewise.errors import FileError, InputError
-from likewise.papers.mlml import METRICS, ON_SETS, TABLES, Column
+from likewise.papers.mlml import EVERY, TABLES
 from likewise.train.options import build
 from worlds import layouts
 
@@ -53,11 +56,39 @@ def test_traffic_and_time_series(tmp_path):
     assert [row["accuracy"] for row in run("classification", tmp_path).rows] == [1.0, 1.0]
 
 
-def test_every_method_has_a_name_and_unknown_ones_are_refused(tmp_path, monkeypatch):
-    column = Column("x", lambda method: None)
-    assert all(hasattr(column.method(name), "fit") for name in (*METRICS, *ON_SETS))
-    with pytest.raises(InputError, match="methods: expected some of"):
-        run("image-sets", layouts.views(tmp_path), methods="magic", train_objects=2)
+@pytest.mark.parametrize(
+    ("table", "world", "methods", "figure", "pictures"),
+    [
+        ("image-sets", layouts.views, "all", "accuracy", ["accuracy"]),
+        (
+            "kinship",
+            layouts.kinfacew,
+            "Euclid; svm; KISSME",
+            "mean",
+            [f"roc-{r}" for r in ("fd", "fs", "md", "mean", "ms")],
+        ),
+        ("re-identification", partial(layouts.prid, both=8), "all", "rank 1", ["cmc"]),
+    ],
+    ids=["image-sets", "kinship", "re-identification"],
+)
+def test_every_method_runs_by_its_name(tmp_path, table, world, methods, figure, pictures):
+    """These worlds are easy; ROC and CMC rise to 1 and are drawn."""
+    given = {"methods": methods, "pca": 4, "resamples": 1, "train_objects": 2, "plot": str(tmp_path / "drawn")}
+    made = run(table, world(tmp_path / "data"), **given)
+    assert [row["method"] for row in made.rows] == (list(EVERY) if methods == "all" else ["Euclid", "SVM", "KISSME"])
+    for row in made.rows:
+        assert 0.6 < row[figure] <= 1, row
+        for _, x, y in row.get("curves", {}).values():
+            assert len(x) == len(y)
+            assert (np.diff(y) >= 0).all()
+            assert y[-1] == 1
+    assert sorted(p.stem for p in (tmp_path / "drawn").glob("*.png")) == pictures
+
+
+def test_unknown_methods_are_refused_before_any_data_is_read(tmp_path, monkeypatch):
+    for words in ("magic", "Euclid; magic", ""):
+        with pytest.raises(InputError, match=r"methods: expected some of Euclid; .*; kNN; .*; as printed"):
+            run("image-sets", tmp_path, methods=words)
     with pytest.raises(FileError, match="expected NAME_TRAIN"):
         run("classification", tmp_path)
     monkeypatch.delenv("LIKEWISE_DATA", raising=False)

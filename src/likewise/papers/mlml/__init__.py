@@ -3,7 +3,8 @@
 Its tables: the paper's four applications under their protocols, and all methods side by side.
 
 kinship, re-identification, traffic, image-sets and classification measure some methods on data at `data`; `methods`
-and `held-out` are the two comparisons of docs/sets.md, on data below $LIKEWISE_DATA.
+and `held-out` are the two comparisons of docs/sets.md, on data below $LIKEWISE_DATA. Methods on vectors see the means
+of the same sets that the others see, or their points side by side.
 """
 
 from __future__ import annotations
@@ -15,14 +16,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 
+from likewise import plot
 from likewise.errors import FileError, InputError
-from likewise.papers import Record, Table, data_folder, kept, mean_error
+from likewise.papers import Record, Table, data_folder, kept, mean_error, slug
 from likewise.papers.mlml import layouts, protocols, rivals
-from likewise.papers.mlml.protocols import Figures
+from likewise.papers.mlml.lomo import LOMO
+from likewise.papers.mlml.protocols import Figures, Scores
+from likewise.plot.style import axes
 from likewise.sets.data import SetCollection, block_lbp, describe, read_sets
 from likewise.sets.lmnn import WassersteinLMNN
 from likewise.sets.transport.solvers import one_blas_thread
@@ -41,17 +49,30 @@ METRICS: dict[str, Callable[[], Any]] = {
     "LMNN": rivals.LMNN,
     "LMNN capped": partial(rivals.LMNN, regulariser="capped"),
     "LMNN Fantope": partial(rivals.LMNN, regulariser="fantope"),
-    "SVM": rivals.linear_svm,
+    "SVM": lambda: rivals.Classifier(make_pipeline(StandardScaler(), LinearSVC(random_state=0, max_iter=20_000))),
+    "kNN": lambda: rivals.Classifier(KNeighborsClassifier(5, weights="distance")),
 }
 """Methods on vectors: the means of sets, or their points side by side."""
 ON_SETS: dict[str, Callable[[], Any]] = {
     "EMD": partial(rivals.Unlearned, "emd"),
     "Sinkhorn, unlearned": partial(rivals.Unlearned, "sinkhorn"),
-    "global": partial(WassersteinLMNN, multilevel=False, rule="auto"),
-    "multi-level": partial(WassersteinLMNN, rule="auto"),
+    "global": partial(WassersteinLMNN, multilevel=False),
+    "multi-level": WassersteinLMNN,
     "as printed": rivals.Printed,
 }
+EVERY = (*METRICS, *ON_SETS)
 USUAL = "Euclid; Mahalanobis; KISSME; LDML; EMD; Sinkhorn, unlearned; global; multi-level"
+
+
+def chosen(methods: str) -> list[str]:
+    """The methods that are named, as they are written here."""
+    known = {name.lower(): name for name in EVERY}
+    words = "; ".join(EVERY) if methods == "all" else methods.strip("; ")
+    names = [known.get(word.strip().lower(), word.strip()) for word in words.split(";")]
+    for name in names:
+        if name not in EVERY:
+            raise InputError(f"methods: expected some of {'; '.join(EVERY)}, or 'all', got {name!r}")
+    return names
 
 
 @dataclass(frozen=True)
@@ -59,18 +80,32 @@ class Options:
     """What a table of MLML is made of."""
 
     data: str = option("", "folder of the data set; default: $LIKEWISE_DATA")
-    methods: str = option(USUAL, "methods, semicolons between; also PCCA, LFDA, MFA, LMNN, SVM, as printed …")
+    methods: str = option(USUAL, f"methods, semicolons between, of {'; '.join(EVERY)}; or 'all' of them")
     resamples: int = option(10, "drawn splits, where none are official", low=1)
     train_objects: int = option(5, "training sets a class of a drawn split", low=1)
     pca: int = option(100, "principal axes of the training part; 0: none", low=0)
     k: int = option(8, "points of a set of images: as many k-means centres", low=1)
     seed: int = option(0, "seed of splits, pairs and centres", low=0)
     cells: str = option("", "folder where finished figures are kept, so that a stopped run resumes")
+    plot: str = option("", "folder for pictures of what was measured: ROC and CMC curves, else accuracies")
 
     @property
     def folder(self) -> Path:
         """Where the data is."""
         return data_folder(self.data)
+
+    def __post_init__(self) -> None:
+        chosen(self.methods)  # before any data is read
+
+
+@dataclass(frozen=True)
+class People(Options):
+    """What finding people again is made of, or places."""
+
+    features: Literal["auto", "lomo", "embed", "pixels", "lbp"] = option(
+        "auto", "what describes an image; auto: lomo, as in the paper, for people, and embed for places"
+    )
+    shots: int = option(4, "photos that are a set, in reference/ and query/ of a walk that was taken twice", low=1)
 
 
 @dataclass(frozen=True)
@@ -85,15 +120,12 @@ class Column:
         """A method by name, ready to be fitted."""
         if name in ON_SETS:
             return ON_SETS[name]()
-        if name not in METRICS:
-            raise InputError(f"methods: expected some of {'; '.join((*METRICS, *ON_SETS))}, got {name!r}")
         return rivals.OfVectors(METRICS[name](), self.vectors)
 
 
 def measure(o: Options, columns: Sequence[Column], note: str = "") -> Record:
     """A row a method: mean and standard error of each figure of each column, and seconds."""
-    names = [word.strip() for word in o.methods.split(";") if word.strip()]
-    rows: list[dict[str, Any]] = []
+    names, rows = chosen(o.methods), list[dict[str, Any]]()
     with progress(len(names) * len(columns), "methods") as advance, one_blas_thread():
         for name in names:
             row: dict[str, Any] = {"method": name}
@@ -103,13 +135,39 @@ def measure(o: Options, columns: Sequence[Column], note: str = "") -> Record:
             if len(columns) > 1 and all(c.name in row for c in columns):
                 row["mean"] = round(sum(row[c.name] for c in columns) / len(columns), 4)
             rows.append(row)
-    shown = [key for key in dict.fromkeys(k for row in rows for k in row) if not key.endswith("seconds")]
+    shown = [key for key in dict.fromkeys(k for row in rows for k in row) if not key.endswith(("seconds", "curves"))]
+    if o.plot:
+        draw(Path(o.plot), rows, shown)
     return Record(shown, rows, note)
+
+
+def draw(folder: Path, rows: Sequence[dict[str, Any]], shown: Sequence[str]) -> None:
+    """A picture of each kind of curve, a line a method with its figure; where there are none, one of each figure."""
+    made: dict[str, Any] = {}
+    for title in rows[0].get("curves", {}):
+        each = {row["method"]: row["curves"][title] for row in rows}
+        lines = {f"{method}, {label}": (x, y) for method, (label, x, y) in each.items()}
+        names = (
+            ("rank", "share found by this rank")
+            if title == "CMC"
+            else ("different pairs accepted", "same pairs accepted")
+        )
+        made[title] = plot.curves(lines, title=title, xlabel=names[0], ylabel=names[1])
+    for name in [] if made else [name for name in shown if name != "method" and "±" not in name]:
+        made[name], ax = axes(5.4, 1.2 + 0.24 * len(rows), title=name)
+        dots = [(row[name], row["method"], row.get(f"{name} ±", 0.0)) for row in rows if name in row]
+        means, methods, errors = zip(*dots, strict=True)
+        ax.errorbar(means, methods, xerr=errors, fmt="o", color=plot.PALETTE[0], ms=4, elinewidth=1.2)
+        ax.invert_yaxis()
+        ax.grid(True, color=plot.FAINT, lw=0.5)
+    for title, figure in made.items():
+        plot.save(figure, folder / f"{slug(title)}.png")
 
 
 def _cell(o: Options, column: Column, name: str) -> dict[str, Any]:
     """The figures of one method in one column, from the folder of cells if they were measured before."""
-    key = json.dumps([column.name, name, o.resamples, o.train_objects, o.pca, o.k, o.seed, str(o.folder)])
+    given = {key: value for key, value in vars(o).items() if key not in ("methods", "cells", "plot")}
+    key = json.dumps([column.name, name, given, str(o.folder)])
     file = Path(o.cells) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json" if o.cells else None
     return kept(file, partial(_measured, column, name))
 
@@ -123,6 +181,10 @@ def _measured(column: Column, name: str) -> dict[str, Any]:
         row[title] = round(mean, 4)
         if error is not None:
             row[f"{title} ±"] = round(error, 4)
+    if isinstance(figures, Scores) and not column.name:
+        row["curves"] = {
+            title: [label, x.round(4).tolist(), y.round(4).tolist()] for title, (label, x, y) in figures.curves.items()
+        }
     return row | {f"{column.name} seconds".strip(): round(time.perf_counter() - began, 1)}
 
 
@@ -156,18 +218,19 @@ def kinship(path: Path, o: Options, name: str = "") -> Column:
     return Column(name, one, rivals.flat_vectors)
 
 
-def reidentification(o: Options) -> Column:
-    """CMC and PUR from camera A to camera B of PRID 2011 or iLIDS-VID; an image is described by the default net."""
-    official = (o.folder / "i-LIDS-VID").is_dir()
-    dataset = layouts.ilids_vid(o.folder) if official else layouts.prid2011(o.folder)
-    sides = tuple([describe(list(t), None, o.k, seed=o.seed) for t in side] for side in (dataset.a, dataset.b))
-
-    def one(method: Any) -> Figures:
-        if isinstance(method, WassersteinLMNN):
-            method = replace(method, rule="mean")  # people of the test part are levels that were not seen
-        return protocols.reid(dataset, method, sides, splits=o.resamples, pca=o.pca or None, seed=o.seed)
-
-    return Column("", one)
+def reidentification(o: People) -> Column:
+    """CMC and PUR from camera A to camera B of PRID 2011 or iLIDS-VID, or from a walk to the same taken again."""
+    walk = (o.folder / "reference").is_dir()
+    if walk:
+        dataset = layouts.two_seasons(o.folder, o.shots)
+    else:
+        dataset = (layouts.ilids_vid if (o.folder / "i-LIDS-VID").is_dir() else layouts.prid2011)(o.folder)
+    name = o.features if o.features != "auto" else "embed" if walk else "lomo"
+    net = LOMO if name == "lomo" else name
+    sides = tuple([describe(list(t), net, o.k, seed=o.seed) for t in side] for side in (dataset.a, dataset.b))
+    # a metric of all of LOMO's 26,960 coordinates would take 6 GB: without --pca, all the axes of the training images
+    axes = o.pca or (sides[0][0].dim if name == "lomo" else None)
+    return Column("", lambda m: protocols.reid(dataset, m, sides, splits=o.resamples, pca=axes, seed=o.seed))
 
 
 def traffic(o: Options) -> Column:
@@ -218,7 +281,7 @@ def held_out(o: Options) -> Record:
 TABLES = (
     Table("kinship", "kinship verification, 1 − EER (KinFaceW)", Options, lambda o: measure(o, [kinship(o.folder, o)])),
     Table(
-        "re-identification", "CMC and PUR (PRID 2011, iLIDS-VID)", Options, lambda o: measure(o, [reidentification(o)])
+        "re-identification", "CMC and PUR (PRID 2011, iLIDS-VID)", People, lambda o: measure(o, [reidentification(o)])
     ),
     Table("traffic", "accuracy on UCSD traffic videos", Options, lambda o: measure(o, [traffic(o)])),
     Table("image-sets", "accuracy on class/object/images", Options, lambda o: measure(o, [image_sets(o.folder, o)])),

@@ -134,6 +134,19 @@ def prid2011(path: FilePath) -> ReId:
     return _two_cameras(root / "cam_a", root / "cam_b")
 
 
+def two_seasons(path: FilePath, shots: int = 4) -> ReId:
+    """Read a walk that was taken twice, reference/*.jpg and query/*.jpg: stretches of so many photos instead of people.
+
+    The n-th photo of one is the place of the n-th of the other; what is over at the end is left out.
+    """
+    a, b = (media.images(folder(path) / side) for side in ("reference", "query"))
+    starts = range(0, len(a) - shots + 1, shots)
+    if len(a) != len(b) or not starts:
+        raise FileError(f"{path}: expected as many photos in reference/ as in query/, {shots} or more")
+    first, second = (tuple(tuple(side[i : i + shots]) for i in starts) for side in (a, b))
+    return ReId(tuple(a[i].stem for i in starts), first, second)
+
+
 def ilids_vid(path: FilePath) -> ReId:
     """Read iLIDS-VID: i-LIDS-VID/sequences/cam1/person001/*.png, cam2, and the ten official splits of people.
 
@@ -224,7 +237,9 @@ def _eval_set(path: Path, place: dict[int, int]) -> list[Index]:
     """The videos of each split."""
     try:
         splits = [
-            [int(n) for n in re.split(r"[,\s]+", line.strip(" ,\t\r"))] for line in read_text(path).splitlines() if line
+            [int(n) for n in re.split(r"[,\s]+", line.strip(" ,\t\r"))]
+            for line in read_text(path).splitlines()
+            if line.strip()
         ]
     except ValueError:
         raise FileError(f"{path}: expected one line a split, numbers with commas between") from None

@@ -3,14 +3,14 @@
 A method has fit(X, y, levels=None) and predict(X), pairwise(X, Y) or pair_distance(pairs, levels=None); one whose
 `learns_from_pairs` is true gets fit_pairs(pairs, same) where the protocol knows pairs. It is copied for each fold, so
 nothing leaks from one to the next; projections are fitted on the training part alone. All seeded. Each protocol gives
-its figures by name, one value a fold.
+its figures by name, one value a fold, and what can be drawn of them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,35 @@ from sklearn.decomposition import PCA
 from likewise.errors import InputError, ShapeError
 from likewise.papers.mlml.layouts import Kinship, ReId, Split
 from likewise.sets.data import SetCollection
-from likewise.sets.metrics import eer, match_density, pur_of_density
+from likewise.sets.metrics import eer, match_density, pur_of_density, roc
 from likewise.sets.transport import Index
 from likewise.types import Array, Signature
 
 Method: TypeAlias = Any
 Features: TypeAlias = "Sequence[Signature] | tuple[Array, ...]"
 Figures: TypeAlias = dict[str, tuple[float, ...]]
-RANKS = (1, 5, 10, 20)
-"""The ranks of CMC that are reported, as far as the gallery goes."""
+RANKS, DRAWN = (1, 5, 10, 20), 50
+"""The ranks of CMC that are reported, and how many are drawn, as far as the gallery goes."""
 NEGATIVES = 5
 """Pairs of different people that a pair method gets for each pair of one."""
+STEPS = np.linspace(0, 1, 101)
+"""The false positive rates at which the curves of folds are averaged."""
+
+
+class Curve(NamedTuple):
+    """A mean over the folds, and the figure that sums it up."""
+
+    label: str
+    x: Array
+    y: Array
+
+
+class Scores(dict[str, tuple[float, ...]]):
+    """Figures, and by name the curves behind them."""
+
+    def __init__(self, figures: Figures, curves: dict[str, Curve]) -> None:
+        super().__init__(figures)
+        self.curves = curves
 
 
 def _fitted(
@@ -53,8 +71,8 @@ def _fitted(
 # ── kinship ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kinship(dataset: Kinship, method: Method, features: Features, *, pca: int | None = 100, seed: int = 0) -> Figures:
-    """Kinship verification on the official folds: 1 − EER for each relation and their mean, one value a fold.
+def kinship(dataset: Kinship, method: Method, features: Features, *, pca: int | None = 100, seed: int = 0) -> Scores:
+    """Kinship verification on the official folds: 1 − EER and ROC for each relation and their mean, one value a fold.
 
     `features` has an entry an image: signatures, or a tuple of arrays (n, d), each of which gets a PCA of its own and
     gives a point of the set (LBP and HOG, say), put to unit length. Class = family, level = relation. Training sees the
@@ -77,11 +95,16 @@ def kinship(dataset: Kinship, method: Method, features: Features, *, pca: int | 
         shown = [(sets[p], sets[q]) for p, q in dataset.pairs[test]]
         distances[test] = fitted.pair_distance(shown, levels=relations[test].tolist())
     figures: Figures = {}
+    rates: dict[str, Array] = {}
     for kind in dict.fromkeys(relations.tolist()):
         rows = [np.flatnonzero((relations == kind) & (dataset.folds == fold)) for fold in folds]
         figures[kind] = tuple(1.0 - eer(distances[r], dataset.kin[r]) for r in rows)
+        each = [roc(distances[r], dataset.kin[r]) for r in rows]
+        rates[kind] = np.mean([np.interp(STEPS, curve.fpr, curve.tpr) for curve in each], axis=0)
     figures["mean"] = tuple(float(np.mean(values)) for values in zip(*figures.values(), strict=True))
-    return figures
+    rates["mean"] = np.mean(list(rates.values()), axis=0)
+    labels = {kind: f"EER {1 - np.mean(values):.3f}" for kind, values in figures.items()}
+    return Scores(figures, {f"ROC {kind}": Curve(labels[kind], STEPS, rate) for kind, rate in rates.items()})
 
 
 def training_pairs(dataset: Kinship, fold: int) -> Index:
@@ -152,7 +175,7 @@ def reid(
     splits: int = 5,
     pca: int | None = 100,
     seed: int = 0,
-) -> Figures:
+) -> Scores:
     """Re-identification from camera A to camera B: CMC and PUR over `splits` half splits of the people.
 
     `features` are the signatures of camera A and of camera B. The official splits are used where the data set has them,
@@ -175,7 +198,9 @@ def reid(
         densities.append(match_density(D, np.arange(len(test)), np.arange(len(test))))
     curves = np.minimum(np.stack(densities).cumsum(axis=1), 1.0)
     figures = {f"rank {r}": tuple(curves[:, r - 1].tolist()) for r in RANKS if r <= curves.shape[1]}
-    return figures | {"PUR": tuple(pur_of_density(m) for m in densities)}
+    figures["PUR"] = tuple(pur_of_density(m) for m in densities)
+    found = curves.mean(axis=0)[:DRAWN]
+    return Scores(figures, {"CMC": Curve(f"PUR {np.mean(figures['PUR']):.3f}", np.arange(1.0, len(found) + 1), found)})
 
 
 def _halves(dataset: ReId, splits: int, seed: int) -> Iterator[Split]:
@@ -202,15 +227,11 @@ def projected(features: Features, train: Index, pca: int | None, *, unit: bool =
     Signatures share the axes of all their training points. pca = None leaves the coordinates as they are.
     """
     if isinstance(features, tuple):
-        parts = [_axes(part, part[train], pca, unit) for part in features]
+        parts = [_axes(part[train], pca, unit)(part) for part in features]
         points = side_by_side(parts, train) if len(parts) > 1 else parts[0][:, None]
         return [Signature(each) for each in points]
-    moved = _axes(
-        np.concatenate([s.points for s in features]), np.concatenate([features[i].points for i in train]), pca, unit
-    )
-    ends = np.cumsum([len(s) for s in features])[:-1]
-    pairs = zip(np.split(moved, ends), features, strict=True)
-    return [Signature(points, s.weights, s.level, s.names) for points, s in pairs]
+    move = _axes(np.concatenate([features[i].points for i in train]), pca, unit)
+    return [Signature(move(s.points), s.weights, s.level, s.names) for s in features]
 
 
 def side_by_side(parts: Sequence[Array], train: Index) -> Array:
@@ -228,9 +249,12 @@ def side_by_side(parts: Sequence[Array], train: Index) -> Array:
     return points
 
 
-def _axes(rows: Array, train: Array, pca: int | None, unit: bool) -> Array:
-    if pca is not None:
-        rows = PCA(min(pca, *train.shape), random_state=0).fit(train).transform(rows)
-    if unit:
-        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return np.asarray(rows, dtype=np.float64)
+def _axes(train: Array, pca: int | None, unit: bool) -> Callable[[Array], Array]:
+    """What puts rows on the axes of the training rows."""
+    axes = None if pca is None else PCA(min(pca, *train.shape), random_state=0).fit(train)
+
+    def move(rows: Array) -> Array:
+        moved = rows if axes is None else axes.transform(rows)
+        return np.asarray(moved / np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-12) if unit else moved)
+
+    return move

@@ -1,8 +1,9 @@
 """What the paper compares with: metrics learned on vectors, set distances that learn nothing, the printed algorithm.
 
 A metric on vectors has `fit(X, y)` or `fit_pairs(A, B, same)`, then `.metric_` (d, d) ⪰ 0 and squared distances.
-`OfVectors` turns one into a method on signatures, by their means; `Unlearned` needs no training; `Printed` is
-WassersteinLMNN by the paper's own algorithm. PCA, where wanted, is the caller's.
+`Classifier` is one of scikit-learn, which learns classes or what pairs are the same. `OfVectors` turns either into a
+method on signatures, by their means; `Unlearned` needs no training; `Printed` is WassersteinLMNN by the paper's own
+algorithm. PCA, where wanted, is the caller's.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 from scipy.optimize import minimize
 from scipy.special import expit
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
 
 from likewise import numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
@@ -102,9 +100,9 @@ def _codes(y: Labels) -> Index:
 
 
 def _shrunk(S: Array, shrinkage: float) -> Array:
-    """(1 − s) S + s (tr S / d) I: invertible where S is not."""
+    """(1 − s) S + s (tr S / d) I: invertible where S is not; s I where S is zero."""
     d = len(S)
-    return np.asarray((1 - shrinkage) * S + shrinkage * max(float(np.trace(S)) / d, 1e-300) * np.eye(d))
+    return np.asarray((1 - shrinkage) * S + shrinkage * (float(np.trace(S)) / d or 1.0) * np.eye(d))
 
 
 def _precision(differences: Array, shrinkage: float) -> Array:
@@ -154,20 +152,16 @@ class KISSME(PairMetric):
 
 @dataclass(eq=False)
 class Discriminant(Metric):
-    """M = T diag(λ) Tᵀ of S_b t = λ S_w t over the `rank` largest λ > 0, S_w and S_b scatters of two graphs."""
+    """M = T diag(λ) Tᵀ of S_b t = λ S_w t over the λ > 0, S_w and S_b scatters of two graphs."""
 
-    rank: int | None = None
     shrinkage: float = SHRINKAGE
 
     def fit(self, X: ArrayLike, y: Labels) -> Discriminant:
         """Learn from vectors X (n, d) and labels y."""
-        if self.rank is not None and self.rank < 1:
-            raise InputError(f"rank: expected at least 1, got {self.rank}")
         x = np.asarray(X, dtype=np.float64)
         within, between = self.graphs(x, _codes(y))
         values, vectors = eigh(_laplacian(x, between), _shrunk(_laplacian(x, within), self.shrinkage))
-        keep = np.argsort(values)[::-1][: self.rank or len(values)]
-        T = vectors[:, keep] * np.sqrt(np.clip(values[keep], 0, None))
+        T = vectors * np.sqrt(np.clip(values, 0, None))
         self.metric_ = np.asarray(T @ T.T)
         return self
 
@@ -378,9 +372,35 @@ def targets(x: Array, codes: Index, k: int) -> tuple[Index, Index]:
     return i[near], j[near]
 
 
-def linear_svm() -> Any:
-    """scikit-learn's linear support vector machine, on standardised features."""
-    return make_pipeline(StandardScaler(), LinearSVC(random_state=0, max_iter=20_000))
+@dataclass(eq=False)
+class Classifier:
+    """A classifier of scikit-learn: of vectors by class, or of |a − b| into pairs of the same and of different ones."""
+
+    model: Any
+
+    def fit(self, X: ArrayLike, y: Labels) -> Classifier:
+        """Learn the classes of vectors."""
+        self.model.fit(X, y)
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The classes of vectors."""
+        return np.asarray(self.model.predict(X))
+
+    def fit_pairs(self, A: ArrayLike, B: ArrayLike, same: ArrayLike) -> Classifier:
+        """Learn which pairs (row i of A, row i of B) are of the same class: those where same[i]."""
+        return self.fit(np.abs(np.asarray(A) - np.asarray(B)), np.asarray(same, dtype=bool))
+
+    def distance(self, A: ArrayLike, B: ArrayLike) -> Array:
+        """How different row i of A and row i of B are taken to be: the negative margin, or the probability."""
+        gaps = np.abs(np.asarray(A) - np.asarray(B))
+        if hasattr(self.model, "decision_function"):
+            return -np.asarray(self.model.decision_function(gaps))
+        return np.asarray(self.model.predict_proba(gaps)[:, 0])
+
+    def pairwise(self, A: ArrayLike, B: ArrayLike) -> Array:
+        """The same (n, m) of all rows of A and all rows of B."""
+        return np.stack([self.distance(a, B) for a in np.asarray(A)])
 
 
 # ── methods on signatures ─────────────────────────────────────────────────────────────────────────────────────────
