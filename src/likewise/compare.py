@@ -46,7 +46,7 @@ OPTIONS = {
     "distributions": ("features", "k", "n", "seed", "rho", "generator", "family", "on_error", "progress"),
 }
 """The levels, and the options of each."""
-STANDARD = {"gamma": "auto", "value": "kl", "k": 8}
+STANDARD = {"gamma": "auto", "value": "divergence", "k": 8}
 """The options with which the reference that ships was measured."""
 HALF, DRAWS = 500, 2
 """Of collections, rows of a random half at most, and how often it is drawn: a second of two cores."""

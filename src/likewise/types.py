@@ -235,9 +235,12 @@ class Signature:
 
 def _points(points: ArrayLike, where: str) -> Array:
     try:
-        p = np.ascontiguousarray(points, dtype=np.float64)
+        given = np.asarray(points)
+        p = np.ascontiguousarray(given.real, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"points of {where} are not numbers in an (m, d) array: {error}") from None
+    if np.iscomplexobj(given):
+        raise InputError(f"points of {where}: expected real numbers, got {given.dtype}")
     if p.ndim == 1:
         p = p[None, :]
     if p.ndim != 2:

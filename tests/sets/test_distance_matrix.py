@@ -65,14 +65,14 @@ def test_the_numbers_are_the_solvers(tmp_path: Path, value: Any) -> None:
 
 @pytest.mark.parametrize("block", [1, 5, 100])
 def test_any_block_gives_the_same_matrix(tmp_path: Path, block: int) -> None:
-    close(distance_matrix(X, out=tmp_path, block=block), one_by_one(X, X, "kl"))
+    close(distance_matrix(X, out=tmp_path, block=block), one_by_one(X, X, "divergence"))
 
 
 def test_what_is_in_the_folder(tmp_path: Path) -> None:
     D = distance_matrix(X, out=tmp_path, gamma="auto", metric=M, dtype="float32")
     info = json.loads((tmp_path / "distances.json").read_text())
     assert info["gamma"] == pytest.approx(transport.auto_gamma(transport.pack(X).project(numeric.factor(M))))
-    assert (info["shape"], info["pairs"], info["unconverged"], info["key"]["value"]) == ([11, 11], 66, 0, "kl")
+    assert (info["shape"], info["pairs"], info["unconverged"], info["key"]["value"]) == ([11, 11], 66, 0, "divergence")
     assert 0 < info["worst_residual"] <= 1e-6
     assert info["seconds"] > 0
     assert sorted(p.name for p in tmp_path.iterdir()) == ["distances.json", "distances.npy"]
@@ -108,7 +108,7 @@ def test_a_finished_matrix_is_not_made_again(tmp_path: Path, monkeypatch: pytest
     ("change", "named"),
     [
         ({"gamma": 0.4}, r"gamma 0\.3 ≠ 0\.4"),
-        ({"value": "sharp"}, "value kl ≠ sharp"),
+        ({"value": "sharp"}, "value divergence ≠ sharp"),
         ({"block": 5}, "block 4 ≠ 5"),
         ({"metric": M}, "metric None ≠ "),
         ({"X": X[:-1]}, "X .* ≠ "),
@@ -224,7 +224,7 @@ def test_killed_while_assembling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not (tmp_path / "m" / "distances.npy").exists()
     monkeypatch.setattr(transport, "solve_all", lambda *_, **__: pytest.fail("solved again"))
     D = distance_matrix(X, out=tmp_path / "m")
-    close(D, one_by_one(X, X, "kl"))
+    close(D, one_by_one(X, X, "divergence"))
     assert not list((tmp_path / "m").glob(".distances*"))
 
 

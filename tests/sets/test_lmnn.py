@@ -10,16 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError as NotFittedByScikitLearn
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+import likewise as lw
 from likewise import numeric
 from likewise.errors import ConfigError, InputError, LikewiseError, NotFittedError, ShapeError
-from likewise.papers.mlml.rivals import Printed
 from likewise.sets import objective as ml
 from likewise.sets import selection
+from likewise.sets.data import PointTransformer
 from likewise.sets.lmnn import WassersteinLMNN, principal_axes
 from likewise.sets.transport import solvers as transport
 from likewise.store import checkpoint
@@ -131,7 +133,7 @@ def test_history_has_the_true_objective(train):
 def test_gamma_auto_is_in_the_units_of_the_start(train):
     points = np.concatenate(train[0])
     C = numeric.squared_distances(points, points)[np.triu_indices(len(points), 1)]
-    for options, scale, gamma in (({}, np.sqrt(np.median(C)), 0.05), ({"normalize": False}, 1, 0.05 * np.median(C))):
+    for options, scale, gamma in (({}, np.sqrt(np.median(C)), 0.2), ({"normalize": False}, 1, 0.2 * np.median(C))):
         model = WassersteinLMNN(max_iter=0, **options).fit(*train)
         assert (model.scale_, model.gamma_) == pytest.approx((scale, gamma), rel=1e-9)
 
@@ -146,10 +148,10 @@ def test_scale_of_the_input_does_not_matter(train, test):
 
 @pytest.mark.parametrize("multilevel", [True, False])
 def test_the_printed_solver_lowers_the_objective(train, multilevel):
-    raw = Printed(k_targets=2, k_impostors=3, multilevel=multilevel, max_iter=8, rounds=2).fit(*train)
+    raw = WassersteinLMNN.paper(k_targets=2, k_impostors=3, multilevel=multilevel, max_iter=8, rounds=2).fit(*train)
     assert raw.rho_ == (1.0, 0.25 if multilevel else 1.0)
     assert all(np.linalg.eigvalsh(M)[0] > -1e-9 for M in raw.Mt_.values())
-    model = Printed(multilevel=multilevel, normalize=True, init="identity", **QUICK).fit(*train)
+    model = WassersteinLMNN.paper(multilevel=multilevel, normalize=True, init="identity", **QUICK).fit(*train)
     start = WassersteinLMNN(multilevel=multilevel, max_iter=0, **FIXED).fit(*train)
     assert model.objective(*train) < start.objective(*train)
 
@@ -289,7 +291,7 @@ def test_rules_global_and_mean_use_one_metric(train, test, rule):
     L = numeric.factor(M)
     P, G = transport.pack(X).project(L), transport.pack([Signature(x) for x in train[0]]).project(L)
     i, j = (a.ravel() for a in np.meshgrid(np.arange(5), np.arange(len(G)), indexing="ij"))
-    D = transport.solve_pairs(P, G, i, j, model.gamma_).value.reshape(5, -1)
+    D = transport.solve_pairs(P, G, i, j, model.gamma_, value="divergence").value.reshape(5, -1)
     np.testing.assert_allclose(model.pairwise(X), D, rtol=1e-6)
     assert model.predict(X).tolist() == train[1][D.argmin(axis=1)].tolist()
 
@@ -451,6 +453,69 @@ def test_grid_search_and_pipeline(train):
     )
     search = GridSearchCV(steps, {"wassersteinlmnn__rule": ["gallery", "global"]}, cv=2).fit(X, y)
     assert search.best_estimator_.score(X, y) > 0.5
+
+
+def test_a_pipeline_scales_and_projects_the_points_of_ragged_sets(train, test):
+    X, y = train
+    loud = np.r_[1000.0, np.ones(7)]
+    model = WassersteinLMNN(max_iter=2, rounds=1, **FIXED)
+    steps = make_pipeline(PointTransformer(StandardScaler()), PointTransformer(PCA(6)), model)
+    steps.fit([x * loud for x in X], y)
+    rows = np.concatenate(X) * loud
+    scaled = [Signature((x * loud - rows.mean(0)) / rows.std(0)) for x in X]
+    np.testing.assert_allclose(steps[0].transform([X[0] * loud])[0].points, scaled[0].points)
+    assert steps[1].transform(scaled)[3].points.shape == (len(X[3]), 6)
+    weighted = Signature(X[0], np.arange(1.0, len(X[0]) + 1), level="t", names=[str(k) for k in range(len(X[0]))])
+    kept = steps[0].transform([weighted])[0]
+    assert (kept.level, list(kept.names)) == ("t", list(weighted.names))
+    np.testing.assert_allclose(kept.weights, weighted.weights)
+    plain = clone(model).fit([x * loud for x in X], y)
+    assert steps.score([x * loud for x in test[0]], test[1]) > plain.score([x * loud for x in test[0]], test[1])
+    with pytest.raises(NotFittedByScikitLearn):
+        PointTransformer(PCA(2)).transform(X)
+
+
+def test_neighbors_scores_and_probabilities_agree_with_prediction(fitted, train, test):
+    X = test[0]
+    D = fitted.pairwise(X)
+    distance, near = fitted.kneighbors(X, 3)
+    np.testing.assert_array_equal(np.sort(D, axis=1)[:, :3], distance)
+    np.testing.assert_array_equal(np.take_along_axis(D, near, axis=1), distance)
+    np.testing.assert_array_equal(fitted.kneighbors(X, return_distance=False), near[:, :1])
+    np.testing.assert_array_equal(train[1][near[:, 0]], fitted.predict(X))
+    scores, share = fitted.decision_function(X), fitted.predict_proba(X)
+    by_hand = np.array(
+        [[-min(d for d, label in zip(row, train[1], strict=True) if label == c) for c in fitted.classes_] for row in D]
+    )
+    np.testing.assert_array_equal(scores, by_hand)
+    np.testing.assert_allclose(share, np.exp(by_hand) / np.exp(by_hand).sum(1, keepdims=True))
+    np.testing.assert_array_equal(fitted.classes_[share.argmax(1)], fitted.predict(X))
+    own = fitted.kneighbors(n_neighbors=2, return_distance=False)
+    assert (own != np.arange(len(own))[:, None]).all()
+    for k in (0, len(train[0]) + 1):
+        with pytest.raises(InputError, match=f"n_neighbors: expected 1 to 32.*got {k}"):
+            fitted.kneighbors(X, k)
+    with pytest.raises(InputError, match="1 to 31"):
+        fitted.kneighbors(n_neighbors=32)
+
+
+@pytest.mark.parametrize("level", [None, "class 2"])
+def test_transformed_the_learned_ground_cost_is_euclidean(fitted, test, level):
+    X = test[0][:5]
+    moved = fitted.transform(X, level)
+    D = lw.sets.distances(moved, gamma=fitted.gamma_)
+    expected = fitted.pairwise(X, X, None if level is None else [level] * 5)
+    np.testing.assert_allclose(D, np.maximum(expected, 0), rtol=1e-4, atol=1e-5)
+    rows = np.stack([x[0] for x in X])
+    np.testing.assert_allclose(fitted.transform(rows)[3], fitted.transform([rows[3:4]])[0].points[0])
+
+
+def test_complex_points_are_refused(fitted):
+    for X in (np.ones((3, 8)) * 1j, [np.ones((2, 8)) * 1j]):
+        with pytest.raises(InputError, match=r"[Cc]omplex"):
+            fitted.predict(X)
+        with pytest.raises(InputError, match=r"[Cc]omplex"):
+            lw.sets.distances(X)
 
 
 NOT_FOR_SETS = {

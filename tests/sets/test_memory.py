@@ -17,7 +17,7 @@ from likewise.store.job import Job
 from likewise.types import Signature
 from worlds import layouts
 
-OPTIONS = {"max_iter": 4, "rounds": 2, "rule": "auto", "multilevel": False}
+OPTIONS = {"max_iter": 4, "rounds": 2, "rule": "auto", "multilevel": False, "start": "identity", "gamma": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def stop_after(n):
 def test_every_trial_and_every_iteration_is_told(whole):
     model, records = whole
     trials = [r for r in records if r["stage"] == "choice"]
-    assert len(trials) == 6 * 4  # folds drawn twice, ρ
+    assert len(trials) == 6 * 5  # folds drawn twice, ρ
     steps = [{k: v for k, v in r.items() if k != "stage"} for r in records if r["stage"] == "learning"]
     assert steps == model.history_
     assert [r["iteration"] for r in steps] == list(range(len(steps)))
@@ -65,7 +65,7 @@ def test_iterations_are_told_while_they_happen(world, solver):
     assert not hasattr(model, "M0_")
 
 
-@pytest.mark.parametrize("after", [1, 9, 24, 26])
+@pytest.mark.parametrize("after", [1, 11, 30, 33])
 def test_a_stopped_fit_resumes_to_the_same_bytes(world, whole, tmp_path, after):
     expected, records = whole
     with pytest.raises(Stopped), Job.begin(tmp_path, {}) as job:
@@ -73,8 +73,8 @@ def test_a_stopped_fit_resumes_to_the_same_bytes(world, whole, tmp_path, after):
     rest = []
     with Job.begin(tmp_path, {}) as job:
         model = WassersteinLMNN(**OPTIONS).fit(*world, watch=rest.append, remember=job.keep)
-    assert len(job.resumed) == min(after // 4 - (after % 4 == 0), 6)
-    assert len(rest) == len(records) - 4 * len(job.resumed)
+    assert len(job.resumed) == min(after // 5 - (after % 5 == 0), 6)
+    assert len(rest) == len(records) - 5 * len(job.resumed)
     assert model.M0_.tobytes() == expected.M0_.tobytes()
     assert (model.rho_, model.rule_, model.start_) == (expected.rho_, expected.rule_, expected.start_)
     assert [r["objective"] for r in model.history_] == [r["objective"] for r in expected.history_]
@@ -96,7 +96,7 @@ def test_the_identity_is_of_all_that_decides(world):
 
 # ── the command ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-WORDS = ("--max-iter", "4", "--rule", "auto", "--no-multilevel")
+WORDS = ("--max-iter", "4", "--rule", "auto", "--no-multilevel", "--start", "identity", "--gamma", "0.1")
 
 
 @pytest.fixture
@@ -132,9 +132,9 @@ def stopped_fit(file, monkeypatch, after):
 def test_the_command_goes_on_after_a_stop(file, monkeypatch):
     assert fit(file, "--out", "whole.safetensors", *WORDS) == 0
     expected = lines("whole.run")
-    stopped_fit(file, monkeypatch, 10)
-    assert len(lines()) == 10  # it grew while it learned
-    assert sorted(Job.open("model.run/parts").finished()) == ["choice-0", "choice-1"]
+    stopped_fit(file, monkeypatch, 12)
+    assert len(lines()) == 12  # it grew while it learned
+    assert sorted(Job.open("model.run/parts").finished()) == ["rho-0", "rho-1"]
     assert fit(file, *WORDS) == 0
     assert len(lines()) == len(expected) + 2  # two trials of the fold that was cut short
     assert [line["step"] for line in lines()] == list(range(len(expected) + 2))
@@ -144,6 +144,6 @@ def test_the_command_goes_on_after_a_stop(file, monkeypatch):
 
 
 def test_the_command_begins_anew_when_told_to(file, monkeypatch):
-    stopped_fit(file, monkeypatch, 6)
+    stopped_fit(file, monkeypatch, 7)
     assert fit(file, *WORDS, "--no-resume") == 0
-    assert [line["fold"] for line in lines()[:5]] == ["choice-0"] * 4 + ["choice-1"]
+    assert [line["fold"] for line in lines()[:5]] == ["rho-0"] * 5

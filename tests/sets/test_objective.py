@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from likewise import numeric
 from likewise.errors import InputError
-from likewise.papers.mlml import rivals
 from likewise.sets import objective as ml
 from likewise.sets.transport import solvers as transport
 from likewise.types import Signature
@@ -277,7 +276,7 @@ def test_erratum_2_the_outer_sum_belongs_to_M0_alone():
 def test_erratum_3_convex_with_the_plans_frozen():
     X, y = world()
     J, *_ = build(X, y)
-    frozen = rivals.Frozen(J, random_blocks(9, 3, X.dim))
+    frozen = ml.Frozen(J, random_blocks(9, 3, X.dim))
     for seed in range(20):
         a, b = random_blocks(seed, 3, X.dim), 3 * random_blocks(seed + 100, 3, X.dim)
         middle = frozen((a + b) / 2).objective
@@ -300,9 +299,9 @@ def test_erratum_3_a_frozen_plan_flatters_the_impostor_term():
     X, y = world()
     J, *_ = build(X, y, mu=1.0)
     a, b = random_blocks(10, 3, X.dim), random_blocks(11, 3, X.dim)
-    frozen = rivals.Frozen(J, a)
+    frozen = ml.Frozen(J, a)
     np.testing.assert_allclose(frozen.values(a), J.solve([numeric.factor(ml.metric(a, t.level)) for t in J.bundles]))
-    frozen = rivals.Frozen(J, a).values(b)
+    frozen = ml.Frozen(J, a).values(b)
     true = J.solve([numeric.factor(ml.metric(b, bundle.level)) for bundle in J.bundles])
     assert (frozen >= true - 1e-7).all()
     assert (frozen > true + 1e-3).any()
@@ -313,7 +312,7 @@ def test_erratum_3_alternation_need_not_descend_where_the_default_does():
     for seed in range(3):
         X, y = world(seed, d=2, sizes=(3, 6))
         J, *_ = build(X, y, mu=0.9, width=0.0)
-        printed = [r["objective"] for _, r in rivals.alternation(J, ml.start(2, 3), 12)]
+        printed = [r["objective"] for _, r in ml.alternation(J, ml.start(2, 3), 12)]
         rises += any(after > before + 1e-9 for before, after in pairwise(printed))
         J, *_ = build(X, y, mu=0.9, width=ml.HUBER)
         ours = [r["smooth"] for _, r in ml.fista(J, ml.start(2, 3), 20)]

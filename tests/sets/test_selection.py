@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import likewise as lw
 from likewise import numeric
 from likewise.sets import selection
 from likewise.sets.lmnn import WassersteinLMNN
 from likewise.sets.objective import Task
+from likewise.sets.selection import Choice, Start
 from likewise.sets.transport import solvers as transport
 from likewise.types import Signature
-
-CELLS = [(start, rho) for start in selection.STARTS for rho in selection.RHOS]
 
 
 def correlated(seed, classes=4, per_class=6, d=10, points=5):
@@ -59,54 +62,47 @@ def test_the_spread_by_a_loop_over_plans():
     np.testing.assert_allclose(selection.spread(X, S, 0.2), expected, atol=1e-10)
 
 
-def test_shrinkage_by_the_likelihood_of_left_out_groups():
-    """Against SciPy's normal log-density, differences drawn one by one."""
-    from scipy.stats import multivariate_normal
-
-    rng = np.random.default_rng(2)
-    turn = rng.normal(size=(5, 5))
-    groups = [rng.normal(size=(n, 5)) @ turn for n in (6, 9, 4)]
-    counts = np.array([6.0, 9.0, 4.0])
-    parts = np.stack([Z.T @ Z / len(Z) for Z in groups])
-    likelihood = []
-    for s in selection.SHRINKAGES:
-        total = 0.0
-        for g, Z in enumerate(groups):
-            others = np.concatenate([groups[h] for h in range(3) if h != g])
-            density = multivariate_normal(np.zeros(5), selection.shrunk(others.T @ others / len(others), s))
-            total += density.logpdf(Z).sum()
-        likelihood.append(total)
-    assert selection.shrinkage(parts, counts) == selection.SHRINKAGES[int(np.argmax(likelihood))]
-    assert selection.shrinkage(parts[:1], counts[:1]) == 1.0
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 10_000), st.integers(2, 6), st.integers(1, 5))  # on one axis every shrinkage is the same
-def test_shrinkage_does_not_depend_on_units_or_axes(seed, d, groups):
-    rng = np.random.default_rng(seed)
-    Z = rng.normal(size=(groups, 7, d)) * rng.uniform(0.1, 3, d)
-    turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
-    counts = np.full(groups, 7.0)
-    one, two = (np.einsum("gni,gnj->gij", A, A) for A in (Z, 50 * Z @ turn))
-    assert selection.shrinkage(one, counts) == selection.shrinkage(two, counts)
+def task_of(X, y, **options):
+    sets = transport.pack([Signature(x) for x in X])
+    return Task(WassersteinLMNN(k_targets=len(y), **options), sets, y, y, 0, 0.1)
 
 
 def test_whitened_the_matched_points_of_a_class_differ_alike_everywhere():
     X, y = correlated(0, per_class=60, points=1)
-    sets = transport.pack([Signature(x) for x in X])
-    S = same_pairs(y)
-    A = selection.whitening(sets, S, y, 0.1)
-    np.testing.assert_allclose(A, A.T, atol=1e-12)
-    w = np.linalg.eigvalsh(selection.spread(sets.project(A), S, 0.1))
-    before = np.linalg.eigvalsh(selection.spread(sets, S, 0.1))
+    task, S = task_of(X, y), same_pairs(y)
+    condition = {}
+    for power in (0.5, 1.0):
+        A = selection.whitening(task, Start(power, 0.001))
+        np.testing.assert_allclose(A, A.T, atol=1e-12)
+        w = np.linalg.eigvalsh(selection.spread(task.sets.project(A), S, 0.1))
+        condition[power] = w[-1] / w[0]
+        assert selection.scale_of(task.sets.project(A)) == pytest.approx(selection.scale_of(task.sets))
+    before = np.linalg.eigvalsh(selection.spread(task.sets, S, 0.1))
     assert before[-1] / before[0] > 100
-    assert w[-1] / w[0] < 10
-    assert selection.scale_of(sets.project(A)) == pytest.approx(selection.scale_of(sets))
+    assert condition[1.0] < 2
+    assert condition[0.5] == pytest.approx(np.sqrt(before[-1] / before[0]), rel=0.3)  # half of the way, in logarithms
+
+
+@pytest.mark.parametrize("start", [selection.IDENTITY, Start(1.0, 1.0), Start(0.5, 1.0)])
+def test_shrunk_all_the_way_or_to_the_power_0_the_start_is_the_identity(start):
+    X, y = correlated(0)
+    np.testing.assert_allclose(selection.whitening(task_of(X, y), start), np.eye(10), atol=1e-9)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 10_000), st.sampled_from([Start(1.0, 0.5), Start(1.0, 0.1), Start(0.5, 0.1)]))
+def test_a_whitening_turns_and_scales_with_the_axes(seed, start):
+    rng = np.random.default_rng(seed)
+    X, y = [rng.normal(size=(3, 4)) * rng.uniform(0.3, 3, 4) for _ in range(8)], np.repeat([0, 1], 4)
+    turn = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    one, two = task_of(X, y), task_of([5 * x @ turn for x in X], y)
+    A, B = selection.whitening(one, start), selection.whitening(replace(two, gamma=one.gamma * 25), start)
+    np.testing.assert_allclose(turn @ B @ turn.T, A, rtol=1e-4, atol=1e-6)
 
 
 def test_without_any_spread_nothing_is_whitened():
-    sets = transport.pack([Signature([[0.0, 1.0]]), Signature([[0.0, 1.0]]), Signature([[2.0, 3.0]])])
-    np.testing.assert_array_equal(selection.whitening(sets, np.array([[0, 1]]), np.array([0, 0, 1]), 0.1), np.eye(2))
+    task = task_of([[[0.0, 1.0]], [[0.0, 1.0]], [[2.0, 3.0]], [[2.0, 3.0]]], np.array([0, 0, 1, 1]))
+    np.testing.assert_array_equal(selection.whitening(task, Start(1.0, 0.1)), np.eye(2))
 
 
 # ── the start ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -118,9 +114,13 @@ def test_a_whitened_start_sees_past_loud_axes_that_all_classes_share():
         start: WassersteinLMNN(start=start, rho0=0.3, rhot=0.3).fit(*train).score(*test) for start in selection.STARTS
     }
     assert scores["whitened"] >= scores["identity"] + 0.1
-    auto = WassersteinLMNN(multilevel=False, start="auto").fit(*train)
-    assert auto.start_ == "whitened"
+    auto = WassersteinLMNN(multilevel=False).fit(*train)
+    assert auto.start_ in selection.STARTS["whitened"]
     assert auto.score(*test) >= scores["identity"] + 0.1
+    told = auto.selection_["start"]
+    assert told["usual"] == "power 0, shrinkage 1"
+    assert told["gain"] > told["error"] > 0
+    assert told["gain"] == pytest.approx(told["scores"][told["chosen"]] - told["scores"][told["usual"]], abs=2e-4)
 
 
 def test_before_any_step_the_metric_is_the_start():
@@ -150,47 +150,85 @@ def test_distances_of_a_whitened_model_are_those_of_transport_under_its_metric()
     X, y = correlated(0)
     model = WassersteinLMNN(start="whitened", rho0=0.3, rhot=0.3, max_iter=3, rounds=1).fit(X, y)
     P = transport.pack([Signature(x) for x in X[:4]]).project(numeric.factor(model.M0_ + model.Mt_[1]))
-    D = transport.solve_all(P, None, model.gamma_).value
-    np.testing.assert_allclose(model.pairwise(X[:4], X[:4], levels=[1] * 4), D, rtol=1e-5, atol=1e-7)
+    D = transport.solve_all(P, None, model.gamma_, value="divergence").value
+    np.testing.assert_allclose(model.pairwise(X[:4], X[:4], levels=[1] * 4), D, rtol=1e-5, atol=1e-6)
     twin = WassersteinLMNN.from_state(*model.state())
-    assert twin.start_ == "whitened"
+    assert twin.start_ == model.start_
+    assert model.start_ in selection.STARTS["whitened"]
+    assert twin.selection_ == model.selection_
     assert twin.objective(X, y) == pytest.approx(model.objective(X, y))
 
 
 # ── the choice ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_where_classes_share_no_spread_the_whitened_start_is_the_identity():
-    """The spread of other classes then predicts a class worse than a ball does, and all is shrunk away."""
-    rng = np.random.default_rng(0)
-    y = np.repeat(np.arange(4), 8)
-    own = np.eye(8)[[2 * y, 2 * y + 1]].sum(axis=0) * -0.9 + 1.0
-    X = [rng.normal(size=(4, 8)) * o for o in own]
-    A = selection.whitening(transport.pack([Signature(x) for x in X]), same_pairs(y), y, 0.5)
-    np.testing.assert_allclose(A, np.eye(8), atol=1e-9)
-
-
 def test_the_usual_stays_unless_another_is_clearly_better():
     scores = np.full((8, 9), 0.5)
     scores[6] += 0.1
-    assert selection.clearly_best(scores, CELLS) == 6
+    assert selection.clearly_best(scores, 3) == 6
     scores[6] += np.linspace(-2, 2, 9)
-    assert CELLS[selection.clearly_best(scores, CELLS)] == ("whitened", selection.USUAL_RHO)
-    plain = [("identity", rho) for rho in selection.RHOS]
-    assert plain[selection.usual(plain)] == ("identity", selection.USUAL_RHO)
-    assert selection.usual([("identity", None)]) == 0
+    assert selection.clearly_best(scores, 3) == 3
+    assert selection.clearly_best(scores[:, :1], 3) == 3  # one value has no error
+
+
+def chosen(X, y, levels=0, **options):
+    estimator = WassersteinLMNN(**options)
+    sets = transport.pack([Signature(x) for x in X])
+    codes = np.unique(y, return_inverse=True)[1]
+    return selection.choose(Task(estimator, sets, codes, codes, levels, 0.1), len(np.unique(y)))
 
 
 def test_only_what_is_auto_is_chosen():
-    def cells(**options):
-        return selection.candidates(WassersteinLMNN(**options))
+    X, y = correlated(0)
+    all_open = chosen(X, y)
+    assert list(all_open.told["start"]["scores"]) == [
+        f"power {power:g}, shrinkage {shrinkage:g}"
+        for power, shrinkage in ((0, 1), (1, 0.5), (1, 0.1), (0.5, 0.1))
+    ]
+    assert list(all_open.told["gamma"]["scores"]) == ["0.2", "0.05", "1"]
+    assert list(all_open.told["rho"]["scores"]) == ["inf", "1", "0.3", "0.1", "0.03"]
+    given_all = chosen(X, y, start="whitened", gamma=0.1, rho0=0.1, rhot=0.2)
+    assert given_all.blur is None
+    assert given_all.rho == (0.1, 0.2)
+    assert "rho" not in given_all.told
+    closed = chosen(X, y, start="identity", gamma=0.1, rho0=0.1, rhot=0.2)
+    assert closed == Choice(selection.IDENTITY, None, (0.1, 0.2), "gallery", closed.told)
+    assert closed.told["folds"] == 0
+    assert "rho" not in chosen(X, y, max_iter=0).told
+    paper = chosen(X, y, normalize=False, rule="gallery")
+    assert (paper.start, paper.blur, paper.rho) == (selection.IDENTITY, selection.BLURS[0], (1.0, 1.0))
 
-    assert cells(start="auto") == CELLS
-    assert cells() == [("whitened", rho) for rho in selection.RHOS]
-    assert cells(rho0=0.1, rhot=0.2) == [("whitened", None)]
-    assert cells(start="auto", rho0=0.1, rhot=0.2) == [("whitened", None), ("identity", None)]
-    assert cells(max_iter=0, start="auto") == cells(normalize=False) == [("whitened", None)]
-    assert cells(start="identity", normalize=False) == [("identity", None)]
+
+def test_with_few_sets_a_class_the_usual_stays():
+    X, y = correlated(0, per_class=selection.ENOUGH - 1)
+    few = chosen(X, y)
+    assert (few.start, few.blur, few.rho[0]) == (selection.IDENTITY, selection.BLUR, selection.USUAL_RHO)
+    assert not few.told["enough"]
+    assert not {"gamma", "start", "rho"} & set(few.told)
+    X, y = correlated(0, per_class=2)  # nobody can be held out but whole classes, and they are few
+    assert np.isinf(chosen(X, y).rho[0])
+    assert np.isinf(WassersteinLMNN().fit(X, y).rho_[0])
+
+
+def test_where_labels_mean_nothing_no_choice_gains_much():
+    rng = np.random.default_rng(3)
+    X, y = [rng.normal(size=(4, 6)) for _ in range(60)], np.repeat(np.arange(3), 20)
+    told = chosen(X, y).told
+    assert abs(told["rho"]["gain"]) < 0.1
+    assert told["rho"]["scores"]["inf"] == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_model_that_learns_nothing_is_the_unlearned_distance_and_can_be_kept():
+    X, y = correlated(0, per_class=2)
+    model = WassersteinLMNN().fit(X, y)
+    assert model.history_ == []
+    D = lw.sets.distances(X, metric=model.M0_, gamma=model.gamma_)
+    np.testing.assert_allclose(model.M0_ * model.scale_**2, np.eye(10), atol=1e-12)
+    np.testing.assert_allclose(model.pairwise(X, levels=y), D, rtol=1e-5, atol=1e-6)
+    arrays, header = model.state()
+    twin = WassersteinLMNN.from_state(arrays, json.loads(json.dumps(header, allow_nan=False)))
+    assert twin.rho_ == model.rho_
+    np.testing.assert_array_equal(twin.pairwise(X, levels=y), model.pairwise(X, levels=y))
 
 
 def test_soft_hits_ask_who_is_nearer_not_by_how_much_a_metric_spreads():
@@ -206,14 +244,13 @@ def test_soft_hits_ask_who_is_nearer_not_by_how_much_a_metric_spreads():
 
 def test_a_fold_s_whitening_has_not_seen_what_is_held_out():
     X, y = correlated(0)
-    sets = transport.pack([Signature(x) for x in X])
-    task = Task(WassersteinLMNN(), sets, y, y, 0, 0.5)
-    held = np.arange(0, len(y), 3)
-    A, *_ = selection.Fold(task, 4, held, False).place("whitened")
-    moved = [Signature(x + 100.0 * (i in held)) for i, x in enumerate(X)]
-    elsewhere = Task(WassersteinLMNN(), transport.pack(moved), y, y, 0, 0.5)
-    B, *_ = selection.Fold(elsewhere, 4, held, False).place("whitened")
+    place, held = (Start(1.0, 0.1), 0.2), np.arange(0, len(y), 3)
+    A, *_ = selection.Fold(task_of(X, y), 4, held, False).place(place)
+    moved = [x + 100.0 * (i in held) for i, x in enumerate(X)]
+    B, *_ = selection.Fold(task_of(moved, y), 4, held, False).place(place)
     np.testing.assert_array_equal(A, B)
+    C, *_ = selection.Fold(task_of(moved, y), 4, held[1:], False).place(place)
+    assert not np.allclose(A, C)
 
 
 def test_folds_of_few_sets_are_drawn_twice():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -101,8 +102,8 @@ def metric_at(path: str | None, level: str | None) -> tuple[Any, Any]:
 @out_flag("distances", "folder for distances.npy and distances.json")
 @flag("--metric", type=click.Path(), help="under this learned metric (a file of `likewise sets fit`)")
 @flag("--metric-level", help="with --metric: under the metric of this level")
-@flag("--gamma", type=click.FloatRange(0, min_open=True), help="smoothing; by default 0.05 × the median ground cost")
-@flag("--value", type=click.Choice(VALUES), help="which number of the plan is the distance  [default: kl]")
+@flag("--gamma", type=click.FloatRange(0, min_open=True), help="smoothing; by default 0.2 × the median ground cost")
+@flag("--value", type=click.Choice(VALUES), help="which number of the plan is the distance  [default: divergence]")
 @reading_flags
 @count("--block", default=512, group="Running", help="rows and columns of a block")
 @cluster_flags
@@ -124,8 +125,12 @@ def distances(path: str, out: str, metric: str | None, metric_level: str | None,
     model, level = metric_at(metric, metric_level)
     folder, how = terminal.check_writable(Path(out)), reading(given, model)
     sets, left_out = read(path, how, given.pop("device"))
+    if len(sets) < 2:
+        unread = f"; {len(left_out)} images or sets cannot be read" if left_out else ""
+        raise InputError(f"path: expected two sets or more to compare, got one in {path}{unread}")
     own = {} if model is None else {"gamma": model.gamma_, "value": model.value}
-    settings = {name: given[name] or own.get(name, default) for name, default in (("gamma", "auto"), ("value", "kl"))}
+    usual = {"gamma": "auto", "value": "divergence"}
+    settings = {name: given[name] or own.get(name, default) for name, default in usual.items()}
     settings |= {name: given[name] for name in ("block", "n_jobs", "executor", "resume")}
     settings |= {} if model is None else {"metric": model.metric(level)}
     try:
@@ -176,9 +181,16 @@ def fit(path: str, out: str, pca: int, overwrite: bool, resume: bool, as_json: b
     words = f"{record['sets']} sets of {len(record['classes'])} classes, {record['iterations']} iterations"
     if record["iterations"]:
         words += f", J from {record['objective_at_start']:.4g} to {record['objective']:.4g}"
+    else:
+        words += ": nothing learned was better on sets held out"
     words += f"; in {file}"
     terminal.result(words, record, as_json)
-    terminal.remark(f"see {file.parent / 'fit.png'}; the run is in {run.path}")
+    for what, told in model.selection_.items():
+        if isinstance(told, dict) and "gain" in told and told["chosen"] != told["usual"]:
+            gain = f"{told['gain']:+.3f} ± {told['error']:.3f} on held-out sets"
+            terminal.remark(f"{what}: {told['chosen']} instead of {told['usual']} ({gain})")
+    picture = f"see {file.parent / 'fit.png'}; " if record["iterations"] else ""
+    terminal.remark(f"{picture}the run is in {run.path}")
 
 
 def _begin(file: Path, overwrite: bool, resume: bool, config: dict[str, Any]) -> Run:
@@ -232,16 +244,21 @@ def _logger(run: Run, say: Callable[[str], None]) -> Callable[[dict[str, Any]], 
 
     def watch(record: dict[str, Any]) -> None:
         nonlocal count
-        run.log(count, **{"step_length" if k == "step" else k: v for k, v in record.items()})
+        run.log(count, **{"step_length" if k == "step" else k: _finite(v) for k, v in record.items()})
         count += 1
-        if record["stage"] == "choice":
-            where = f"{record['fold']}, start {record['start']}, ρ = {record['rho']:g}"
-            say(f"choosing: {where}, score {record['score']:.3f}")
-        else:
+        if record["stage"] == "learning":
             active = f"{record['active']} of {record['triplets']} triplets active"
             say(f"learning: round {record['round'] + 1}, J = {record['objective']:.5g}, {active}")
+        else:
+            cell = ", ".join(f"{k} {record[k]:g}" for k in ("power", "shrinkage", "blur", "rho") if k in record)
+            say(f"choosing: {record['fold']}, {cell}, score {record['score']:.3f}")
 
     return watch
+
+
+def _finite(value: Any) -> Any:
+    """ "inf" for ∞, which JSON cannot hold: a ρ at which nothing is learned."""
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
 
 
 def _record(model: WassersteinLMNN, sets: SetCollection, seconds: float, path: str) -> dict[str, Any]:
@@ -256,9 +273,10 @@ def _record(model: WassersteinLMNN, sets: SetCollection, seconds: float, path: s
         "features": model.source_.get("features"),
         "dimensions": {"described": int(model.n_features_in_), "learned": len(model.M0_)},
         "gamma": model.gamma_,
-        "start": model.start_,
-        "rho": list(model.rho_),
+        "start": model.start_._asdict(),
+        "rho": [_finite(rho) for rho in model.rho_],
         "rule": model.rule_,
+        "selection": model.selection_,
         "objective": steps[-1] if steps else None,
         "objective_at_start": steps[0] if steps else None,
         "iterations": len(steps),

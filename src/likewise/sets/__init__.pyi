@@ -2,6 +2,7 @@ from likewise.sets.compare import SetComparison as SetComparison
 from likewise.sets.compare import compare as compare
 from likewise.sets.compare import distance_matrix as distance_matrix
 from likewise.sets.compare import distances as distances
+from likewise.sets.data import PointTransformer as PointTransformer
 from likewise.sets.data import signature as signature
 from likewise.sets.lmnn import WassersteinLMNN as WassersteinLMNN
 from likewise.sets.metrics import cmc as cmc

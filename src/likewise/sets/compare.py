@@ -48,7 +48,7 @@ class Options:
     """What decides the numbers besides the sets and the metric; a wrong one is refused by name."""
 
     gamma: float | str = option("auto", "smoothing of the plan", above=0, choices=("auto",))
-    value: Value = option("kl", "which number of the plan is the distance")
+    value: Value = option("divergence", "which number of the plan is the distance")
     tol: float = option(1e-6, "marginal error at which a solve stops", above=0)
     max_iter: int = option(2000, "iterations after which it stops anyway", low=1)
     block: int = option(512, "sets a side of a block", low=1)
@@ -83,7 +83,7 @@ def distances(
     *,
     gamma: Gamma = "auto",
     metric: ArrayLike | None = None,
-    value: Value = "kl",
+    value: Value = "divergence",
     tol: float = 1e-6,
     backend: Backend = "auto",
     n_jobs: int = 1,
@@ -98,10 +98,10 @@ def distances(
         Signature, (points, weights) or (m, d) arrays; sets need not be of one size. A 2-D array is as many one-point
         sets as it has rows, a path an .npz of many sets. Y defaults to X, at half the cost.
     gamma : float or "auto", default "auto"
-        Smoothing of the plan, in units of the cost; "auto" is 0.05 × the median ground cost among all points.
+        Smoothing of the plan, in units of the cost; "auto" is 0.2 × the median ground cost among all points.
     metric : array (d, d), optional
         M, positive semi-definite; by default the identity.
-    value : {"kl", "paper", "divergence", "sharp"}, default "kl"
+    value : {"kl", "paper", "divergence", "sharp"}, default "divergence"
         Which number of the plan: "kl" is W; "paper" ⟨C, F⟩ − γ h(F), h the entropy; "divergence"
         kl(P, Q) − ½ kl(P, P) − ½ kl(Q, Q), 0 for identical sets; "sharp" ⟨C, F⟩.
     tol : float, default 1e-6
@@ -144,7 +144,16 @@ def distances(
     else:
         raise InputError(f"backend: expected auto, numba or torch, got {backend!r}")
     _warn(int((~solved.converged).sum()), solved.converged.size, float(solved.residual.max()), tol)
-    return solved.value
+    return _clean(solved.value, value, Y is None)
+
+
+def _clean(D: Array, value: Value, own: bool) -> Array:
+    """A divergence is never below 0, and 0 between a set and itself: what the solver leaves there is rounding."""
+    if value == "divergence":
+        np.maximum(D, 0.0, out=D)
+        if own:
+            np.fill_diagonal(D, 0.0)
+    return D
 
 
 def _warn(missed: int, total: int, worst: float, tol: float) -> None:
@@ -224,7 +233,13 @@ class SetComparison(Comparison):
 
 
 def compare(
-    p: Set, q: Set, *, gamma: Gamma = "auto", metric: ArrayLike | None = None, value: Value = "kl", tol: float = 1e-6
+    p: Set,
+    q: Set,
+    *,
+    gamma: Gamma = "auto",
+    metric: ArrayLike | None = None,
+    value: Value = "divergence",
+    tol: float = 1e-6,
 ) -> SetComparison:
     """Compare two sets: their smoothed Wasserstein distance, and which part of one answers to which of the other.
 
@@ -233,7 +248,7 @@ def compare(
     p, q : Signature, (points, weights), array (m, d), or a path to one set (.npy, file.npz#name)
         The two sets, of any sizes.
     gamma : float or "auto", default "auto"
-        Smoothing of the plan; "auto" is 0.05 × the median ground cost among all points of both.
+        Smoothing of the plan; "auto" is 0.2 × the median ground cost among all points of both.
     metric, value, tol
         As in `distances`.
 
@@ -268,7 +283,7 @@ def compare(
     _warn(int(not converged), 1, residual, tol)
     plan = np.zeros((len(a), len(b)))
     plan[np.ix_(a.weights > 0, b.weights > 0)] = solved.plan(0)  # points of weight 0 are not solved for
-    distance, iterations = float(solved.value[0]), int(solved.iterations[0])
+    distance, iterations = float(_clean(solved.value, value, False)[0]), int(solved.iterations[0])
     return SetComparison(distance, plan, g, converged, iterations, residual, value, a, b)
 
 
@@ -282,7 +297,7 @@ def distance_matrix(
     out: str | Path,
     gamma: Gamma = "auto",
     metric: ArrayLike | None = None,
-    value: Value = "kl",
+    value: Value = "divergence",
     tol: float = 1e-6,
     max_iter: int = 2000,
     block: int = 512,
@@ -416,8 +431,7 @@ def _solve_block(folder: str, beside: str, how: Options, at: Sequence[int]) -> d
     X, Y = (Pack(**job.load(name)) for name in (f"X-{at[0]}", f"{beside}-{at[1]}"))
     gamma, others = float(how.gamma), None if own else Y
     solved = transport.solve_all(X, others, gamma, value=how.value, tol=how.tol, max_iter=how.max_iter)
-    if own and how.value == "divergence":
-        np.fill_diagonal(solved.value, 0.0)
+    _clean(solved.value, how.value, own)
     missed = np.triu(~solved.converged) if own else ~solved.converged  # each pair once
     figures = np.array([missed.sum(), solved.residual.max()], dtype=np.float64)
     return {"value": solved.value.astype(how.dtype), "figures": figures}

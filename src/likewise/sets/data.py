@@ -16,7 +16,9 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from skimage.feature import local_binary_pattern
+from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.cluster import KMeans
+from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import ThreadpoolController
 
 from likewise import inputs, media
@@ -83,6 +85,51 @@ def signature(
     nearest = [_nearest_member(whole.points, labels == c, m) for c, m in zip(order, centres, strict=True)]
     chosen = None if whole.names is None else [whole.names[i] for i in nearest]
     return Signature(centres, np.bincount(labels)[order], level, chosen)
+
+
+class PointTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn transformer of rows, for sets: fitted on the points of all, so that a Pipeline takes ragged sets.
+
+    Parameters
+    ----------
+    transformer : estimator
+        Any transformer of rows: `StandardScaler()`, `PCA(50)`.
+
+    Attributes
+    ----------
+    transformer_ : estimator
+        A copy of it, fitted.
+
+    Examples
+    --------
+    >>> import likewise as lw
+    >>> import numpy as np
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> bags = [np.array([[0.0, 10], [2, 30]]), np.array([[4.0, 20]])]
+    >>> lw.sets.PointTransformer(StandardScaler()).fit_transform(bags)[1].points.round(2)
+    array([[1.22, 0.  ]])
+    """
+
+    def __init__(self, transformer: Any) -> None:
+        self.transformer = transformer
+
+    def fit(self, X: Any, y: Any = None) -> PointTransformer:
+        """Fit a copy of the transformer on the points of all sets, each counted once.
+
+        Raises
+        ------
+        InputError
+            X is no sequence of sets.
+        """
+        self.transformer_ = clone(self.transformer).fit(np.concatenate([s.points for s in inputs.signatures(X)]))
+        return self
+
+    def transform(self, X: Any) -> list[Signature]:
+        """The sets with their points transformed; weights, levels and names stay."""
+        check_is_fitted(self, "transformer_")
+        return [
+            Signature(self.transformer_.transform(s.points), s.weights, s.level, s.names) for s in inputs.signatures(X)
+        ]
 
 
 def _clusters(points: Array, k: int, seed: int) -> Index:

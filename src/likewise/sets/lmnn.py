@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import sklearn.exceptions
-from sklearn.base import BaseEstimator, ClassifierMixin
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
@@ -20,7 +21,7 @@ from likewise.sets import objective as ml
 from likewise.sets import transport
 from likewise.sets.compare import Gamma, SetComparison, compare
 from likewise.sets.objective import Remember, Task, Watch, learn, problem, unwatched, without_memo
-from likewise.sets.selection import RULES, STARTS, Gallery, choose, place_at_start, scale_of, scaled
+from likewise.sets.selection import RULES, Gallery, Start, choose, nearest_of_each, place_at_start, scale_of, scaled
 from likewise.sets.transport.solvers import Index, Pack, Value
 from likewise.train.options import build, check
 from likewise.types import Array, Signature
@@ -31,7 +32,7 @@ class NotFitted(NotFittedError, sklearn.exceptions.NotFittedError):  # type: ign
 
 
 @dataclass(eq=False, repr=False)
-class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: ignore[misc]
+class WassersteinLMNN(ClassifierMixin, TransformerMixin, BaseEstimator, ml.LMNNOptions):  # type: ignore[misc]
     """Nearest-neighbour classification of sets under a learned smoothed Wasserstein distance [MLML Eq. 9–16].
 
     The ground cost is C = (p − q)ᵀ (M0 + Mt) (p − q): one shared metric M0 and one Mt a level, learned so that the
@@ -44,8 +45,9 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     multilevel : bool, default True
         Learn one metric a level on top of the shared one; False learns M0 alone [MLML Eq. 9].
     gamma : float or "auto", default "auto"
-        Smoothing of the plan, in units of the ground cost; "auto" is 0.05 × its median at the start.
-    value : {"kl", "paper", "divergence"}, default "kl"
+        Smoothing of the plan, in units of the ground cost; "auto" is 0.2 × its median, or 0.05 or 1 × where inner folds
+        clearly say so.
+    value : {"divergence", "kl", "paper"}, default "divergence"
         Which number of the plan is the distance; see `likewise.sets.distances`. "sharp" cannot be trained.
     k_targets : int, default 5
         Nearest sets of the same class that are pulled closer.
@@ -54,15 +56,17 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     mu : float in [0, 1], default 0.5
         Weight of pushing against pulling.
     rho0, rhot : float or "auto", default "auto"
-        How strongly M0 is held to the start, and each Mt to zero; "auto" chooses one of four by inner folds.
+        How strongly M0 is held to the start, and each Mt to zero; "auto" chooses ρ0 by inner folds, and ρt by how far
+        levels differ beyond chance; at ∞ nothing is learned, or no level has a metric of its own.
     normalize : bool, default True
         Means instead of the paper's sums, and points scaled to a median squared distance of 1.
-    start : {"whitened", "identity", "auto"}, default "whitened"
-        The metric that learning starts from and is held to: that of the matched points of one class, or I.
+    start : {"auto", "identity", "whitened"}, default "auto"
+        The metric that learning starts from and is held to: I, or one that whitens how matched points of one class
+        differ, by a power and a shrinkage; "auto" is I unless inner folds clearly say otherwise.
     init : {"identity", "paper"}, default "identity"
         Mt starts at 0.01 I, or at I as printed (erratum 4).
-    solver : {"auto", "lbfgs", "fista"}, default "auto"
-        "auto" is L-BFGS on factors for the global model, else accelerated projected gradients.
+    solver : {"auto", "lbfgs", "fista", "paper"}, default "auto"
+        "auto" is L-BFGS on factors for the global model, else accelerated projected gradients; "paper" is Algorithm 1.
     rule : {"gallery", "global", "mean", "auto"}, default "gallery"
         Whose metric decides at test time (erratum 7); see `predict`. "auto" chooses by inner folds.
     max_iter : int, default 20
@@ -92,7 +96,10 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     classes_, levels_ : ndarray, list
         The labels and the levels seen.
     gamma_, rho_, start_, rule_
-        As used: chosen where they were "auto". rho_ is (ρ0, ρt).
+        As used: chosen where they were "auto". rho_ is (ρ0, ρt), start_ (power, shrinkage): (0, 1) is I.
+    selection_ : dict
+        What was compared on inner folds, by "gamma", "start", "rho" and "levels": mean scores, what was chosen, and by how much
+        it beat the usual, with its standard error.
     axes_ : ndarray (features, d) or None
         Orthonormal columns: the principal axes that `project` puts points on.
     scale_, frame_ : float, ndarray (d, d)
@@ -116,6 +123,29 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
     >>> model.M0_.shape
     (2, 2)
     """
+
+    @classmethod
+    def paper(cls, **options: Any) -> WassersteinLMNN:
+        """The estimator as the paper prints it: Algorithm 1 on its own sums, all blocks started at I, ρ = 1 and 1/C.
+
+        Parameters
+        ----------
+        **options
+            What is to differ; γ is not in print.
+
+        Returns
+        -------
+        WassersteinLMNN
+            Not fitted yet.
+
+        Examples
+        --------
+        >>> import likewise as lw
+        >>> lw.sets.WassersteinLMNN.paper(max_iter=5).solver
+        'paper'
+        """
+        printed = {"normalize": False, "start": "identity", "init": "paper", "value": "paper", "solver": "paper"}
+        return cls(**{**printed, **options})
 
     # ── learning ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -172,8 +202,9 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         gamma = transport.auto_gamma(unit) if self.gamma == "auto" else float(self.gamma)
         task = Task(self, unit, codes, level, len(self.levels_) if self.multilevel else 0, gamma)
         with transport.one_blas_thread():  # matrices of d × d: threads inside BLAS would wait for each other
-            self.start_, self.rho_, self.rule_ = choose(task, len(self.classes_), watch, remember)
-            A, task = place_at_start(task, self.start_)
+            chosen = choose(task, len(self.classes_), watch, remember)
+            self.start_, self.rho_, self.rule_, self.selection_ = chosen.start, chosen.rho, chosen.rule, chosen.told
+            A, task = place_at_start(task, chosen.start, chosen.blur)
             blocks, self.history_ = learn(task, self.rho_, watch, remember)
         self.frame_, self.gamma_ = A / self.scale_, task.gamma
         blocks = self.frame_ @ blocks @ self.frame_.T  # in the units of the input
@@ -206,7 +237,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         else no level, which means M0 + mean Mt. With rule_ "global" or "mean" every column is measured alike.
         """
         self._fitted()
-        P = transport.pack(self._read(X, "X"))
+        P = self._pack(X)
         if Y is None:
             own = self._gallery
             codes = own.level if levels is None else self._codes_of(levels, len(own.sets))
@@ -255,7 +286,8 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         inner = transport.pack(sets).project(self.frame_)
         inverse = np.linalg.inv(self.frame_)
         blocks = inverse @ self._gallery.blocks @ inverse.T
-        J, _ = problem(Task(self, inner, codes, level, len(self.Mt_), self.gamma_), blocks, self.rho_)
+        rho0, rhot = (0.0 if np.isinf(rho) else rho for rho in self.rho_)  # at ∞ nothing moved, and ‖·‖² is 0
+        J, _ = problem(Task(self, inner, codes, level, len(self.Mt_), self.gamma_), blocks, (rho0, rhot))
         return J(blocks).objective
 
     # ── prediction ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,7 +299,77 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         M0 + mean Mt.
         """
         self._fitted()
-        return self.classes_[self._gallery.decide(transport.pack(self._read(X, "X")), self.rule_)]
+        return self.classes_[self._gallery.decide(self._pack(X), self.rule_)]
+
+    def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
+        """The nearest training sets of each set, by the learned distance.
+
+        Parameters
+        ----------
+        X : sequence of sets, optional
+            Default: the training sets, none a neighbour of itself.
+        n_neighbors : int, optional
+            How many; default: `n_neighbors` of the estimator.
+        return_distance : bool, default True
+
+        Returns
+        -------
+        ndarray (n, k) or (ndarray (n, k), ndarray (n, k))
+            Distances, the nearest first, if wanted; and the places of those sets in what was fitted.
+
+        Raises
+        ------
+        InputError
+            There are fewer training sets than neighbours asked for.
+        """
+        self._fitted()
+        own, k = self._gallery, self.n_neighbors if n_neighbors is None else n_neighbors
+        most = len(own.sets) - (X is None)
+        if not 1 <= k <= most:
+            raise InputError(f"n_neighbors: expected 1 to {most}, the training sets to choose from, got {k}")
+        D = own.matrix(own.sets if X is None else self._pack(X), own.sets, own.level, self.rule_)
+        if X is None:
+            np.fill_diagonal(D, np.inf)
+        near = np.argsort(D, axis=1, kind="stable")[:, :k]
+        return (np.take_along_axis(D, near, axis=1), near) if return_distance else near
+
+    def decision_function(self, X: Any) -> Array:
+        """How near each set is to each class (n, classes): minus the learned distance to its nearest training set.
+
+        Of two classes the second less the first (n,), as scikit-learn has it. One unit is the margin of the training.
+        """
+        scores = self._scores(X)
+        return np.asarray(scores[:, 1] - scores[:, 0]) if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: Any) -> Array:
+        """A probability a class (n, classes): e^−(distance to its nearest training set), divided by the sum.
+
+        With `n_neighbors` 1 the most probable class is that of `predict`. Not calibrated.
+        """
+        return np.asarray(softmax(self._scores(X), axis=1))
+
+    def _scores(self, X: Any) -> Array:
+        self._fitted()
+        own = self._gallery
+        D = own.matrix(self._pack(X), own.sets, own.level, self.rule_)
+        return -nearest_of_each(D, own.y, len(self.classes_))
+
+    def transform(self, X: Any, level: Hashable = None) -> Any:
+        """The sets in coordinates in which the learned ground cost is Euclidean.
+
+        `distances(model.transform(X), gamma=model.gamma_)` are those of `pairwise` under the metric of the level given,
+        else under M0 + mean Mt.
+
+        Returns
+        -------
+        list of Signature
+            Or an array (n, d) where X is rows, one-point sets.
+        """
+        self._fitted()
+        root = numeric.factor(self.metric(level))
+        moved = [Signature(s.points @ root, s.weights, s.level, s.names) for s in self._read(X, "X")]
+        rows = hasattr(X, "__array__") or (not isinstance(X[0], Signature | tuple) and np.ndim(X[0]) == 1)
+        return np.concatenate([s.points for s in moved]) if rows and all(len(s) == 1 for s in moved) else moved
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -289,9 +391,10 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
             "levels": self.levels_,
             "scale": self.scale_,
             "gamma": self.gamma_,
-            "rho": list(self.rho_),
+            "rho": [None if np.isinf(rho) else rho for rho in self.rho_],
             "rule": self.rule_,
-            "start": self.start_,
+            "start": list(self.start_),
+            "selection": self.selection_,
             "history": self.history_,
             "source": self.source_,
         }
@@ -303,16 +406,19 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         model = build(cls, header["options"])
         model.classes_ = _classes_from_json(header["classes"])
         model.levels_ = [_from_json(t) for t in header["levels"]]
-        model.rho_ = (float(header["rho"][0]), float(header["rho"][1]))
+        rho0, rhot = (np.inf if rho is None else float(rho) for rho in header["rho"])
+        model.rho_ = rho0, rhot
         model.scale_, model.gamma_ = float(header["scale"]), float(header["gamma"])
-        model.start_, model.rule_, model.source_ = header["start"], header["rule"], header["source"]
+        model.start_, model.rule_, model.source_ = Start(*header["start"]), header["rule"], header["source"]
+        model.selection_ = dict(header["selection"])
         model.history_ = list(header["history"])
-        if not (model.scale_ > 0 and model.gamma_ > 0 and np.isfinite([model.scale_, model.gamma_, *model.rho_]).all()):
+        positive = model.scale_ > 0 and model.gamma_ > 0 and np.isfinite([model.scale_, model.gamma_]).all()
+        if not positive or not all(rho >= 0 for rho in model.rho_):
             raise InputError(
                 f"scale, gamma, rho: expected numbers > 0, got {model.scale_}, {model.gamma_}, {model.rho_}"
             )
-        if model.start_ not in STARTS or model.rule_ not in RULES:
-            raise InputError(f"start, rule: expected words of a fitted model, got {model.start_!r}, {model.rule_!r}")
+        if not np.isfinite(model.start_).all() or model.rule_ not in RULES:
+            raise InputError(f"start, rule: expected those of a fitted model, got {model.start_!r}, {model.rule_!r}")
         source = model.source_
         if not isinstance(source, dict) or not all(isinstance(v, str | int | None) for v in source.values()):
             raise InputError(f"source: expected words and whole numbers by name, got {model.source_!r}")
@@ -352,6 +458,9 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         if self.axes_ is None:
             return sets
         return [Signature(s.points @ self.axes_, s.weights, s.level, s.names) for s in sets]
+
+    def _pack(self, X: Any) -> Pack:
+        return transport.pack(self._read(X, "X"))
 
     def _level_code(self, level: Hashable, rule: str | None = None) -> int:
         if level is None or not self.Mt_:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from likewise import numeric
@@ -52,18 +53,22 @@ class LMNNOptions:
 
     multilevel: bool = option(True, "one metric a level on top of the shared one; False learns the shared one alone")
     gamma: float | str = option("auto", "smoothing of the plan, in units of its cost", above=0, choices=("auto",))
-    value: Literal["kl", "paper", "divergence", "sharp"] = option("kl", "which number of the plan is the distance")
+    value: Literal["kl", "paper", "divergence", "sharp"] = option(
+        "divergence", "which number of the plan is the distance"
+    )
     k_targets: int = option(5, "nearest sets of the same class that are pulled closer", low=1)
     k_impostors: int = option(40, "nearest sets of other classes that are pushed away", low=1)
     mu: float = option(0.5, "weight of pushing against pulling", low=0, high=1)
     rho0: float | str = option("auto", "how strongly M0 is held to the start", low=0, choices=("auto",))
     rhot: float | str = option("auto", "how strongly each Mt is held to zero", low=0, choices=("auto",))
     normalize: bool = option(True, "means instead of the paper's sums, points scaled to median squared distance 1")
-    start: Literal["whitened", "identity", "auto"] = option(
-        "whitened", "the metric that learning starts from and is held to: of matched points of one class, or I"
+    start: Literal["auto", "identity", "whitened"] = option(
+        "auto", "the metric that learning starts from and is held to: I, or that of matched points of one class"
     )
     init: Literal["identity", "paper"] = option("identity", "start at Mt = 0.01 I, or at I as printed")
-    solver: Literal["auto", "lbfgs", "fista"] = option("auto", "auto: lbfgs for the global model, else fista")
+    solver: Literal["auto", "lbfgs", "fista", "paper"] = option(
+        "auto", "auto: lbfgs for the global model, else fista; paper: the alternation as printed"
+    )
     rule: Literal["gallery", "global", "mean", "auto"] = option("gallery", "whose metric decides at test time")
     max_iter: int = option(20, "iterations a round", low=0)
     rounds: int = option(3, "rounds; each finds the impostors again under the metric so far", low=1)
@@ -76,6 +81,8 @@ class LMNNOptions:
 
     def minimise(self, J: Objective, blocks: Array) -> Steps:
         """The steps of the solver from these blocks on."""
+        if self.solver == "paper":
+            return alternation(J, blocks, self.max_iter)
         if self.solver == "fista" or (self.solver == "auto" and J.levels):
             return fista(J, blocks, self.max_iter)
         return lbfgs(J, blocks, self.max_iter)
@@ -300,6 +307,14 @@ class Objective:
             fixed + c.push * float(hinge.sum()), fixed + c.push * float(smooth.sum()), gradient, int((z > 0).sum())
         )
 
+    def weights(self, raw: Array, of_targets: NDArray[np.bool_], of_triplets: NDArray[np.bool_]) -> Array:
+        """∂J/∂W of every pair by some of the targets and triplets alone."""
+        p = self.pairs
+        W = raw if p.own is None else _divergence(raw, p.own)
+        part = replace(p, targets=p.targets[of_targets], near=p.near[of_triplets], far=p.far[of_triplets])
+        rise = ramp(MARGIN + W[part.near] - W[part.far], self.width)[1]
+        return _pair_weights(part, self.coefficients, rise, len(W))
+
     def _ridge(self, blocks: Array) -> tuple[float, Array]:
         """hold ‖M0 − I‖² + levels Σ ‖Mt‖² and its gradient."""
         c, away = self.coefficients, blocks.copy()
@@ -424,6 +439,61 @@ def fista(J: Objective, blocks: Array, max_iter: int) -> Steps:
         step *= 1.5
 
 
+class Frozen:
+    """J with the plans held that were solved at some metrics: convex in the blocks, whatever the text says (erratum 3).
+
+    W = ⟨C(M), F⟩ plus the entropy of F, which does not depend on M [MLML Eq. 14].
+    """
+
+    def __init__(self, J: Objective, blocks: Array) -> None:
+        self.J, roots = J, [numeric.factor(metric(blocks, b.level)) for b in J.bundles]
+        W = J.solve(roots)
+        self.at_start = J.finish(blocks, W)
+        self.entropy = W - self._costs(roots)
+
+    def values(self, blocks: Array) -> Array:
+        """W of every pair at other metrics."""
+        return self.entropy + self._costs([numeric.factor(metric(blocks, b.level)) for b in self.J.bundles])
+
+    def __call__(self, blocks: Array) -> Evaluation:
+        """J and its gradient at other metrics."""
+        return self.J.finish(blocks, self.values(blocks))
+
+    def _costs(self, roots: list[Array]) -> Array:
+        out = np.empty(len(self.J.pairs))
+        for b, solved, L in zip(self.J.bundles, self.J.solved, roots, strict=True):
+            if solved is not None:
+                out[b.at] = plan_costs(b, solved, L)
+        return out
+
+
+def plan_costs(b: Bundle, solved: Solutions, L: Array) -> Array:
+    """⟨C, F⟩ of each pair of a bundle under the metric L Lᵀ, with the plans given."""
+    Z = b.sets.points @ L
+    ends = ((b.sets.rows(int(i)), b.sets.rows(int(j))) for i, j in zip(b.left, b.right, strict=True))
+    costs = (numeric.squared_distances(Z[p], Z[q]) for p, q in ends)
+    return np.array([(C * solved.plan(k)).sum() for k, C in enumerate(costs)])
+
+
+def alternation(J: Objective, blocks: Array, max_iter: int, inner: int = 10) -> Steps:
+    """As printed [MLML Algorithm 1]: solve every F, then projected subgradient steps on M with F frozen; and again.
+
+    A frozen F bounds an impostor's distance from above only, so the true objective need not fall (erratum 3).
+    λ and α of the printed algorithm occur in no equation (erratum 6); the step is ‖M‖ / (10 ‖∇‖ √k).
+    """
+    began, step, J.width = time.perf_counter(), 0.0, 0.0  # the printed hinge has a corner
+    for outer in range(max_iter):
+        frozen = Frozen(J, blocks)
+        if outer:
+            yield blocks, record_step(J, frozen.at_start, began, step)
+        for k in range(inner):
+            gradient = frozen(blocks).gradient
+            step = float(first_step(blocks, gradient) / np.sqrt(1 + k + outer * inner))
+            blocks = project(blocks - step * gradient)
+    if max_iter:
+        yield blocks, record_step(J, J(blocks), began, step)
+
+
 def first_step(x: Array, gradient: Array) -> float:
     """A step that moves the blocks by a tenth of their norm."""
     return 0.1 * float(np.linalg.norm(x)) / max(float(np.linalg.norm(gradient)), 1e-300)
@@ -487,6 +557,12 @@ def learn(
 
     Gives the blocks (1 + T, d, d) in the coordinates of the task, and the history.
     """
+    rho0, rhot = rho
+    if np.isinf(rho0):  # nothing is learned
+        return np.concatenate([start(task.sets.dim, 0), np.zeros((task.levels, task.sets.dim, task.sets.dim))]), []
+    if task.levels and np.isinf(rhot):  # no level gets a metric of its own
+        shared, steps = learn(replace(task, levels=0), (rho0, rho0), watch, remember)
+        return np.concatenate([shared, np.zeros((task.levels, *shared.shape[1:]))]), steps
     blocks = start(task.sets.dim, task.levels, task.options.init)
     S = target_neighbors(task)
     history: list[Record] = []
@@ -523,6 +599,36 @@ def _round(task: Task, rho: Rho, blocks: Array, S: Index, before: Index, turn: i
         last = history[-1]
         print(f"round {turn}: J = {last['objective']:.5g}, {last['active']} of {len(R)} triplets active")
     return {"blocks": blocks, "triplets": R}, {"history": history, "settled": False}
+
+
+def level_evidence(task: Task, blocks: Array, S: Index, repeats: int = 4) -> float:
+    """How much of what sets the slopes of levels apart is no accident of their sets: 0 (none) to 1; below 0 by chance.
+
+    The slope of J's data part at the global metric, level by level, is measured on one half of each level's sets and on
+    the other; what both halves agree on, by how far a level differs from the mean of all, is signal. That share of
+    halves is put to whole levels (Spearman and Brown). The mean of some halvings.
+    """
+    whole = np.concatenate([blocks[:1], np.zeros((task.levels, *blocks.shape[1:]))])
+    J, R = problem(task, whole, (0.0, 0.0), S, width=HUBER)
+    W = J.solve([numeric.factor(blocks[0])] * len(J.bundles))
+    rng, found = np.random.default_rng(task.options.seed), []
+    for _ in range(repeats):
+        order = rng.permutation(len(task.y))
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order[np.argsort(task.level[order], kind="stable")]] = np.arange(len(order))
+        apart = []
+        for half in (0, 1):
+            mine = rank % 2 == half
+            weight = J.weights(W, mine[S[:, 0]], mine[R[:, 0]])
+            counts = np.bincount(task.level[mine], minlength=task.levels).astype(np.float64)
+            slopes = J.pull_back(weight)[1:] / np.maximum(counts, 1)[:, None, None]
+            apart.append(slopes - np.tensordot(counts / counts.sum(), slopes, 1))
+        n = np.bincount(task.level, minlength=task.levels)[:, None, None]
+        agreed = float((n * apart[0] * apart[1]).sum())
+        size = float((n * (apart[0] ** 2 + apart[1] ** 2)).sum()) / 2
+        share = agreed / max(size, 1e-300)
+        found.append(2 * share / (1 + share) if share > 0 else share)
+    return float(np.mean(found))
 
 
 def target_neighbors(task: Task) -> Index:

@@ -1,18 +1,18 @@
-"""What the data decides: the start, ρ and the rule, the last two (and which start) on inner folds, each learned once.
+"""What the data decides: where learning starts, γ, ρ, what levels add, and the rule; each on inner folds.
 
 The pull of J on M alone is ⟨M, Σ⟩ with Σ the spread of matched points of one class; held by −log det M it is least at
 M = Σ⁻¹, the Mahalanobis metric of transport. Learning in coordinates Σ^(−½) p starts there, and its regulariser holds
-it there. For sets of one point, Σ is the covariance within classes.
+it there; a start is a point between that and the identity. For sets of one point, Σ is the covariance within classes.
 
 A rule says which metric decides at test time: gallery, global or mean (erratum 7: the paper gives no rule).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,20 +21,34 @@ from likewise.sets import objective as ml
 from likewise.sets import transport
 from likewise.sets.metrics import roc
 from likewise.sets.objective import Kept, Remember, Rho, Task, Watch, problem, target_neighbors, unwatched, without_memo
-from likewise.sets.transport.solvers import Index, Pack
+from likewise.sets.transport.solvers import BLUR, Index, Pack
 from likewise.types import Array
 
-STARTS = ("whitened", "identity")
-"""Where learning may start; the first stays unless the second is clearly better."""
-SHRINKAGES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0)
-"""What the shrinkage of Σ is chosen from."""
-GROUPS = 5
-"""Classes are dealt into at most so many groups, each left out once."""
+
+class Start(NamedTuple):
+    """Where learning starts: coordinates Σ_s^(−power/2) p, Σ_s the spread of matched points, shrunk by s to a ball."""
+
+    power: float
+    shrinkage: float
+
+
+IDENTITY = Start(0.0, 1.0)
+STARTS = {"identity": (IDENTITY,), "whitened": (Start(1.0, 0.5), Start(1.0, 0.1), Start(0.5, 0.1))}
+"""The starts that each word allows; "auto" is all, the identity first."""
+BLURS = (BLUR, 0.05, 1.0)
+"""What γ "auto" is chosen from, in units of the median ground cost; the first is the usual."""
 RULES = ("gallery", "global", "mean")
 """The rules at test time; of equally good ones the first is taken."""
-RHOS = (1.0, 0.3, 0.1, 0.03)
-"""What ρ "auto" is chosen from when the objective is normalised."""
+RHOS = (np.inf, 1.0, 0.3, 0.1, 0.03)
+"""What ρ "auto" is chosen from when the objective is normalised; at ∞ nothing is learned."""
 USUAL_RHO = 0.3
+"""What ρ is unless folds say otherwise: the best of RHOS on average over the other collections of the suite."""
+ENOUGH = 4
+"""With fewer sets a class than this (in the median) folds choose nothing; what is usual stays."""
+MANY = 50
+"""Where classes have no member to spare: with fewer of them nothing is learned or chosen."""
+CLEAR = 1.0
+"""By how many standard errors of the gain another choice must be better than the usual one."""
 FOLDS = 3
 FEW = 100
 """With fewer sets than this the folds are drawn twice."""
@@ -42,9 +56,6 @@ TRIAL = 10
 """Iterations a trial of one ρ in one fold; each starts where the last, stronger one ended."""
 LOOSE = 1e-4
 """The tolerance to which the distances to held-out sets are solved."""
-
-Cell = tuple[str, float | None]
-"""A start and a ρ; None stands for a ρ that needs no choice."""
 
 
 def scaled(X: Pack, by: float) -> Pack:
@@ -61,14 +72,12 @@ def scale_of(X: Pack) -> float:
 # ── where learning starts ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def place_at_start(task: Task, start: str) -> tuple[Array, Task]:
-    """(A, task): the map A to coordinates whose identity is the start, and the task in them; γ "auto" follows."""
-    k = task.options
-    if start == "identity":
-        return np.eye(task.sets.dim), task
-    A = whitening(task.sets, target_neighbors(task), task.y, task.gamma, tol=k.tol, n_jobs=k.n_jobs)
-    sets = task.sets.project(A)
-    return A, replace(task, sets=sets, gamma=transport.auto_gamma(sets) if k.gamma == "auto" else task.gamma)
+def place_at_start(task: Task, start: Start, blur: float | None = None) -> tuple[Array, Task]:
+    """(A, task): the map A to coordinates whose identity is the start, and the task in them, γ by `blur` if given."""
+    A = whitening(task, start)
+    sets = task.sets.project(A) if start.power else task.sets
+    gamma = task.gamma if blur is None else transport.auto_gamma(sets, fraction=blur)
+    return A, replace(task, sets=sets, gamma=gamma)
 
 
 def spread(sets: Pack, S: Index, gamma: float, *, tol: float = 1e-6, n_jobs: int = 1) -> Array:
@@ -84,46 +93,21 @@ def shrunk(covariance: Array, s: float) -> Array:
     return np.asarray((1 - s) * covariance + s * float(np.trace(covariance)) / d * np.eye(d))
 
 
-def shrinkage(parts: Array, counts: Array) -> float:
-    """The s of SHRINKAGES under which the spread of other classes predicts that of a class best.
+def whitening(task: Task, start: Start) -> Array:
+    """A (d, d), symmetric and invertible: Σ_s^(−power/2), Σ_s the spread of the task's target neighbours, shrunk.
 
-    s minimises Σ_g n_g (log det Σ₋g(s) + tr Σ₋g(s)⁻¹ Σ_g), the negative log-likelihood of the differences in group g
-    under the shrunk spread of all others; `parts` are the Σ_g (g, d, d), `counts` their numbers of pairs. 1 for a
-    single group, which nothing else predicts.
+    Scaled so that the median squared ground distance of the sets stays what it was.
     """
-    whole, losses = np.tensordot(counts, parts, 1), np.zeros(len(SHRINKAGES))
-    if len(parts) < 2:
-        return 1.0
-    for part, n in zip(parts, counts, strict=True):
-        w, V = np.linalg.eigh((whole - n * part) / (counts.sum() - n))
-        own = np.einsum("ij,ik,kj->j", V, part, V)
-        for k, s in enumerate(SHRINKAGES):
-            shrunken = np.maximum((1 - s) * np.maximum(w, 0) + s * w.mean(), 1e-300)
-            losses[k] += n * float((np.log(shrunken) + own / shrunken).sum())
-    return SHRINKAGES[int(losses.argmin())]
-
-
-def whitening(sets: Pack, S: Index, y: Index, gamma: float, *, tol: float = 1e-6, n_jobs: int = 1) -> Array:
-    """A (d, d), symmetric and invertible: in coordinates A p the spread of matched points is about a multiple of I.
-
-    A = Σ_s^(−½), Σ_s the spread, shrunk as far as predicts left-out classes best; scaled so that the median squared
-    ground distance of the sets stays what it was.
-    """
-    group = np.unique(y, return_inverse=True)[1][S[:, 0]] % GROUPS
-    chosen = [S[group == g] for g in np.unique(group)]
-    parts = np.stack([spread(sets, pairs, gamma, tol=tol, n_jobs=n_jobs) for pairs in chosen])
-    counts = np.array([float(len(pairs)) for pairs in chosen])
-    covariance = np.tensordot(counts / counts.sum(), parts, 1)
+    identity = np.eye(task.sets.dim)
+    if start.power == 0:
+        return identity
+    k = task.options
+    covariance = spread(task.sets, target_neighbors(task), task.gamma, tol=k.tol, n_jobs=k.n_jobs)
     if not np.trace(covariance) > 0:
-        return np.eye(sets.dim)
-    A = inverse_root(shrunk(covariance, shrinkage(parts, counts)))
-    return np.asarray(A * (scale_of(sets) / scale_of(sets.project(A))))
-
-
-def inverse_root(covariance: Array) -> Array:
-    """Σ^(−½), symmetric; directions of no spread count as a millionth of the widest."""
-    w, V = np.linalg.eigh((covariance + covariance.T) / 2)
-    return np.asarray((V / np.sqrt(np.maximum(w, 1e-6 * w[-1]))) @ V.T)
+        return identity
+    w, V = np.linalg.eigh(shrunk(covariance, start.shrinkage))
+    A = (V * np.maximum(w, 1e-6 * w[-1]) ** (-start.power / 2)) @ V.T
+    return np.asarray(A * (scale_of(task.sets) / scale_of(task.sets.project(A))))
 
 
 # ── what was learned ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,6 +170,11 @@ def vote(D: Array, y: Index, k: int, classes: int) -> Index:
     return np.asarray(ballots.argmax(axis=1), dtype=np.int64)
 
 
+def nearest_of_each(D: Array, y: Index, classes: int) -> Array:
+    """(rows, classes): the distance to the nearest column of each class."""
+    return np.stack([D[:, y == c].min(axis=1) for c in range(classes)], axis=1)
+
+
 # ── folds ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -220,58 +209,139 @@ def class_folds(y: Index, level: Index, seed: int | tuple[int, ...], count: int 
 # ── the choice ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def choose(
-    task: Task, classes: int, watch: Watch = unwatched, remember: Remember = without_memo
-) -> tuple[str, Rho, str]:
-    """Start, (ρ0, ρt) and rule: as given; what is "auto", by the best score on inner folds.
+Place = tuple[Start, float | None]
+"""A start and a γ in units of the median ground cost; None stands for a γ that needs no choice."""
 
-    The score of a start and a ρ is the share of held-out sets that lie nearer to their own class than to another,
-    softly counted; where classes have no member to spare, the area under the ROC curve over pairs of held-out classes.
-    The usual stays unless another is better by more than the standard error of the gain. The rule is then the one with
-    the most held-out sets right (the greatest area) under the trial models of that choice; the first on a tie.
-    Without learning (max_iter=0), or for the paper's own sums, "auto" means the whitened start, and ρ = 1 and 1/C.
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen; `told` says by what figures."""
+
+    start: Start
+    blur: float | None
+    rho: Rho
+    rule: str
+    told: dict[str, Any]
+
+
+def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remember = without_memo) -> Choice:
+    """Start and γ, then (ρ0, ρt), then the rule: as given; what is "auto", by the best score on inner folds.
+
+    The score is the share of held-out sets that lie nearer to their own class than to another, softly counted; where
+    classes have no member to spare, the area under the ROC curve over pairs of held-out classes. γ, then the start, are
+    compared where nothing is learned yet, then ρ at the best of them, ρ = ∞ (nothing is learned) among its values;
+    then levels, with as much strength as their evidence has, against none. What is usual stays unless another is
+    better by more than CLEAR standard errors of the gain, and there are ENOUGH sets a class to tell (or MANY classes).
+    For the paper's own sums "auto" means the identity, and ρ = 1 and 1/C.
     """
-    k, cells = task.options, candidates(task.options)
-    if len(cells) == 1 and k.rule != "auto":
-        return cells[0][0], _rho(k, cells[0], task.levels), k.rule
-    folds = [Fold(task, classes, held, whole) for held, whole in held_out(task.y, task.level, k.seed)]
-    trials = [fold.trials(cells, f"choice-{n}", watch, remember) for n, fold in enumerate(folds)]
-    best = clearly_best(np.concatenate([scores for scores, _ in trials], axis=1), cells) if folds else usual(cells)
-    tried = [(fold, blocks[best]) for fold, (_, blocks) in zip(folds, trials, strict=True)]
-    rule = best_rule([fold.tally(cells[best][0], blocks) for fold, blocks in tried]) if k.rule == "auto" else k.rule
-    return cells[best][0], _rho(k, cells[best], task.levels), rule
-
-
-def candidates(k: ml.LMNNOptions) -> list[Cell]:
-    """(start, ρ) to choose from, each start from its strongest ρ down."""
+    k = task.options
+    starts = sum(STARTS.values(), ()) if k.start == "auto" else STARTS[k.start]
+    blurs: tuple[float | None, ...] = BLURS if k.gamma == "auto" else (None,)
+    if not k.normalize:
+        starts, blurs = starts[:1], blurs[:1]
     learns = k.normalize and k.max_iter > 0
-    starts = STARTS[: None if learns else 1] if k.start == "auto" else (k.start,)
-    rhos: tuple[float | None, ...] = RHOS if learns and "auto" in (k.rho0, k.rhot) else (None,)
-    return list(product(starts, rhos))
+    open_rho, open_levels = learns and k.rho0 == "auto", learns and k.rhot == "auto" and task.levels > 0
+    asked = len(starts) * len(blurs) > 1 or open_rho or open_levels or k.rule == "auto"
+    folds = [Fold(task, classes, *part) for part in held_out(task.y, task.level, k.seed)] if asked else []
+    pairs_only, each = all(fold.whole for fold in folds), float(np.median(np.bincount(task.y)))
+    enough = classes >= MANY if pairs_only else each >= ENOUGH
+    told: dict[str, Any] = {"folds": len(folds), "classes": classes, "sets a class": each, "enough": enough}
+    start, blur = starts[0], blurs[0]
+    if enough and folds and len(blurs) > 1:
+        scores = _unlearned(folds, [(start, b) for b in blurs], "gamma", watch, remember)
+        at = clearly_best(scores, 0)
+        blur, told["gamma"] = blurs[at], _tell([f"{b:g}" for b in blurs if b], scores, at, 0)
+    if enough and folds and len(starts) > 1:
+        scores = _unlearned(folds, [(s, blur) for s in starts], "start", watch, remember)
+        at = clearly_best(scores, 0)
+        names = [f"power {s.power:g}, shrinkage {s.shrinkage:g}" for s in starts]
+        start, told["start"] = starts[at], _tell(names, scores, at, 0)
+    place, blocks = (start, blur), [ml.start(task.sets.dim, 0) for _ in folds]
+    rho0 = USUAL_RHO if learns else 1.0
+    if k.rho0 != "auto":
+        rho0 = float(k.rho0)
+    elif learns and pairs_only and not enough:
+        rho0 = np.inf
+    if enough and folds and (open_rho or open_levels):
+        rhos = RHOS if open_rho else (rho0,)
+        tried = [f.trials(place, rhos, f"rho-{n}", watch, remember) for n, f in enumerate(folds)]
+        scores, usual = _joined(scores for scores, _ in tried), rhos.index(rho0)
+        best = clearly_best(scores, usual)
+        told["rho"] = _tell([f"{rho:g}" for rho in rhos], scores, best, usual)
+        rho0, blocks = rhos[best], [trial[best] for _, trial in tried]
+    rhot = (1.0 / max(task.levels, 1) if not learns else np.inf) if k.rhot == "auto" else float(k.rhot)
+    if enough and folds and open_levels and np.isfinite(rho0):
+        rhot, blocks = _levels(folds, place, rho0, blocks, told, watch, remember)
+    rule: str = k.rule
+    if rule == "auto":
+        rule = best_rule([fold.tally(place, b) for fold, b in zip(folds, blocks, strict=True)])
+    return Choice(*place, (rho0, rhot), rule, told)
 
 
-def usual(cells: list[Cell]) -> int:
-    """What stays unless another is clearly better: the usual ρ at the first start."""
-    return cells.index((cells[0][0], USUAL_RHO)) if (cells[0][0], USUAL_RHO) in cells else 0
+def _levels(
+    folds: Sequence[Fold],
+    place: Place,
+    rho0: float,
+    blocks: list[Array],
+    told: dict[str, Any],
+    watch: Watch,
+    remember: Remember,
+) -> tuple[float, list[Array]]:
+    """ρt by the evidence of the levels, ∞ (none is used) where that is no better on held-out sets; and the blocks."""
+    usable = [(n, f, b) for n, (f, b) in enumerate(zip(folds, blocks, strict=True)) if f.kept.levels]
+    if not usable:
+        return np.inf, blocks
+    evidence = float(np.mean([f.evidence(place, b) for _, f, b in usable]))
+    told["levels"] = {"evidence": round(evidence, 4)}
+    if evidence <= 0:
+        return np.inf, blocks
+    rhot = rho0 * min(max((1 - evidence) / evidence, 0.1), 100.0)
+    tried = [f.with_levels(place, (rho0, rhot), b, f"levels-{n}", watch, remember) for n, f, b in usable]
+    scores = _joined(scores for scores, _ in tried)
+    best = clearly_best(scores, 0)
+    told["levels"] |= _tell(["none", f"{rhot:.3g}"], scores, best, 0)
+    if best == 0:
+        return np.inf, blocks
+    return rhot, [b for _, b in tried]
 
 
-def clearly_best(scores: Array, cells: list[Cell]) -> int:
-    """The cell with the best mean score (cells × trials), or the usual one if the gain over it is within its noise."""
-    best, stays = int(scores.mean(axis=1).argmax()), usual(cells)
-    gain = scores[best] - scores[stays]
-    clear = gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else False
-    return best if clear else stays
+def _unlearned(folds: Sequence[Fold], places: list[Place], what: str, watch: Watch, remember: Remember) -> Array:
+    """The scores (places, held-out sets) where nothing is learned."""
+    return _joined(f.unlearned(places, f"{what}-{n}", watch, remember) for n, f in enumerate(folds))
+
+
+def _joined(parts: Any) -> Array:
+    """Scores (cells, held-out sets) of all folds side by side."""
+    return np.concatenate(list(parts), axis=1)
+
+
+def _tell(names: Sequence[str], scores: Array, best: int, usual: int) -> dict[str, Any]:
+    """What was compared, with its mean scores; what was chosen, and by how much it is better than the usual."""
+    gain = scores[best] - scores[usual]
+    error = float(gain.std(ddof=1) / np.sqrt(len(gain))) if len(gain) > 1 else 0.0
+    return {
+        "chosen": names[best],
+        "usual": names[usual],
+        "gain": round(float(gain.mean()), 4),
+        "error": round(error, 4),
+        "scores": {name: round(float(row.mean()), 4) for name, row in zip(names, scores, strict=True)},
+    }
+
+
+def clearly_best(scores: Array, usual: int) -> int:
+    """The cell of the best mean score (cells × held-out), or the usual one if the gain over it is within its noise."""
+    best = int(scores.mean(axis=1).argmax())
+    gain = scores[best] - scores[usual]
+    if len(gain) < 2:
+        return usual
+    clear = gain.mean() > CLEAR * gain.std(ddof=1) / np.sqrt(len(gain))
+    return best if clear else usual
 
 
 def best_rule(tallies: list[dict[str, float]]) -> str:
     """The rule with the greatest sum over folds; the first on a tie, "gallery" where there is no fold."""
     rules = [rule for rule in RULES if all(rule in tally for tally in tallies)]
     return max(rules, key=lambda rule: sum(tally[rule] for tally in tallies))
-
-
-def _rho(k: ml.LMNNOptions, cell: Cell, levels: int) -> Rho:
-    auto = (1.0, 1.0 / max(levels, 1)) if cell[1] is None else (cell[1], cell[1])
-    return (auto[0] if k.rho0 == "auto" else float(k.rho0)), (auto[1] if k.rhot == "auto" else float(k.rhot))
 
 
 def held_out(y: Index, level: Index, seed: int) -> Iterator[tuple[Index, bool]]:
@@ -290,8 +360,8 @@ class Fold:
     classes: int
     held: Index
     whole: bool
-    places: dict[str, tuple[Array, Task, Index]] = field(default_factory=dict)
-    """for each start that was asked for: the map to its coordinates, made without the held-out part; the task; its S"""
+    places: dict[Any, tuple[Array, Task, Index]] = field(default_factory=dict)
+    """for each place that was asked for: the map to its coordinates, made without the held-out part; the task; its S"""
 
     @cached_property
     def kept(self) -> Task:
@@ -301,53 +371,94 @@ class Fold:
         sets, y, level = self.all.sets.take(kept), self.all.y[kept], self.all.level[kept]
         return replace(self.all, sets=sets, y=y, level=level, levels=0 if unseen else self.all.levels)
 
-    def place(self, start: str) -> tuple[Array, Task, Index]:
+    def place(self, place: Place) -> tuple[Array, Task, Index]:
         """The map of a start, the task in its coordinates, and the target neighbours there; each found once."""
-        if start not in self.places:
-            A, task = place_at_start(self.kept, start)
-            self.places[start] = A, task, target_neighbors(task)
-        return self.places[start]
+        if place not in self.places:
+            A, task = place_at_start(self.kept, *place)
+            self.places[place] = A, task, target_neighbors(task)
+        return self.places[place]
 
-    def trials(self, cells: list[Cell], name: str, watch: Watch, remember: Remember) -> tuple[Array, Array]:
-        """(scores, blocks) of a short trial of each cell: (cells, held-out sets) and (cells, 1 + T, d, d)."""
-        arrays, _ = remember(name, lambda: self._try_cells(cells, name, watch))
+    def unlearned(self, places: list[Place], name: str, watch: Watch, remember: Remember) -> Array:
+        """(places, held-out sets): the scores of each place where nothing is learned."""
+
+        def make() -> Kept:
+            scores = []
+            for place in places:
+                A, task = place_at_start(self.kept, *place)
+                scores.append(self.score((A, task), ml.start(task.sets.dim, 0)))
+                step = {"power": place[0].power, "shrinkage": place[0].shrinkage, "blur": place[1] or 0.0}
+                watch({"stage": "start", "fold": name, **step, "score": float(scores[-1].mean())})
+            return {"scores": np.stack(scores)}, {}
+
+        return np.asarray(remember(name, make)[0]["scores"])
+
+    def trials(
+        self, place: Place, rhos: Sequence[float], name: str, watch: Watch, remember: Remember
+    ) -> tuple[Array, Array]:
+        """(scores, blocks) of a short trial of the global model at each ρ: (ρ, held-out sets) and (ρ, 1, d, d)."""
+
+        def make() -> Kept:
+            A, task, S = self.place(place)
+            task, scores, metrics = replace(task, levels=0), [], []
+            blocks = ml.start(task.sets.dim, 0)
+            for rho in rhos:
+                blocks = self._few_steps(task, blocks, (rho, rho), S) if np.isfinite(rho) else blocks
+                metrics.append(blocks)
+                scores.append(self.score((A, task), blocks))
+                watch({"stage": "choice", "fold": name, "rho": rho, "score": float(scores[-1].mean())})
+            return {"scores": np.stack(scores), "blocks": np.stack(metrics)}, {}
+
+        arrays, _ = remember(name, make)
         return np.asarray(arrays["scores"]), np.asarray(arrays["blocks"])
 
-    def _try_cells(self, cells: list[Cell], name: str, watch: Watch) -> Kept:
-        scores, metrics = [], []
-        for start in dict.fromkeys(start for start, _ in cells):
-            _, task, S = self.place(start)
-            blocks = ml.start(task.sets.dim, task.levels, task.options.init)
-            for cell in (c for c in cells if c[0] == start):
-                J, _ = problem(task, blocks, _rho(task.options, cell, task.levels), S, width=ml.HUBER)
-                for moved, _ in ml.lbfgs(J, blocks, TRIAL if task.options.max_iter else 0):
-                    blocks = moved
-                metrics.append(blocks)
-                scores.append(self.score(start, blocks))
-                step = {"fold": name, "start": start, "rho": cell[1] or 0.0, "score": float(scores[-1].mean())}
-                watch({"stage": "choice", **step})
-        return {"scores": np.stack(scores), "blocks": np.stack(metrics)}, {}
+    def with_levels(
+        self, place: Place, rho: Rho, blocks: Array, name: str, watch: Watch, remember: Remember
+    ) -> tuple[Array, Array]:
+        """(scores, blocks): those of the global model and, after a short trial from there, of one with levels."""
 
-    def _gallery(self, start: str, blocks: Array) -> tuple[Gallery, Pack]:
-        """What was learned, and the held-out sets, in the coordinates of the start."""
-        A, t, _ = self.place(start)
+        def make() -> Kept:
+            A, task, S = self.place(place)
+            begun = np.concatenate([blocks, ml.SMALL * ml.start(task.sets.dim, task.levels, "paper")[1:]])
+            learned = self._few_steps(task, begun, rho, S)
+            scores = [self.score((A, replace(task, levels=0)), blocks), self.score((A, task), learned)]
+            watch({"stage": "levels", "fold": name, "rho": rho[1], "score": float(scores[-1].mean())})
+            return {"scores": np.stack(scores), "blocks": learned}, {}
+
+        arrays, _ = remember(name, make)
+        return np.asarray(arrays["scores"]), np.asarray(arrays["blocks"])
+
+    def evidence(self, place: Place, blocks: Array) -> float:
+        """How far the levels of the kept sets ask for metrics of their own; see `objective.level_evidence`."""
+        _, task, S = self.place(place)
+        return ml.level_evidence(task, blocks, S)
+
+    @staticmethod
+    def _few_steps(task: Task, blocks: Array, rho: Rho, S: Index) -> Array:
+        J, _ = problem(task, blocks, rho, S, width=ml.HUBER)
+        for moved, _ in ml.lbfgs(J, blocks, TRIAL):
+            blocks = moved
+        return blocks
+
+    def _gallery(self, at: tuple[Array, Task], blocks: Array) -> tuple[Gallery, Pack]:
+        """What was learned, and the held-out sets, in the coordinates of a place."""
+        A, t = at
         learned = Gallery(t.options, t.sets, t.y, t.level, self.classes, blocks, t.gamma)
         return learned, self.all.sets.take(self.held).project(A)
 
-    def score(self, start: str, blocks: Array) -> Array:
+    def score(self, at: tuple[Array, Task], blocks: Array) -> Array:
         """How surely each held-out set is nearest to its own class; one area under the ROC curve for whole classes."""
-        learned, rest = self._gallery(start, blocks)
+        learned, rest = self._gallery(at, blocks)
         if self.whole:
             return np.array([self._area(learned, rest, "gallery")])
         D = learned.matrix(rest, learned.sets, learned.level, "gallery", LOOSE)
         return soft_hits(D, self.all.y[self.held][:, None] == learned.y[None, :])
 
-    def tally(self, start: str, blocks: Array) -> dict[str, float]:
+    def tally(self, place: Place, blocks: Array) -> dict[str, float]:
         """Each rule's hits on the held-out sets, or its area under the ROC curve.
 
         Levels that are classes cannot be held out, and leave the choice between "global" and "mean".
         """
-        learned, rest = self._gallery(start, blocks)
+        learned, rest = self._gallery(self.place(place)[:2], blocks)
         if not self.whole:
             y = self.all.y[self.held]
             return {rule: float((learned.decide(rest, rule) == y).sum()) for rule in RULES}

@@ -168,11 +168,11 @@ def test_a_pair_by_itself_is_solved_without_kernels_unless_it_is_hard(monkeypatc
 def test_large_sets_take_the_other_road_to_the_same_place():
     r = np.random.default_rng(0)
     P, Q = r.normal(size=(300, 2)), r.normal(size=(280, 2)) + 1
-    result = lw.sets.compare(P, Q, gamma=0.3, tol=1e-9)
+    result = lw.sets.compare(P, Q, gamma=0.3, value="kl", tol=1e-9)
     value, F = smoothed(cost(P[:, :], Q), np.full(300, 1 / 300), np.full(280, 1 / 280), 0.3, tol=1e-10)
     assert result.distance == pytest.approx(value, rel=1e-8)
     np.testing.assert_allclose(result.plan, F, atol=1e-9)
-    table = lw.sets.distances([P, Q, P[:5]], gamma=0.3, tol=1e-9)
+    table = lw.sets.distances([P, Q, P[:5]], gamma=0.3, value="kl", tol=1e-9)
     assert table[0, 1] == pytest.approx(value, rel=1e-7)
 
 

@@ -2,13 +2,11 @@
 
 A metric on vectors has `fit(X, y)` or `fit_pairs(A, B, same)`, then `.metric_` (d, d) ⪰ 0 and squared distances.
 `Classifier` is one of scikit-learn, which learns classes or what pairs are the same. `OfVectors` turns either into a
-method on signatures, by their means; `Unlearned` needs no training; `Printed` is WassersteinLMNN by the paper's own
-algorithm. PCA, where wanted, is the caller's.
+method on signatures, by their means; `Unlearned` needs no training. PCA, where wanted, is the caller's.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,10 +19,7 @@ from scipy.special import expit
 
 from likewise import numeric
 from likewise.errors import InputError, NotFittedError, ShapeError
-from likewise.sets import objective as ml
 from likewise.sets import transport
-from likewise.sets.lmnn import WassersteinLMNN
-from likewise.train.options import option
 from likewise.types import Array, Signature
 
 Index = NDArray[np.int64]
@@ -484,12 +479,12 @@ class OfVectors(OnSignatures):
 class Unlearned(OnSignatures):
     """Set distances that learn nothing: "sinkhorn" (smoothed) and "emd" (exact transport).
 
-    γ "auto" is 0.05 × the median ground cost of what `fit` saw; `fit` otherwise only keeps the gallery for `predict`.
+    γ "auto" is 0.2 × the median ground cost of what `fit` saw; `fit` otherwise only keeps the gallery for `predict`.
     """
 
     kind: Literal["sinkhorn", "emd"] = "sinkhorn"
     gamma: float | Literal["auto"] = "auto"
-    value: transport.Value = "kl"
+    value: transport.Value = "divergence"
 
     def fit(self, X: Sequence[Signature], y: Labels, levels: Sequence[Any] | None = None) -> Unlearned:
         """Keep the gallery and set γ."""
@@ -518,74 +513,3 @@ class Unlearned(OnSignatures):
         rows = ((P.rows(int(i)), Q.rows(int(j))) for i, j in zip(left, right, strict=True))
         costs = ((numeric.squared_distances(P.points[a], Q.points[b]), P.weights[a], Q.weights[b]) for a, b in rows)
         return np.array([transport.exact(*each)[0] for each in costs])
-
-
-# ── the printed algorithm ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(eq=False, repr=False)
-class Printed(WassersteinLMNN):
-    """WassersteinLMNN by alternation with frozen plans [MLML Algorithm 1], from I, with the paper's own sums."""
-
-    normalize: bool = option(False, "means instead of the paper's sums")
-    start: Literal["whitened", "identity", "auto"] = option("identity", "the metric that learning starts from")
-    init: Literal["identity", "paper"] = option("paper", "start at Mt = I as printed, or at 0.01 I")
-
-    def minimise(self, J: ml.Objective, blocks: Array) -> ml.Steps:
-        """The steps of the alternation."""
-        return alternation(J, blocks, self.max_iter)
-
-
-class Frozen:
-    """J with the plans held that were solved at some metrics: convex in the blocks, whatever the text says (erratum 3).
-
-    W = ⟨C(M), F⟩ plus the entropy of F, which does not depend on M [MLML Eq. 14].
-    """
-
-    def __init__(self, J: ml.Objective, blocks: Array) -> None:
-        self.J, roots = J, [numeric.factor(ml.metric(blocks, b.level)) for b in J.bundles]
-        W = J.solve(roots)
-        self.at_start = J.finish(blocks, W)
-        self.entropy = W - self._costs(roots)
-
-    def values(self, blocks: Array) -> Array:
-        """W of every pair at other metrics."""
-        return self.entropy + self._costs([numeric.factor(ml.metric(blocks, b.level)) for b in self.J.bundles])
-
-    def __call__(self, blocks: Array) -> ml.Evaluation:
-        """J and its gradient at other metrics."""
-        return self.J.finish(blocks, self.values(blocks))
-
-    def _costs(self, roots: list[Array]) -> Array:
-        out = np.empty(len(self.J.pairs))
-        for b, solved, L in zip(self.J.bundles, self.J.solved, roots, strict=True):
-            if solved is not None:
-                out[b.at] = plan_costs(b, solved, L)
-        return out
-
-
-def plan_costs(b: ml.Bundle, solved: transport.Solutions, L: Array) -> Array:
-    """⟨C, F⟩ of each pair of a bundle under the metric L Lᵀ, with the plans given."""
-    Z = b.sets.points @ L
-    ends = ((b.sets.rows(int(i)), b.sets.rows(int(j))) for i, j in zip(b.left, b.right, strict=True))
-    costs = (numeric.squared_distances(Z[p], Z[q]) for p, q in ends)
-    return np.array([(C * solved.plan(k)).sum() for k, C in enumerate(costs)])
-
-
-def alternation(J: ml.Objective, blocks: Array, max_iter: int, inner: int = 10) -> ml.Steps:
-    """As printed [MLML Algorithm 1]: solve every F, then projected subgradient steps on M with F frozen; and again.
-
-    A frozen F bounds an impostor's distance from above only, so the true objective need not fall (erratum 3).
-    λ and α of the printed algorithm occur in no equation (erratum 6); the step is ‖M‖ / (10 ‖∇‖ √k).
-    """
-    began, step, J.width = time.perf_counter(), 0.0, 0.0  # the printed hinge has a corner
-    for outer in range(max_iter):
-        frozen = Frozen(J, blocks)
-        if outer:
-            yield blocks, ml.record_step(J, frozen.at_start, began, step)
-        for k in range(inner):
-            gradient = frozen(blocks).gradient
-            step = float(ml.first_step(blocks, gradient) / np.sqrt(1 + k + outer * inner))
-            blocks = ml.project(blocks - step * gradient)
-    if max_iter:
-        yield blocks, ml.record_step(J, J(blocks), began, step)

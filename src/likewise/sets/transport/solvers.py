@@ -26,7 +26,7 @@ Value = Literal["kl", "paper", "divergence", "sharp"]
 
 ALONE = 200
 """Steps in numpy that a pair by itself is given."""
-BLUR = 0.05
+BLUR = 0.2
 """γ "auto" as a share of the median ground cost."""
 
 
