@@ -93,4 +93,4 @@ def test_unknown_methods_are_refused_before_any_data_is_read(tmp_path, monkeypat
         run("classification", tmp_path)
     monkeypatch.delenv("LIKEWISE_DATA", raising=False)
     with pytest.raises(InputError, match="data: expected"):
-        run("methods", "")
+        run("suite", "")

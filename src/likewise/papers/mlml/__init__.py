@@ -2,8 +2,8 @@
 
 Its tables: the paper's four applications under their protocols, and all methods side by side.
 
-kinship, re-identification, traffic, image-sets and classification measure some methods on data at `data`; `methods`
-and `held-out` are the two comparisons of docs/sets.md, on data below $LIKEWISE_DATA. Methods on vectors see the means
+kinship, re-identification, traffic, image-sets and classification measure some methods on data at `data`; `suite` is
+the comparison of docs/sets.md, on data below $LIKEWISE_DATA. Methods on vectors see the means
 of the same sets that the others see, or their points side by side.
 """
 
@@ -13,8 +13,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +28,7 @@ from sklearn.svm import LinearSVC
 from likewise import plot
 from likewise.errors import FileError, InputError
 from likewise.papers import Record, Table, data_folder, kept, mean_error, slug
-from likewise.papers.mlml import layouts, protocols, rivals
+from likewise.papers.mlml import layouts, protocols, rivals, suite
 from likewise.papers.mlml.lomo import LOMO
 from likewise.papers.mlml.protocols import Figures, Scores
 from likewise.plot.style import axes
@@ -58,9 +59,12 @@ ON_SETS: dict[str, Callable[[], Any]] = {
     "Sinkhorn, unlearned": partial(rivals.Unlearned, "sinkhorn"),
     "global": partial(WassersteinLMNN, multilevel=False),
     "multi-level": WassersteinLMNN,
-    "as printed": rivals.Printed,
+    "as printed": WassersteinLMNN.paper,
 }
 EVERY = (*METRICS, *ON_SETS)
+GAMMAS, RHOS = (0.05, 0.2, 1.0), (np.inf, 0.3, 0.1, 0.03)
+"""γ in shares of the median ground cost, and ρ, of the settings that are compared; at ∞ nothing is learned."""
+SUITE = "Euclid; KISSME; LDML; LMNN; Sinkhorn, unlearned; as printed; global; multi-level"
 USUAL = "Euclid; Mahalanobis; KISSME; LDML; EMD; Sinkhorn, unlearned; global; multi-level"
 
 
@@ -106,6 +110,15 @@ class People(Options):
         "auto", "what describes an image; auto: lomo, as in the paper, for people, and embed for places"
     )
     shots: int = option(4, "photos that are a set, in reference/ and query/ of a walk that was taken twice", low=1)
+
+
+@dataclass(frozen=True)
+class Suite(Options):
+    """What the suite is made of."""
+
+    methods: str = option(SUITE, "methods, semicolons between; or 'all' of them")
+    resamples: int = option(suite.RESAMPLES, "drawn splits, where none are official", low=1)
+    only: str = option("", "collections, semicolons between; default: all")
 
 
 @dataclass(frozen=True)
@@ -164,18 +177,18 @@ def draw(folder: Path, rows: Sequence[dict[str, Any]], shown: Sequence[str]) -> 
         plot.save(figure, folder / f"{slug(title)}.png")
 
 
-def _cell(o: Options, column: Column, name: str) -> dict[str, Any]:
-    """The figures of one method in one column, from the folder of cells if they were measured before."""
-    given = {key: value for key, value in vars(o).items() if key not in ("methods", "cells", "plot")}
-    key = json.dumps([column.name, name, given, str(o.folder)])
-    file = Path(o.cells) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json" if o.cells else None
-    return kept(file, partial(_measured, column, name))
+def _cell(o: Options, column: Column, name: str, method: Any = None) -> dict[str, Any]:
+    """The figures of one method (by name) in one column, from the folder of cells if they were measured before."""
+    given = {key: value for key, value in vars(o).items() if key not in ("methods", "cells", "plot", "only")}
+    key = hashlib.sha256(json.dumps([given, str(o.folder)]).encode()).hexdigest()[:8]
+    file = Path(o.cells) / f"{slug(f'{column.name} {name}')}-{key}.json" if o.cells else None
+    return kept(file, lambda: _measured(column, column.method(name) if method is None else method))
 
 
-def _measured(column: Column, name: str) -> dict[str, Any]:
+def _measured(column: Column, method: Any) -> dict[str, Any]:
     """Mean, standard error where there are several folds, and seconds. A named column is one figure: the last."""
     began, row = time.perf_counter(), dict[str, Any]()
-    figures = column.measure(column.method(name))
+    figures = column.measure(method)
     for title, values in ({column.name: list(figures.values())[-1]} if column.name else figures).items():
         mean, error = mean_error(values)
         row[title] = round(mean, 4)
@@ -249,33 +262,48 @@ def series(o: Options) -> Column:
     return Column("accuracy", lambda method: protocols.classification(sets, [split], method, pca=o.pca or None))
 
 
-def vowels() -> Column:
-    """JapaneseVowels from the aeon wheel: 270 to train, 370 to test, frames as points."""
-    sets, split = layouts.shipped_series("JapaneseVowels")
-    return Column("JapaneseVowels", lambda method: protocols.classification(sets, [split], method))
+def of_suite(o: Suite) -> list[Column]:
+    """The collections of the suite that are asked for."""
+    made = suite.collections(o.folder, Path(o.cells) if o.cells else None, o.seed, o.resamples)
+    wanted = [name for name in made if not o.only or name in {word.strip() for word in o.only.split(";")}]
+    if not wanted:
+        raise InputError(f"only: expected some of {'; '.join(made)}, got {o.only!r}")
+    return [Column(c.name, c.measure, c.vectors) for c in (made[name]() for name in wanted)]
 
 
-def all_methods(o: Options) -> Record:
-    """eth80 with 50 axes, JapaneseVowels as it is, KinFaceW-II with 100 axes."""
-    eth80 = image_sets(o.folder / "eth80", replace(o, pca=50), "eth80")
-    faces = kinship(o.folder / "kinfacew2", replace(o, pca=100), "kinfacew2")
-    note = f"eth80: mean ± s.e. over {o.resamples} resamples; JapaneseVowels: the official split; "
-    return measure(o, [eth80, vowels(), faces], note + "kinfacew2: 1 − EER, mean ± s.e. over the official five folds")
+def whole_suite(o: Suite) -> Record:
+    """All methods on collections of different kinds; see `suite`."""
+    note = f"mean ± s.e. over {o.resamples} drawn splits, kinfacew2 over the official five folds (1 − EER)"
+    return measure(o, of_suite(o), note)
 
 
-def held_out(o: Options) -> Record:
-    """eth80 by object number: trained on the odd and tested on the even; three to two among the even, resampled."""
-    sets = views(o.folder / "eth80")
-    number = np.array([int(Path(s.names[0]).parent.name) if s.names else 0 for s in sets.signatures])
-    odd, even = np.flatnonzero(number % 2 == 1), np.flatnonzero(number % 2 == 0)
-    labels = np.asarray(sets.labels)
-    within = [
-        (even[train], even[test]) for train, test in protocols.object_splits(labels[even], 3, o.resamples, o.seed)
-    ]
-    parts = {"odd → even": [(odd, even)], "even, 3 → 2": within}
-    columns = [Column(name, partial(protocols.classification, sets, splits, pca=50)) for name, splits in parts.items()]
-    note = f"odd → even: one split; even, 3 → 2: mean ± s.e. over {o.resamples} resamples"
-    return measure(o, columns, note)
+def settings(o: Suite) -> Record:
+    """For each collection, which γ and ρ of the global model the others would choose, and what it is worth here."""
+    columns, figures = of_suite(o), dict[str, dict[str, float]]()
+    with progress(len(GAMMAS) * len(RHOS) * len(columns), "settings") as advance, one_blas_thread():
+        for gamma, rho in product(GAMMAS, RHOS):
+            learns = {"max_iter": 0} if np.isinf(rho) else {"rho0": rho}
+            model = WassersteinLMNN(multilevel=False, start="identity", gamma=gamma, **learns)
+            name = f"γ {gamma:g}, " + (f"ρ {rho:g}" if learns.get("rho0") else "unlearned")
+            figures[name] = {}
+            for column in columns:
+                figures[name][column.name] = _cell(o, column, name, model)[column.name]
+                advance()
+    rows = []
+    for column in columns:
+        others = [c.name for c in columns if c is not column]
+        chosen = max(figures, key=lambda name: sum(figures[name][other] for other in others))
+        best = max(figures, key=lambda name: figures[name][column.name])
+        row = {"collection": column.name, "the others choose": chosen, "accuracy": figures[chosen][column.name]}
+        rows.append(row | {"best": best, "its accuracy": figures[best][column.name]} | _of(figures, column.name))
+    means = {name: float(np.mean(list(of.values()))) for name, of in figures.items()}
+    rows.append({"collection": "mean", "accuracy": float(np.mean([row["accuracy"] for row in rows]))} | means)
+    rows = [{k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+    return Record([*rows[0]], rows, f"mean over {o.resamples} drawn splits, or the official five folds")
+
+
+def _of(figures: dict[str, dict[str, float]], collection: str) -> dict[str, float]:
+    return {name: of[collection] for name, of in figures.items()}
 
 
 TABLES = (
@@ -286,7 +314,7 @@ TABLES = (
     Table("traffic", "accuracy on UCSD traffic videos", Options, lambda o: measure(o, [traffic(o)])),
     Table("image-sets", "accuracy on class/object/images", Options, lambda o: measure(o, [image_sets(o.folder, o)])),
     Table("classification", "accuracy on time series (.ts)", Options, lambda o: measure(o, [series(o)])),
-    Table("methods", "all methods on eth80, JapaneseVowels and kinfacew2", Options, all_methods),
-    Table("held-out", "eth80 on the objects that no default was chosen on", Options, held_out),
+    Table("suite", "all methods on collections of different kinds", Suite, whole_suite),
+    Table("settings", "γ and ρ that the other collections of the suite choose", Suite, settings),
 )
 """What `likewise papers mlml` makes."""
