@@ -50,7 +50,7 @@ check: $(VENV)/with-check  ## ruff, mypy --strict, import-linter
 bench: $(VENV)/with-bench  ## measure speed and quality anew, then fill the tables of README and docs
 	$(PIP) install --quiet --no-deps 'aeon>=1.0'  # for its JapaneseVowels files only; its pins would hold numba back
 	for what in transport threads start profile memory spectra images diva embed 'search index' 'search shortlist' 'search stages'; do $(BIN)/python benchmarks/speed.py $$what || exit 1; done
-	for table in methods held-out; do $(BIN)/likewise papers mlml $$table --out docs/results/mlml-$$table.json || exit 1; done
+	for table in suite settings; do $(BIN)/likewise papers mlml $$table --out docs/results/mlml-$$table.json || exit 1; done
 	for table in flow matching; do $(BIN)/likewise papers life $$table --out docs/results/life-$$table.json || exit 1; done
 	$(BIN)/python docs/tables.py
 

@@ -138,6 +138,7 @@ def photos(data: Path, name: str, cells: Path | None) -> Photos:
     else:
         rows = extract([str(f) for f in files]).rows
         if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
             np.save(kept, rows)
     where = scenes(data, names)
     if name in ("birds", "objects"):

@@ -253,6 +253,21 @@ def test_a_fold_s_whitening_has_not_seen_what_is_held_out():
     assert not np.allclose(A, C)
 
 
+def test_of_many_sets_a_draw_decides():
+    rng = np.random.default_rng(0)
+    sizes = np.array([100, 40, 8, 2])
+    y = np.repeat(np.arange(4), sizes)
+    task = task_of(list(rng.normal(size=(150, 1, 2))), y)
+    assert selection.thinned(task, 150) is task
+    some = selection.thinned(task, 60)
+    assert np.bincount(some.y).tolist() == [40, 16, 4, 2]
+    whole = {tuple(p): c for p, c in zip(task.sets.points, task.y, strict=True)}
+    assert [whole[tuple(p)] for p in some.sets.points] == some.y.tolist()
+    pairs = selection.thinned(task_of(list(rng.normal(size=(200, 1, 2))), np.repeat(np.arange(100), 2)), 40)
+    assert set(np.bincount(pairs.y).tolist()) == {0, 2}  # whole classes
+    assert 40 <= len(pairs.y) <= 60
+
+
 def test_folds_of_few_sets_are_drawn_twice():
     y = np.repeat([0, 1, 2], 6)
     parts = [held for held, whole in selection.held_out(y, y, 0) if not whole]

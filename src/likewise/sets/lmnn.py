@@ -98,8 +98,8 @@ class WassersteinLMNN(ClassifierMixin, TransformerMixin, BaseEstimator, ml.LMNNO
     gamma_, rho_, start_, rule_
         As used: chosen where they were "auto". rho_ is (ρ0, ρt), start_ (power, shrinkage): (0, 1) is I.
     selection_ : dict
-        What was compared on inner folds, by "gamma", "start", "rho" and "levels": mean scores, what was chosen, and by how much
-        it beat the usual, with its standard error.
+        What was compared on inner folds, by "gamma", "start", "rho" and "levels": mean scores, what was chosen, and by
+        how much it beat the usual, with its standard error.
     axes_ : ndarray (features, d) or None
         Orthonormal columns: the principal axes that `project` puts points on.
     scale_, frame_ : float, ndarray (d, d)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -228,11 +227,6 @@ class Bundle:
     at: Index
     """positions in Pairs"""
 
-    @cached_property
-    def layout(self) -> transport.PlanLayout:
-        """Where the plans of these pairs stand in one sparse matrix: the same for every gradient."""
-        return transport.plan_layout(self.sets, self.sets, self.left, self.right)
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -332,7 +326,7 @@ class Objective:
         for b, solved in zip(self.bundles, self.solved, strict=True):
             if solved is None:
                 raise InputError("no plan to differentiate: evaluate the objective once before")
-            G = transport.scatter(b.sets, b.sets, b.left, b.right, solved, weight[b.at], b.layout)
+            G = transport.scatter(b.sets, b.sets, b.left, b.right, solved, weight[b.at])
             gradient[0] += G
             if self.levels:
                 gradient[1 + b.level] += G

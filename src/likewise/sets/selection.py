@@ -52,7 +52,9 @@ CLEAR = 1.0
 FOLDS = 3
 FEW = 100
 """With fewer sets than this the folds are drawn twice."""
-TRIAL = 10
+MOST = 600
+"""Of more sets than about this, choices are made on a draw: they change little, and cost no more than one or two fits."""
+TRIAL = 6
 """Iterations a trial of one ρ in one fold; each starts where the last, stronger one ended."""
 LOOSE = 1e-4
 """The tolerance to which the distances to held-out sets are solved."""
@@ -242,7 +244,8 @@ def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remembe
     learns = k.normalize and k.max_iter > 0
     open_rho, open_levels = learns and k.rho0 == "auto", learns and k.rhot == "auto" and task.levels > 0
     asked = len(starts) * len(blurs) > 1 or open_rho or open_levels or k.rule == "auto"
-    folds = [Fold(task, classes, *part) for part in held_out(task.y, task.level, k.seed)] if asked else []
+    some = thinned(task, MOST) if asked else task
+    folds = [Fold(some, classes, *part) for part in held_out(some.y, some.level, k.seed)] if asked else []
     pairs_only, each = all(fold.whole for fold in folds), float(np.median(np.bincount(task.y)))
     enough = classes >= MANY if pairs_only else each >= ENOUGH
     told: dict[str, Any] = {"folds": len(folds), "classes": classes, "sets a class": each, "enough": enough}
@@ -276,6 +279,19 @@ def choose(task: Task, classes: int, watch: Watch = unwatched, remember: Remembe
     if rule == "auto":
         rule = best_rule([fold.tally(place, b) for fold, b in zip(folds, blocks, strict=True)])
     return Choice(*place, (rho0, rhot), rule, told)
+
+
+def thinned(task: Task, most: int) -> Task:
+    """About `most` of the sets, as many of each class as its share asks for, but four; else of fewer classes."""
+    if len(task.y) <= most:
+        return task
+    rng, sizes = np.random.default_rng(task.options.seed), np.bincount(task.y)
+    wanted = np.minimum(sizes, np.maximum(np.ceil(most * sizes / len(task.y)).astype(np.int64), 4))
+    order = rng.permutation(len(sizes))
+    wanted[order[np.cumsum(wanted[order]) > most * 1.5]] = 0
+    members = [rng.permutation(np.flatnonzero(task.y == c))[:n] for c, n in enumerate(wanted)]
+    chosen = np.sort(np.concatenate(members))
+    return replace(task, sets=task.sets.take(chosen), y=task.y[chosen], level=task.level[chosen])
 
 
 def _levels(

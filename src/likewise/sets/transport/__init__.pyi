@@ -2,7 +2,6 @@ from likewise.sets.transport import batched as batched
 from likewise.sets.transport.solvers import AllPairs as AllPairs
 from likewise.sets.transport.solvers import Index as Index
 from likewise.sets.transport.solvers import Pack as Pack
-from likewise.sets.transport.solvers import PlanLayout as PlanLayout
 from likewise.sets.transport.solvers import Solutions as Solutions
 from likewise.sets.transport.solvers import Value as Value
 from likewise.sets.transport.solvers import auto_gamma as auto_gamma
@@ -11,7 +10,6 @@ from likewise.sets.transport.solvers import exact as exact
 from likewise.sets.transport.solvers import finish as finish
 from likewise.sets.transport.solvers import one_blas_thread as one_blas_thread
 from likewise.sets.transport.solvers import pack as pack
-from likewise.sets.transport.solvers import plan_layout as plan_layout
 from likewise.sets.transport.solvers import scatter as scatter
 from likewise.sets.transport.solvers import sinkhorn as sinkhorn
 from likewise.sets.transport.solvers import solve_all as solve_all

@@ -377,3 +377,25 @@ def scatter_pairs(at, heights, widths, row_at, column_at, G, f, g, mine, other, 
                     f_out[f_at[k] + i] = f[row_at[p] + i * W + lane]
                 for j in range(other[k]):
                     g_out[g_at[k] + j] = g[column_at[p] + j * W + lane]
+
+
+@_cached
+def weigh_plans(first, second, left, right, plans, starts, weights, Y, rows, columns, moved):
+    """Add the row sums, the column sums and F Y of each weighted plan to the points that it joins."""
+    d = Y.shape[1]
+    for k in range(len(left)):
+        w, at = weights[k], starts[k]
+        if w == 0.0:
+            continue
+        i0, j0 = first[left[k]], second[right[k]]
+        m, n = first[left[k] + 1] - i0, second[right[k] + 1] - j0
+        for i in range(i0, i0 + m):
+            whole = 0.0
+            for j in range(j0, j0 + n):
+                f = w * plans[at]
+                at += 1
+                whole += f
+                columns[j] += f
+                for c in range(d):
+                    moved[i, c] += f * Y[j, c]
+            rows[i] += whole

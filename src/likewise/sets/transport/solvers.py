@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import lstsq
 from scipy.optimize import linear_sum_assignment, linprog
-from scipy.sparse import csr_array, eye_array, kron, vstack
+from scipy.sparse import eye_array, kron, vstack
 
 from likewise import numeric
 from likewise.errors import InputError, ShapeError
-from likewise.sets.transport import panels
+from likewise.sets.transport import kernels, panels
 from likewise.sets.transport.panels import LARGE, PATIENT, QUICK, offsets
 from likewise.sets.transport.panels import one_blas_thread as one_blas_thread
 from likewise.types import Array, Signature
@@ -351,41 +351,19 @@ def exact(C: Array, a: Array, b: Array) -> tuple[float, Array]:
     return float((C * F).sum()), F
 
 
-PlanLayout = tuple[Index, Index, Index]
-"""(order, columns, rows): where the plans of a list of pairs stand in one sparse matrix over all points.
-
-Entry e of the matrix, row by row, is entry order[e] of the plans and stands in column columns[e]; row i is entries
-rows[i] to rows[i + 1]. Made once, it serves every solve.
-"""
-
-
-def plan_layout(X: Pack, Y: Pack, left: Index, right: Index) -> PlanLayout:
-    """How `scatter` lays out the plans of the pairs (X[left[k]], Y[right[k]])."""
-    m, n = X.sizes[left], Y.sizes[right]
-    pair = np.repeat(np.arange(len(left)), m * n)
-    within = np.arange(len(pair)) - offsets(m * n)[pair]
-    i = X.offsets[left][pair] + within // n[pair]
-    j = Y.offsets[right][pair] + within % n[pair]
-    order = np.argsort(i, kind="stable")
-    return order, j[order], offsets(np.bincount(i, minlength=len(X.points)))
-
-
-def scatter(
-    X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weights: Array, layout: PlanLayout | None = None
-) -> Array:
+def scatter(X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weights: Array) -> Array:
     """Σ_k weights[k] · G_k, G = Σ_ij F_ij (p_i − q_j)(p_i − q_j)ᵀ: the gradient in M of a sum of values [MLML Eq. 15].
 
-    As Zᵀ L Z with L the graph Laplacian of the weighted plans over the stacked points: never one d × d matrix a pair.
-    X and Y are packed in the coordinates in which the gradient is wanted (usually unprojected), plans from `solved`;
-    `layout` is what `plan_layout` gives for these pairs, kept by whoever asks again and again.
+    As Zᵀ L Z with L the graph Laplacian of the weighted plans over the stacked points: never one d × d matrix a pair,
+    nor the plans as one sparse matrix, whose indices took five times their memory. Pairs of weight 0 cost nothing.
+    X and Y are packed in the coordinates in which the gradient is wanted (usually unprojected), plans from `solved`.
     """
     if solved.plans is None:
         raise InputError("scatter needs plans; solve with plans=True")
-    order, at, starts = plan_layout(X, Y, left, right) if layout is None else layout
-    mass = (solved.plans * np.repeat(weights, solved.sizes.prod(axis=1)))[order]
-    W = csr_array((mass, at, starts), shape=(len(X.points), len(Y.points)))
-    cross = X.points.T @ (W @ Y.points)
-    rows, columns = W.sum(axis=1), W.sum(axis=0)
+    rows, columns, moved = np.zeros(len(X.points)), np.zeros(len(Y.points)), np.zeros(X.points.shape)
+    starts, pairs = solved.plan_offsets, (X.offsets, Y.offsets, np.asarray(left), np.asarray(right))
+    kernels.weigh_plans(*pairs, solved.plans, starts, np.asarray(weights, np.float64), Y.points, rows, columns, moved)
+    cross = X.points.T @ moved
     G = (X.points * rows[:, None]).T @ X.points + (Y.points * columns[:, None]).T @ Y.points - cross - cross.T
     return np.asarray((G + G.T) / 2)
 
