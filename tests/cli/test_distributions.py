@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import likewise as lw
 from likewise.store.job import Job
+from worlds import networks, snapshots
 from worlds.command import Ran, Runner
 
 MODULE = """
@@ -70,6 +72,20 @@ def test_harvest_writes_a_bank_that_opens(mine: Named):
     ran = mine.good("harvest", "mine:generator", "--n", 120, "--k", 2, "--out", "bank", "--json")
     assert (ran.json["n"], ran.json["k"], ran.json["name"]) == (120, 2, "ramps")
     assert len(lw.distributions.Bank.open("bank")) == 120
+
+
+def test_harvest_of_a_snapshot_and_of_weights_that_do_not_say_all(mine: Named):
+    Path("x.pkl").write_bytes(snapshots.whole(networks.stylegan2(4)))
+    ran = mine.good("harvest", "x.pkl", "--n", 8, "--k", 2, "--noise", "none", "--out", "bank", "--json")
+    assert (ran.json["name"], ran.json["labels"]) == ("x", 4)
+    torch.save(networks.dcgan().state_dict(), "g.pth")
+    words = ("harvest", "g.pth", "--n", 4, "--k", 2, "--json")
+    mine(*words, "--out", "refused").refused("strides: the weights of a dcgan do not say strides, slope; give them")
+    grid = ("--padding", "0,1,1,1,1", "--slope", 0)
+    one = mine.good(*words, "--stride", "1,2,2,2,2", *grid, "--out", "one")
+    two = mine.good(*words, "--set", "strides=[1,2,2,2,2]", *grid, "--out", "two")
+    assert one.json["generator"] == two.json["generator"]
+    mine(*words, "--set", "strides", "--out", "refused").refused("set: expected NAME=VALUE, got 'strides'")
 
 
 def test_harvest_goes_on_with_what_is_there(mine: Named, bank: Path):

@@ -33,9 +33,10 @@ class Generator:
     ----------
     net : callable
         z → x, or (z, y) → x where there are classes; z is a tensor (n, dim), y a tensor (n,) of class numbers. A torch
-        module is put into evaluation mode: its rows must not depend on each other. Two attributes of it are used where
-        it has them: `spaces`, named maps (z, y) → tensor in which volumes can be measured, and `truncated(psi)`, the
-        network truncated to ψ. Without the latter, latents are drawn towards their centre c: z → c + ψ (z − c).
+        module is put into evaluation mode: its rows must not depend on each other. Three attributes of it are used
+        where it has them: `spaces`, named maps (z, y) → tensor in which volumes can be measured, `sample(z, y)`, which
+        makes the images where they have noise that volumes have not, and `truncated(psi)`, the network truncated to
+        ψ. Without the latter, latents are drawn towards their centre c: z → c + ψ (z − c).
     latent : Latent
         The density of the latents: `Normal`, `Uniform`, `TruncatedNormal`, or an object with their methods.
     labels : int, optional
@@ -160,9 +161,10 @@ class Generator:
     def __call__(self, z: Any, y: Any = None) -> Tensor:
         """The images of latents, without gradients, in batches: (n, …)."""
         z, y = self.latents(z), self.classes(y, len(z))
+        draw = getattr(self.net, "sample", self.net)
         with torch.no_grad():
             parts = [
-                self._pixels(z[i : i + self.batch], None if y is None else y[i : i + self.batch])
+                self._pixels(z[i : i + self.batch], None if y is None else y[i : i + self.batch], draw)
                 for i in range(0, len(z), self.batch)
             ]
         x = torch.cat(parts)
@@ -219,8 +221,9 @@ class Generator:
             raise InputError(f"y: expected class numbers from 0 to {self.labels - 1}")
         return numbers.to(torch.int64)
 
-    def _pixels(self, z: Tensor, y: Tensor | None = None) -> Tensor:
-        x = _as_tensor(self.net(z) if y is None else self.net(z, y), z)
+    def _pixels(self, z: Tensor, y: Tensor | None = None, net: Map | None = None) -> Tensor:
+        net = net or self.net
+        x = _as_tensor(net(z) if y is None else net(z, y), z)
         if x.ndim < 2 or x.shape[0] != z.shape[0]:
             raise ShapeError(f"net: expected ({len(z)}, …), one output a latent, got shape {tuple(x.shape)}")
         return x

@@ -21,6 +21,19 @@ from likewise.distributions.latents import Latent, Normal
 from likewise.errors import InputError, LikewiseError
 
 OUTPUTS = ("tanh", "sigmoid", "clamp")
+GIVEN: Any = object()
+"""The default of a setting that weights do not say and that no rule can tell."""
+
+
+def check_given(family: str, **settings: Any) -> None:
+    """An InputError that names the settings that were not given."""
+    missing = [name for name, value in settings.items() if value is GIVEN]
+    if missing:
+        names = ", ".join(missing)
+        raise InputError(
+            f"{missing[0]}: the weights of a {family} do not say {names}; give them ({missing[0]}=…, on the command "
+            f"line --set {missing[0]}=…), or the network as module:attribute"
+        )
 
 
 class Network(nn.Module):
