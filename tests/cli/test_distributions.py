@@ -116,6 +116,23 @@ def test_sample_of_a_class(mine: Named):
     assert set(lw.distributions.Bank.open("bank").labels[ran.json["rows"]].tolist()) == {1}
 
 
+def test_a_class_at_a_truncation_is_harvested_and_swept(mine: Named, bank: Path):
+    words = ("--psi", 0.5, "--chunk", 8, "--basis", 2, "--k", 2)
+    ran = mine.good("harvest", "mine:generator", "--n", 200, *words, "--out", "cut", "--json")
+    assert (ran.json["psi"], ran.json["method"]) == (0.5, "left")
+    ran = mine.good("sample", "cut", "mine:generator", "--rho", 0.2, "--n", 4, "--json")
+    assert ran.json["psi"] == 0.5
+    mine.good("sample", bank, "mine:generator", "--rho", 0, "--n", 80, "--out", "real")
+    words = ("--real", "real/images", "--features", "mine:flat", "--rhos", "0,0.2", "--psis", "1,0.5", "--also", "cut")
+    ran = mine.good("sweep", bank, "mine:generator", *words, "--draws", 2, "--json")
+    assert [c["volumes"] for c in ran.json["cells"]] == [1, 1, 0.5, 0.5]
+    assert all(c["errors"]["precision"] >= 0 and 0 < c["ess"] <= 1 for c in ran.json["cells"])
+    mine.good("harvest", "mine:classes", "--n", 20, "--label", 1, "--out", "one")
+    assert set(lw.distributions.Bank.open("one").labels.tolist()) == {1}
+    np.savez("r.npz", latents=np.zeros((3, 2, 2)), svds=np.ones((3, 2, 2)))
+    mine.good("sample", "r.npz", "mine:generator", "--rho", 0.5, "--space", "pixel", "--n", 3)
+
+
 def test_a_space_of_features_is_named_again(mine: Named):
     mine.good("harvest", "mine:generator", "--n", 50, "--space", "mine:flat", "--out", "bank")
     mine("sample", "bank", "mine:generator", "--rho", 0.1).refused("--space module:attribute")

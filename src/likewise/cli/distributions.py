@@ -112,6 +112,12 @@ def bank_at(path: str, name: str, weights: dict[str, Any], space: str | None, de
 @count("--n", default=10_000, help="latents")
 @out_flag("bank", "the folder of the bank")
 @count("--k", help="singular values kept of each Jacobian; by default the largest 30")
+@flag(
+    "--psi", default=1.0, type=click.FloatRange(0), help="truncation of the map whose volumes are measured; 1 is none"
+)
+@count("--label", least=0, help="only latents of this class")
+@count("--chunk", help="rows in one pass through the network: fewer need less memory")
+@count("--basis", help="measure along so many directions that a pilot finds, by the method left")
 @flag("--space", default="pixel", help="where volumes are measured: pixel, preactivation, style, or module:attribute")
 @with_weights
 @device_flag
@@ -119,7 +125,15 @@ def bank_at(path: str, name: str, weights: dict[str, Any], space: str | None, de
 @cluster_flags
 @json_flag
 def harvest(
-    generator: str, n: int, out: str, space: str, weights: dict[str, Any], device: str, as_json: bool, **given: Any
+    generator: str,
+    n: int,
+    out: str,
+    space: str,
+    psi: float,
+    weights: dict[str, Any],
+    device: str,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Measure the volumes of a GENERATOR at n latents, once; every ρ and k is then a matter of weights.
 
@@ -135,7 +149,8 @@ def harvest(
 
     check_executor(given["executor"], given["n_jobs"])
     terminal.check_writable(Path(out).parent)
-    bank = measure(generator_at(generator, weights, space, device), n, out=out, progress=True, **given)
+    source = generator_at(generator, weights, space, device).truncated(psi)
+    bank = measure(source, n, out=out, progress=True, **given)
     record = {**asdict(bank.about), "n": len(bank), "k": bank.k, "dead": float(bank.dead().mean()), "out": out}
     terminal.result(f"{bank!r} in {out}", record, as_json)
 
@@ -145,13 +160,15 @@ def harvest(
 @flag("--rho", type=float, help="polarity: below 0 modes, 0 the model, above 0 anti-modes")
 @flag("--ess", type=float, help="instead of --rho: as far as this effective share of the bank allows, below 0 modes")
 @count("--n", default=64, help="images")
-@flag("--psi", default=1.0, type=click.FloatRange(0), help="truncation; 1 is none")
+@flag("--psi", type=click.FloatRange(0), help="truncation; 1 is none, by default that of the bank")
 @count("--label", least=0, help="only of this class")
 @top_flag
 @seed_flag
 @out_flag("samples", "folder for images and JSON")
 @json_flag
-def sample(store: Bank, source: Generator, folder: Path, n: int, psi: float, as_json: bool, **given: Any) -> None:
+def sample(
+    store: Bank, source: Generator, folder: Path, n: int, psi: float | None, as_json: bool, **given: Any
+) -> None:
     """Draw images of a GENERATOR with polarity ρ from its BANK.
 
     Writes images/, grid.png, latents.npy and sample.json (ρ, the effective share of the bank, the largest weight).
@@ -168,6 +185,7 @@ def sample(store: Bank, source: Generator, folder: Path, n: int, psi: float, as_
         share = float(ess or 0.0)
         rho = store.rho_for_ess(abs(share), k=top, sign=-1 if share < 0 else 1, label=label)
     drawn = store.draw(n, rho, top, label=label, **given)
+    psi = store.about.psi if psi is None else psi
     x = source.truncated(psi)(drawn.latents, drawn.labels).cpu()
     record = {name: getattr(drawn, name) for name in ("rho", "k", "ess", "largest", "dead")}
     record |= {"n": n, "psi": psi, "label": label, "distinct": len(np.unique(drawn.indices)), **given}
@@ -212,8 +230,10 @@ def _save_array(path: Path, array: Any) -> None:
 @flag("--real", required=True, help="real images (a folder), or their features (.npy, .npz)")
 @flag("--rhos", default="-1,-0.5,-0.2,0,0.2,0.5,1", callback=terminal.numbers(float), help="polarities")
 @flag("--psis", default="1", callback=terminal.numbers(float), help="truncations; 1 is none")
+@flag("--also", multiple=True, type=click.Path(), help="a bank at a ψ of its own (harvest --psi); as often as needed")
 @top_flag
-@count("--n", least=2, help="images of each cell; by default as many as are real")
+@count("--n", least=2, help="images of each draw; by default as many as are real, at most half of the bank")
+@count("--draws", least=2, default=3, help="draws of each setting, for mean and standard error")
 @flag("--features", help="module:attribute of what embeds images; by default EfficientNet-Lite0")
 @seed_flag
 @out_flag("sweep", "folder for figures and table")
@@ -221,7 +241,8 @@ def _save_array(path: Path, array: Any) -> None:
 def sweep(store: Bank, source: Generator, folder: Path, rhos: list[float], as_json: bool, **given: Any) -> None:
     """Measure quality and diversity of a GENERATOR over ρ × ψ against real images, from its BANK.
 
-    Writes sweep.json, sweep.md (the table), frontier.png, and grid.png (a row of images for each ρ).
+    Volumes at ψ are those of the bank that was harvested at it, BANK or one of --also, else those of BANK; the table
+    says which. Writes sweep.json, sweep.md (the table), frontier.png, and grid.png (a row of images for each ρ).
 
     \b
     likewise distributions sweep bank fashion --real clothes/ --rhos -0.5,0,0.5
@@ -232,7 +253,8 @@ def sweep(store: Bank, source: Generator, folder: Path, rhos: list[float], as_js
 
     features, top = given.pop("features"), given.pop("top")
     net = None if features is None else load_object(features)
-    table = measure(source, store, rhos, features=net, k=top, progress=True, **given)
+    banks = [store, *(type(store).open(path) for path in given.pop("also"))]
+    table = measure(source, banks, rhos, features=net, k=top, progress=True, **given)
     table.to_json(folder / "sweep.json")
     write_text(folder / "sweep.md", table.table() + "\n")
     table.plot(folder / "frontier.png")

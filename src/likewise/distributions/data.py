@@ -26,6 +26,7 @@ from likewise.distributions.formats.decoders import DCGAN, VAE, ProGAN, Upsampli
 from likewise.distributions.formats.snapshot import is_snapshot, read_snapshot
 from likewise.distributions.formats.stylegan import StyleGAN2, StyleGAN3, StyleModule
 from likewise.distributions.generator import Generator
+from likewise.distributions.harvesting import FOLDERS
 from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
 from likewise.errors import FileError, InputError, LikewiseError
 from likewise.inputs import GENERATORS
@@ -347,6 +348,8 @@ def _module(name: str, spec: str) -> Any:
         raise InputError(f"{spec}: importing {name} failed: {_line(error)}") from error
     finally:
         sys.path.remove(folder)
+    if folder not in FOLDERS:
+        FOLDERS.append(folder)
     if file is not None and Path(getattr(module, "__file__", None) or "").resolve() != file:
         raise InputError(f"{name}: a module called {called} is loaded already; rename the file")
     return module

@@ -181,22 +181,30 @@ class Generator:
             return self(z, rng.integers(self.labels, size=n))
         return self(z, None if label is None else np.full(n, label))
 
-    def function(self, y: Any = None) -> Callable[[Tensor], Tensor]:
+    def function(self, y: Any = None) -> Callable[..., Tensor]:
         """z (n, dim) → (n, D) in the generator's space, differentiable where the network is.
 
-        For `spectrum`, which calls it with any number of rows, y must be one class for all of them.
+        For `spectrum`, which calls it with any number of rows, y must be one class for all of them; `by_class` takes
+        the classes with the rows.
         """
         if self.labels is not None and y is None:
             raise InputError(f"y: {self.name} has {self.labels} classes; give a class number for each latent")
+        f = self.by_class()
 
         def of(part: Map) -> Callable[[Tensor], Tensor]:
-            return lambda z: part(z, None if y is None else self.classes(y, len(z))).flatten(1)
+            return lambda z: part(z, None if y is None else self.classes(y, len(z)))
 
-        if not isinstance(self._map, Composite):
-            return of(self._map)
+        return Composite(of(f.inner), f.outer) if isinstance(f, Composite) else of(f)
+
+    def by_class(self) -> Callable[..., Tensor]:
+        """(z, y) → (n, D) in the generator's space, a class a row: for `spectrum(…, y=labels)`."""
+
+        def flat(part: Map) -> Callable[..., Tensor]:
+            return lambda *rows: part(*rows).flatten(1)
+
         # two functions, so that the Jacobian can be had through the cheap one
-        outer = self._map.outer
-        return Composite(of(self._map.inner), lambda w: outer(w).flatten(1))
+        f = self._map
+        return Composite(flat(f.inner), flat(f.outer)) if isinstance(f, Composite) else flat(f)
 
     def latents(self, z: Any) -> Tensor:
         """Latents as a tensor (n, dim) on the generator's device; anything else is refused."""

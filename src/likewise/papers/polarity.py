@@ -366,8 +366,8 @@ class Setup:
         return generator, harvest(generator, self.options.n, seed=seed, progress=False)
 
     def measure(self, generator: Generator, bank: Bank, rho: float, k: int, seed: int, n: int | None = None) -> Numbers:
-        """Quality and diversity of half as many images as the bank holds, drawn systematically at ρ."""
-        draw = bank.draw(n or len(bank) // 2, rho, k, scheme="systematic", seed=seed)
+        """Quality and diversity of half as many images as the bank holds, drawn at ρ."""
+        draw = bank.draw(n or len(bank) // 2, rho, k, seed=seed)
         fake = extract(generator(draw.latents, draw.labels), self.features, where="generator")
         figures = {name: float(value) for name, value in metrics.measures(self.real, fake).items()}
         few = {name: figures[name] for name in ("frechet", "precision", "recall")}
@@ -409,13 +409,18 @@ def precision_recall(options: Options) -> Record:
 
 
 def truncation(options: Options) -> Record:
-    """ρ ≥ 0 under truncation, volumes those of the truncated map: does recall come back [Polarity C.3]?"""
+    """ρ ≥ 0 under truncation, by volumes of the truncated map and by those of the whole one [Polarity C.3].
+
+    Does recall come back? And may a bank at ψ = 1 serve for ψ < 1?
+    """
     setup = Setup(options)
 
-    def measure(seed: int, psi: float, rho: float) -> Numbers:
-        return setup.measure(*setup.bank(seed, "feature", psi), rho, options.k, seed)
+    def measure(seed: int, psi: float, volumes: float, rho: float) -> Numbers:
+        generator, bank = setup.bank(seed, "feature", volumes)
+        return setup.measure(generator if psi == volumes else generator.truncated(psi), bank, rho, options.k, seed)
 
-    variants = ({"psi": psi, "rho": rho} for psi in (0.5, 0.75, 1.0) for rho in (0.0, 0.2, 0.5, 1.0))
+    places = [(psi, volumes) for psi in (0.5, 0.75, 1.0) for volumes in sorted({psi, 1.0})]
+    variants = ({"psi": p, "volumes": v, "rho": rho} for p, v in places for rho in (0.0, 0.2, 0.5, 1.0))
     return tabulate(options, variants, measure)
 
 
@@ -466,7 +471,7 @@ def spectra(options: Options) -> Record:
 
     def measure(seed: int, rho: float) -> Numbers:
         bank = setup.bank(seed, "pixel")[1]
-        draw = bank.draw(options.n // 2, rho, options.k, scheme="systematic", seed=seed)
+        draw = bank.draw(options.n // 2, rho, options.k, seed=seed)
         logs = bank.log_sigma[draw.indices]
         sigma = np.exp(logs[np.isfinite(logs).all(1)])
         _, distance = marchenko_pastur(sigma / np.sqrt((sigma**2).mean(1, keepdims=True)))  # each of mean square 1

@@ -135,7 +135,7 @@ def one_hot(y: Int[Tensor, " n"] | None, classes: int, like: Tensor) -> Float[Te
     """Class numbers as rows of the identity."""
     if y is None:
         raise InputError(f"y: the network has {classes} classes; give a class number for each latent")
-    return torch.eye(classes, dtype=like.dtype, device=like.device)[y]
+    return (torch.arange(classes, device=like.device) == y[:, None]).to(like.dtype)
 
 
 def pixel_norm(x: Tensor, eps: float = 1e-8) -> Tensor:
