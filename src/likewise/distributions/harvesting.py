@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int64
+from joblib.externals.loky import ProcessPoolExecutor as LokyPool
 from joblib.externals.loky.backend import reduction
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
@@ -141,7 +143,7 @@ def harvest(
         folder = Path(scratch) / "bank" if out is None else Path(out)
         with Job.begin(folder, work.identity(), resume=resume) as job:
             how: Any = {"executor": executor, "n_jobs": n_jobs, "progress": progress}
-            todo = work if executor is None and n_jobs == 1 else Sent.of(work, Path(scratch), executor)
+            todo = Sent.of(work, Path(scratch), executor) if _leaves(executor, n_jobs) else work
             job.run(todo, math.ceil(n / work.size), notes={"n": max(n, int(job.notes.get("n", 0)))}, **how)
         bank = Bank.open(folder).first(n)
     bank.path = None if out is None else folder
@@ -285,6 +287,13 @@ class Sent:
                     f"generator: its program cannot be imported {where}: {error}; put its file there, or give weights"
                 ) from None
         return _RECEIVED[self.key](shard)
+
+
+def _leaves(executor: Any, n_jobs: int) -> bool:
+    """Whether shards are made in other processes; threads, and what else runs here, share the generator."""
+    if executor is None:
+        return jobs.count_jobs(n_jobs) > 1
+    return not isinstance(executor, Executor) or isinstance(executor, ProcessPoolExecutor | LokyPool)
 
 
 def _folders() -> tuple[str, ...]:
