@@ -97,10 +97,11 @@ def bank_at(path: str, name: str, weights: dict[str, Any], space: str | None, de
     """A bank, and the generator in the space in which the bank measured its volumes."""
     from likewise.distributions.bank import Bank
     from likewise.distributions.generator import SPACES
+    from likewise.nn.pretrained import NETWORKS
 
     bank = Bank.open(path)
     there = bank.about.space
-    if space is None and there not in SPACES:
+    if space is None and there not in (*SPACES, *NETWORKS):
         raise InputError(f"space: {path} measured volumes in {there}; give it with --space module:attribute")
     generator = generator_at(name, weights, space or there, device)
     bank.check(generator)
@@ -118,7 +119,11 @@ def bank_at(path: str, name: str, weights: dict[str, Any], space: str | None, de
 @count("--label", least=0, help="only latents of this class")
 @count("--chunk", help="rows in one pass through the network: fewer need less memory")
 @count("--basis", help="measure along so many directions that a pilot finds, by the method left")
-@flag("--space", default="pixel", help="where volumes are measured: pixel, preactivation, style, or module:attribute")
+@flag(
+    "--space",
+    default="pixel",
+    help="where volumes are measured: pixel, preactivation, style, inception, vgg16, lpips, or module:attribute",
+)
 @with_weights
 @device_flag
 @seed_flag
@@ -234,7 +239,7 @@ def _save_array(path: Path, array: Any) -> None:
 @top_flag
 @count("--n", least=2, help="images of each draw; by default as many as are real, at most half of the bank")
 @count("--draws", least=2, default=3, help="draws of each setting, for mean and standard error")
-@flag("--features", help="module:attribute of what embeds images; by default EfficientNet-Lite0")
+@flag("--features", help="what embeds images: inception, vgg16 … or module:attribute; by default EfficientNet-Lite0")
 @seed_flag
 @out_flag("sweep", "folder for figures and table")
 @json_flag
@@ -252,7 +257,7 @@ def sweep(store: Bank, source: Generator, folder: Path, rhos: list[float], as_js
     from likewise.media import write_text
 
     features, top = given.pop("features"), given.pop("top")
-    net = None if features is None else load_object(features)
+    net = load_object(features) if features is not None and ":" in features else features
     banks = [store, *(type(store).open(path) for path in given.pop("also"))]
     table = measure(source, banks, rhos, features=net, k=top, progress=True, **given)
     table.to_json(folder / "sweep.json")

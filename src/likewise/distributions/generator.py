@@ -15,6 +15,7 @@ from likewise.distributions.latents import Latent, check_whole
 from likewise.distributions.spectra import Composite, as_latents
 from likewise.errors import InputError, ShapeError
 from likewise.nn.features import fingerprint
+from likewise.nn.pretrained import NETWORKS, feature_network
 
 BATCH = 64
 """How many latents go through the network at a time."""
@@ -43,7 +44,8 @@ class Generator:
         The number of classes.
     space : str or callable, default "pixel"
         Where volumes are measured [Polarity A.5]: "pixel", "preactivation" (what goes into the last tanh or sigmoid),
-        "style", a name of `net.spaces`, or a callable that maps images to features.
+        "style", a name of `net.spaces`, the name of a network with published weights ("inception", "vgg16", "lpips"
+        …), or a callable that maps images to features.
     name : str, optional
         What it is called in tables and messages.
     device : str or torch.device, optional
@@ -103,9 +105,15 @@ class Generator:
         known: dict[str, Map] = {PIXEL: self._pixels, **own}
         if last is not None:
             known[PREACTIVATION] = lambda z, y=None: _before(last, self._pixels, z, y)
+        if space in NETWORKS and space not in known:
+            network = feature_network(space, str(self.device))
+            return lambda z, y=None: _as_tensor(network(self._pixels(z, y)), z)
         if space not in known:
             have = ", ".join([PIXEL, *sorted(known.keys() - {PIXEL})])
-            raise InputError(f"space: this generator has {have}, or takes a callable of images; got {space!r}")
+            nets = ", ".join(NETWORKS)
+            raise InputError(
+                f"space: this generator has {have}, or takes a callable of images or one of {nets}; got {space!r}"
+            )
         return known[space]
 
     def __getstate__(self) -> dict[str, Any]:

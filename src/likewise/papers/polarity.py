@@ -29,6 +29,7 @@ from likewise.distributions.metrics import Figure
 from likewise.errors import InputError, ShapeError
 from likewise.inputs import GENERATORS
 from likewise.nn.features import Features, PhotoFeatures, channels_of, extract
+from likewise.nn.pretrained import feature_network
 from likewise.papers import Record, Table, mean_error
 from likewise.train.options import option
 from likewise.types import Array
@@ -343,6 +344,7 @@ class Options:
     n: int = option(1000, "latents of a bank", low=8)
     banks: int = option(5, "independent banks", low=2)
     k: int = option(3, "singular values in a volume", low=1)
+    features: str = option("", "inception, vgg16, lpips …; by default Lite0, or the small classifier of clothes")
 
 
 class Setup:
@@ -351,7 +353,8 @@ class Setup:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.generator = load(options.generator)
-        self.features: Any = fashion_features() if options.generator in GENERATORS else PhotoFeatures()
+        own = fashion_features if options.generator in GENERATORS else PhotoFeatures
+        self.features: Any = feature_network(options.features) if options.features else own()
         self.bank = functools.cache(self._bank)
 
     @functools.cached_property
