@@ -111,7 +111,7 @@ def _digits(name: str, data: Path) -> Subject:
 
 def _classes(name: str, data: Path) -> Subject:
     """The conditional generator, its class held at 3."""
-    net: Any = load(data / "generators" / "cwgan_mnist_z10.pth", latent_first=True).net
+    net: Any = load(data / "generators" / "cwgan_mnist_z10.pth", latent_first=True, slope=0.0).net
 
     def held(net: Any) -> Callable[[Tensor], Tensor]:
         return lambda z: net(z, torch.full((len(z),), 3))

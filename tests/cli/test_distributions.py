@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import likewise as lw
 from likewise.store.job import Job
+from worlds import networks, snapshots
 from worlds.command import Ran, Runner
 
 MODULE = """
@@ -72,6 +74,20 @@ def test_harvest_writes_a_bank_that_opens(mine: Named):
     assert len(lw.distributions.Bank.open("bank")) == 120
 
 
+def test_harvest_of_a_snapshot_and_of_weights_that_do_not_say_all(mine: Named):
+    Path("x.pkl").write_bytes(snapshots.whole(networks.stylegan2(4)))
+    ran = mine.good("harvest", "x.pkl", "--n", 8, "--k", 2, "--noise", "none", "--out", "bank", "--json")
+    assert (ran.json["name"], ran.json["labels"]) == ("x", 4)
+    torch.save(networks.dcgan().state_dict(), "g.pth")
+    words = ("harvest", "g.pth", "--n", 4, "--k", 2, "--json")
+    mine(*words, "--out", "refused").refused("strides: the weights of a dcgan do not say strides, slope; give them")
+    grid = ("--padding", "0,1,1,1,1", "--slope", 0)
+    one = mine.good(*words, "--stride", "1,2,2,2,2", *grid, "--out", "one")
+    two = mine.good(*words, "--set", "strides=[1,2,2,2,2]", *grid, "--out", "two")
+    assert one.json["generator"] == two.json["generator"]
+    mine(*words, "--set", "strides", "--out", "refused").refused("set: expected NAME=VALUE, got 'strides'")
+
+
 def test_harvest_goes_on_with_what_is_there(mine: Named, bank: Path):
     before = Job.open(bank).finished()
     mine.good("harvest", "mine:generator", "--n", 200, "--out", "bank")
@@ -98,6 +114,23 @@ def test_sample_of_a_class(mine: Named):
     mine.good("harvest", "mine:classes", "--n", 60, "--out", "bank")
     ran = mine.good("sample", "bank", "mine:classes", "--rho", 0.2, "--label", 1, "--n", 5, "--json")
     assert set(lw.distributions.Bank.open("bank").labels[ran.json["rows"]].tolist()) == {1}
+
+
+def test_a_class_at_a_truncation_is_harvested_and_swept(mine: Named, bank: Path):
+    words = ("--psi", 0.5, "--chunk", 8, "--basis", 2, "--k", 2)
+    ran = mine.good("harvest", "mine:generator", "--n", 200, *words, "--out", "cut", "--json")
+    assert (ran.json["psi"], ran.json["method"]) == (0.5, "left")
+    ran = mine.good("sample", "cut", "mine:generator", "--rho", 0.2, "--n", 4, "--json")
+    assert ran.json["psi"] == 0.5
+    mine.good("sample", bank, "mine:generator", "--rho", 0, "--n", 80, "--out", "real")
+    words = ("--real", "real/images", "--features", "mine:flat", "--rhos", "0,0.2", "--psis", "1,0.5", "--also", "cut")
+    ran = mine.good("sweep", bank, "mine:generator", *words, "--draws", 2, "--json")
+    assert [c["volumes"] for c in ran.json["cells"]] == [1, 1, 0.5, 0.5]
+    assert all(c["errors"]["precision"] >= 0 and 0 < c["ess"] <= 1 for c in ran.json["cells"])
+    mine.good("harvest", "mine:classes", "--n", 20, "--label", 1, "--out", "one")
+    assert set(lw.distributions.Bank.open("one").labels.tolist()) == {1}
+    np.savez("r.npz", latents=np.zeros((3, 2, 2)), svds=np.ones((3, 2, 2)))
+    mine.good("sample", "r.npz", "mine:generator", "--rho", 0.5, "--space", "pixel", "--n", 3)
 
 
 def test_a_space_of_features_is_named_again(mine: Named):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import pickle
 import sqlite3
+import sys
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +21,7 @@ import likewise as lw
 from likewise.distributions import Bank, Generator, Normal, TruncatedNormal, Uniform, harvest, harvesting, load
 from likewise.errors import DegeneracyWarning, ShardError
 from likewise.store.job import FILE, Job
+from worlds.elsewhere import program
 from worlds.generators import Classes, Folded, HalfDead, Linear, Stairs
 
 
@@ -161,7 +166,7 @@ def test_stopped_in_the_middle_and_resumed(
 @pytest.mark.slow
 def test_a_real_conditional_generator(data: Path, tmp_path: Path) -> None:
     """The values are those of a float64 SVD, class by class, and two processes make the same bytes as one."""
-    generator = load(data / "generators" / "cwgan_mnist_z10.pth", latent_first=True)
+    generator = load(data / "generators" / "cwgan_mnist_z10.pth", latent_first=True, slope=0.0)
     b = harvest(generator, 20, shard_size=10, out=tmp_path / "one")
     np.testing.assert_array_equal(b.labels, np.arange(20) % 10)
     assert (b.k, b.about.labels) == (10, 10)
@@ -314,7 +319,7 @@ def test_weights_are_normalised_within_a_class() -> None:
         assert set(drawn.labels.tolist()) == {c}  # type: ignore[union-attr]
         assert drawn.ess == pytest.approx(b.ess(1.0, label=c))
         assert b.ess(b.rho_for_ess(0.5, label=c), label=c) == pytest.approx(0.5)
-        np.testing.assert_array_equal(b.sample(10, 0.0, label=c), b.latents[b.labels == c][:10])
+        np.testing.assert_array_equal(b.sample(100, 0.0, label=c), b.latents[b.labels == c])
     assert b.ess(b.rho_for_ess(0.5)) == pytest.approx(0.5)
     counts = np.bincount(b.draw(3000, 1.0).labels, minlength=3)  # type: ignore[arg-type]
     np.testing.assert_allclose(counts, 1000, atol=120)
@@ -478,3 +483,138 @@ def test_wrong_latent_shape(tmp_path: Path) -> None:
         Bank(np.zeros((3, 1)), np.zeros((3, 2)), labels=[1])
     with pytest.raises(lw.InputError, match="row 1 contains NaN"):
         Bank(np.zeros((2, 1)), [[0.0], [np.nan]])
+
+
+# ── everywhere it runs ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def own_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A generator of the user's own file, in a folder that no worker would look into."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    file = program(tmp_path / "deep" / "folder", "a_program_of_its_own")
+    yield load(f"{file}:make")
+    sys.modules.pop("a_program_of_its_own", None)
+    harvesting.FOLDERS.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["processes", "dask"])
+def test_workers_find_the_users_own_program(own_program: Generator, how: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"n_jobs": 2}
+    if how == "dask":
+        pytest.importorskip("distributed")
+        options["executor"] = "dask"
+    one = harvest(own_program, 24, shard_size=8, out=tmp_path / "one", progress=False)
+    assert same(one, harvest(own_program, 24, shard_size=8, progress=False, **options))
+    assert sorted(contents(tmp_path / "one")) == [0, 1, 2]
+
+
+def test_a_worker_gets_the_work_once_and_its_folders(own_program: Generator, tmp_path: Path) -> None:
+    """Packed for another process: a path on this machine, bytes for others; kept there after the first shard."""
+    work = harvesting.Work(own_program, 2, 0, 4)
+    here, far = harvesting.Sent.of(work, tmp_path, None), harvesting.Sent.of(work, tmp_path, "dask")
+    assert len(pickle.dumps(far)) - len(pickle.dumps(here)) > 500
+    assert isinstance(far.held, bytes)
+    assert str(tmp_path / "deep" / "folder") in here.folders
+    wanted = work(0)
+    for sent in (here, far):
+        harvesting._RECEIVED.clear()
+        first = sent(0)
+        assert all(np.array_equal(first[name], wanted[name]) for name in wanted)
+    (tmp_path / "work").unlink()
+    here(1)  # it is here already
+    harvesting._RECEIVED.clear()
+
+
+def test_a_worker_that_cannot_import_the_program_says_so(own_program: Generator, tmp_path: Path) -> None:
+    sent = harvesting.Sent.of(harvesting.Work(own_program, 2, 0, 4), tmp_path, None)
+    elsewhere = dataclasses.replace(sent, folders=("/nowhere",), key="another")
+    sys.modules.pop("a_program_of_its_own")
+    with pytest.raises(
+        lw.InputError, match=r"generator: its program cannot be imported on .*, which looked in /nowhere"
+    ):
+        elsewhere(0)
+
+
+def test_what_cannot_be_sent_is_told_before_any_shard(tmp_path: Path) -> None:
+    lock = threading.Lock()
+    generator = Generator(lambda z: z**3 if lock else z, Normal(2))
+    with pytest.raises(lw.InputError, match=r"generator: .*<lambda> cannot be sent to another process: .*use n_jobs=1"):
+        harvest(generator, 20, n_jobs=2, progress=False)
+
+
+def test_one_class_alone() -> None:
+    generator = Generator(Classes(), Uniform(1), labels=3)
+    b = harvest(generator, 12, label=2, shard_size=5, progress=False)
+    assert b.labels.tolist() == [2] * 12
+    assert b.about.labels == 3
+    every = harvest(generator, 12, shard_size=5, progress=False)
+    np.testing.assert_array_equal(b.latents, every.latents)
+    np.testing.assert_allclose(b.log_sigma[every.labels == 2], every.log_sigma[every.labels == 2])
+    for label, g in ((3, generator), (0, folded()), (-1, generator)):
+        with pytest.raises(lw.InputError, match="label: expected"):
+            harvest(g, 5, label=label, progress=False)
+
+
+class Manifold(torch.nn.Module):
+    """Classes by the hundred: the slope of a class is its number."""
+
+    def forward(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([z, z.square()], 1) * (1 + y[:, None] / 1000)
+
+
+@pytest.mark.parametrize("method", ["gram", "left", "fd"])
+def test_a_thousand_classes_are_measured_together(method: str) -> None:
+    """The network is called as often as for ten classes, and every row has its own class."""
+    calls = {}
+    for count in (10, 1000):
+        net = Manifold()
+        seen: list[int] = []
+        net.register_forward_hook(lambda *_, seen=seen: seen.append(1))
+        b = harvest(Generator(net, Normal(30), labels=count), 1000, k=2, method=method, shard_size=500, progress=False)
+        calls[count] = len(seen)
+        slope = (1 + 4 * b.latents.astype(np.float64) ** 2) ** 0.5 * (1 + b.labels[:, None] / 1000)
+        exact = np.log(-np.sort(-slope, axis=1)[:, :2])
+        np.testing.assert_allclose(b.log_sigma, exact, atol={"gram": 1e-5, "left": 0.3, "fd": 1e-2}[method])
+    assert calls[1000] == calls[10]
+
+
+def test_a_basis_of_a_pilot_and_a_small_chunk() -> None:
+    plain = harvest(folded(), 40, shard_size=20, progress=False)
+    b = harvest(folded(), 40, shard_size=20, basis=2, chunk=3, progress=False)
+    assert b.about.method == "left"
+    np.testing.assert_array_equal(b.latents, plain.latents)
+    np.testing.assert_allclose(b.log_sigma, plain.log_sigma, atol=1e-4)  # two directions are all
+    with pytest.raises(lw.InputError, match="basis: expected a whole number from 2 to 2"):
+        harvest(folded(), 4, basis=1, progress=False)
+    with pytest.raises(lw.InputError, match='method: a basis is for "left"'):
+        harvest(folded(), 4, basis=2, method="gram", progress=False)
+
+
+def test_a_truncated_bank_knows_its_psi(tmp_path: Path) -> None:
+    harvest(folded().truncated(0.5), 10, out=tmp_path / "bank", progress=False)
+    b = Bank.open(tmp_path / "bank")
+    assert b.about.psi == 0.5
+    b.check(folded())
+    b.check(folded().truncated(0.5))
+    with pytest.raises(lw.InputError, match=r"truncated to 0\.7 already"):
+        b.check(folded().truncated(0.7))
+    with pytest.raises(lw.InputError, match="another generator"):
+        harvest(folded(), 10, progress=False).check(folded().truncated(0.5))
+    b.save(tmp_path / "saved")
+    assert Bank.open(tmp_path / "saved").about.psi == 0.5
+    with pytest.raises(lw.InputError, match=r"psi is 0\.5 where the first has 1"):
+        Bank.merge([Bank(b.latents, b.log_sigma, about=dataclasses.replace(b.about, psi=1.0)), b])
+
+
+def test_what_the_authors_get_svds_writes_itself(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    latents, svds = rng.normal(size=(5, 4, 3)).astype(np.float32), -np.sort(-rng.lognormal(size=(5, 4, 3)), axis=2)
+    flat = reference(tmp_path / "flat.npz", latents=latents.reshape(20, 3), svds=svds.reshape(20, 3))
+    for given in (latents, latents.reshape(20, 3)):
+        raw = reference(tmp_path / "raw.npz", latents=given, svds=svds, labels=np.eye(2)[np.arange(20) % 2])
+        b = Bank.open(raw)
+        assert b.labels is not None
+        np.testing.assert_array_equal(b.latents, Bank.open(flat).latents)
+        np.testing.assert_array_equal(b.log_sigma, Bank.open(flat).log_sigma)

@@ -121,15 +121,17 @@ def test_a_linear_generator_ignores_rho(rho: float, k: int) -> None:
     assert b.ess(rho, k) > 1 - 1e-8
 
 
-def test_zero_is_plain_sampling_in_the_order_of_the_seed() -> None:
+def test_zero_is_drawn_as_every_other_rho_is() -> None:
+    """Equal weights, the same scheme and seed: a ρ next to 0 draws nearly the same latents."""
     b = bank("uniform")
     np.testing.assert_array_equal(b.log_weights(0.0), np.full(len(b), -np.log(len(b))))
+    np.testing.assert_array_equal(b.sample(len(b), 0.0, seed=5), b.latents)
     for scheme in ("multinomial", "systematic", "without"):
-        np.testing.assert_array_equal(b.sample(100, 0.0, scheme=scheme), b.latents[:100])  # type: ignore[arg-type]
-        np.testing.assert_array_equal(b.sample(len(b), 0.0, scheme=scheme, seed=5), b.latents)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(b.sample(100, 0.0, seed=2), b.latents[200:300])
-    wrapped = b.sample(len(b) + 5, 0.0)
-    np.testing.assert_array_equal(wrapped[-5:], b.latents[:5])
+        zero, near = (b.draw(500, rho, scheme=scheme, seed=3).indices for rho in (0.0, 1e-9))  # type: ignore[arg-type]
+        assert len(np.intersect1d(zero, near)) > 490
+        assert not np.array_equal(zero, np.arange(500))
+    counts = np.bincount(b.draw(2 * len(b) + 7, 0.0).indices)
+    assert set(counts.tolist()) == {2, 3}
 
 
 # ── online ────────────────────────────────────────────────────────────────────────────────────────────────────────

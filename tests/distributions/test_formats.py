@@ -83,7 +83,7 @@ def test_a_key_too_few_too_many_or_misshapen_is_named(net: Network) -> None:
     cls = FAMILIES[net.family]
     last = [key for key in state if key.endswith("weight") or key.endswith("weight_orig")][-1]
     with pytest.raises(InputError, match=r"state: .*(missing|no layer|not the weights|has no|expected)"):
-        cls.from_state({key: value for key, value in state.items() if key != last})
+        cls.from_state({key: value for key, value in state.items() if key != last}, **net.settings)
     bias = next(key for key in state if key.endswith("bias"))
     bad = {**state, bias: torch.zeros(len(state[bias]) + 1)}
     with pytest.raises(InputError, match=r"state: "):
@@ -432,6 +432,29 @@ def test_the_dcgan_of_pytorchs_example() -> None:
     assert ours(z).shape == (3, 3, 64, 64)
 
 
+@pytest.mark.parametrize("noise", ["const", "none", "random"])
+def test_the_three_noises_of_stylegan2(noise: str) -> None:
+    net = worlds.stylegan2()
+    state, settings = net.state_dict(), {**net.settings, "noise": noise}
+    made = FAMILIES["stylegan2"].from_state(state, **settings)
+    z, _ = worlds.latents(net)
+    still = {
+        key: value * (0 if key.endswith("noise_strength") and noise == "none" else 1) for key, value in state.items()
+    }
+    wanted = FAMILIES["stylegan2"].from_state(still, **net.settings)
+    assert torch.equal(made.preactivation(z), wanted.preactivation(z)), "volumes are those of the stored noise"
+    assert torch.equal(made(z), wanted(z))
+    torch.manual_seed(0)
+    one, two = made.sample(z), made.sample(z)
+    assert torch.equal(one, two) == (noise != "random")
+    assert torch.equal(one, wanted(z)) == (noise != "random")
+    if noise == "random":  # each image has its own noise
+        same = made.sample(z[:1].expand(2, -1))
+        assert not torch.equal(same[0], same[1])
+    with pytest.raises(InputError, match="noise: expected one of const, none, random, got 'loud'"):
+        FAMILIES["stylegan2"].from_state(state, **{**settings, "noise": "loud"})
+
+
 def test_the_vaes() -> None:
     theirs, ours = worlds.example_vae(), worlds.vae()
     z = torch.randn(3, 5)
@@ -450,28 +473,32 @@ def test_a_vae_of_named_layers_with_normalised_features() -> None:
         nn.ConvTranspose2d(3, 2, 4, 2, 1), nn.ReLU(), nn.Conv2d(2, 1, 3, padding=1), nn.Sigmoid(),
     ).eval()  # fmt: skip
     state = {f"decoder.{key}": value for key, value in body.state_dict().items()}
-    ours = decoders.VAE.from_state(state)
+    with pytest.raises(InputError, match="strides: the weights of a vae do not say strides, slope, output; give them"):
+        decoders.VAE.from_state(state)
+    grid = {"strides": [2, 1], "paddings": [1, 1], "slope": 0.0, "output": "sigmoid"}
+    ours = decoders.VAE.from_state(state, **grid)
     assert [unit.kind for unit in ours.units] == ["linear", "linear", "up", "conv"]
     z = torch.randn(2, 4)
     torch.testing.assert_close(ours(z), body(z))
 
 
-def test_strides_that_weights_do_not_tell_can_be_given() -> None:
+def test_strides_and_slope_that_weights_do_not_tell_must_be_given() -> None:
     body = nn.Sequential(nn.ConvTranspose2d(4, 3, 5, 1, 0), nn.ReLU(), nn.ConvTranspose2d(3, 1, 7, 3, 2), nn.Tanh())
     state = {f"main.{key}": value for key, value in body.state_dict().items()}
-    with pytest.raises(InputError, match=r"strides: no rule for a transposed convolution with kernel 7 at main.2"):
-        decoders.DCGAN.from_state(state)
+    for told, words in (({}, "strides, slope"), ({"slope": 0.0}, "strides"), ({"strides": [1, 3]}, "slope")):
+        with pytest.raises(InputError, match=f"the weights of a dcgan do not say {words}; give them"):
+            decoders.DCGAN.from_state(state, **told)
     z = torch.randn(2, 4)
-    ours = decoders.DCGAN.from_state(state, strides=[1, 3], paddings=[0, 2], extras=[0, 0])
+    ours = decoders.DCGAN.from_state(state, strides=[1, 3], paddings=[0, 2], slope=0.0)
     torch.testing.assert_close(ours(z), (body(z[:, :, None, None]) + 1) / 2)
     with pytest.raises(InputError, match="strides: expected 2, one a convolution, got 1"):
-        decoders.DCGAN.from_state(state, strides=[1])
+        decoders.DCGAN.from_state(state, strides=[1], slope=0.0)
 
 
 def test_the_order_of_latent_and_class_must_be_given() -> None:
     state = worlds.upsampling().state_dict()
-    with pytest.raises(InputError, match="latent_first: weights do not say"):
-        decoders.UpsamplingDCGAN.from_state(state)
-    one, two = (decoders.UpsamplingDCGAN.from_state(state, latent_first=first) for first in (True, False))
+    with pytest.raises(InputError, match="latent_first: the weights of a upsampling_dcgan do not say latent_first"):
+        decoders.UpsamplingDCGAN.from_state(state, slope=0.0)
+    one, two = (decoders.UpsamplingDCGAN.from_state(state, slope=0.0, latent_first=first) for first in (True, False))
     z, y = worlds.latents(one)
     assert not torch.allclose(one(z, y), two(z, y))

@@ -52,10 +52,28 @@ def test_like_figures_are_ordered_and_subtracted() -> None:
 )
 def test_unlike_figures_refuse_to_be_compared(changed: dict[str, object]) -> None:
     a, b = figure(1.0), figure(2.0, **changed)
-    for compared in (operator.lt, operator.gt, operator.le, operator.ge, operator.sub, min):
+    ordered = (operator.lt, operator.gt, operator.le, operator.ge, min, max, lambda a, b: sorted([a, b]))
+    counted = (
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.truediv,
+        operator.floordiv,
+        operator.mod,
+        operator.pow,
+    )
+    arrays = (np.minimum, np.subtract, np.divide, lambda a, b: np.argmin(np.array([a, b], dtype=object)))
+    for compared in (*ordered, *counted, *arrays):
         with pytest.raises(InputError, match=f"differ in {next(iter(changed))}"):
             compared(a, b)
     assert float(b) - float(a) == 1.0
+
+
+def test_like_figures_are_counted_with() -> None:
+    a, b = figure(1.0), figure(2.5, error=0.1)
+    assert (a + b, b / a, a * b, 5 / b, b**2, -a, abs(-a), b // a, b % a) == (3.5, 2.5, 2.5, 2, 6.25, -1, 1, 2, 0.5)
+    assert (np.minimum(a, b), np.sqrt(a), np.float64(1) + a, a + np.float64(1)) == (1, 1, 2, 2)
+    assert (np.mean([a, b]), float(np.asarray([a, b])[1]), bool(np.isfinite(a))) == (1.75, 2.5, True)
 
 
 # --------------------------------------------------------------------------------------------------------- Fréchet

@@ -48,11 +48,14 @@ def test_every_setting_has_a_cell(swept):
 
 def test_a_cell_is_what_its_parts_say(world, real, swept):
     generator, bank = world
-    drawn = bank.draw(150, 0.5, seed=0)
-    result = metrics.measures(real.numpy(), generator.truncated(0.5)(drawn.latents).numpy(), k=3)
-    cell = swept.at(0.5, 0.5)
+    cell, found = swept.at(0.5, 0.5), []
+    for seed in range(3):
+        drawn = bank.draw(150, 0.5, seed=seed)
+        found.append(metrics.measures(real.numpy(), generator.truncated(0.5)(drawn.latents).numpy(), k=3))
     for name in MEASURES:
-        assert getattr(cell, name) == pytest.approx(float(result[name])), name
+        values = [float(one[name]) for one in found]
+        assert getattr(cell, name) == pytest.approx(np.mean(values)), name
+        assert cell.errors[name] == pytest.approx(np.std(values, ddof=1) / np.sqrt(3)), name
     assert (cell.ess, cell.largest) == (bank.ess(0.5), bank.largest(0.5))
     assert swept.at(-0.5).ess < swept.at(0.0).ess == 1  # the model itself has every latent
     assert (cell.n, cell.n_real) == (150, 150)
@@ -60,10 +63,10 @@ def test_a_cell_is_what_its_parts_say(world, real, swept):
 
 def test_frontier_and_best():
     def cell(rho, precision, recall, frechet):
-        return Cell(rho, 1.0, frechet, precision, recall, 1.0, 1.0, 1.0, 0.1, 9, 9)
+        return Cell(rho, 1.0, frechet, precision, recall, 1.0, 1.0, 1.0, 0.1, 9, 9, 1.0, {})
 
     cells = (cell(-1, 0.9, 0.1, 3.0), cell(0, 0.5, 0.5, 2.0), cell(0.5, 0.4, 0.4, 1.0), cell(1, 0.2, 0.7, 4.0))
-    made = Sweep(cells, "net", "pixel", 2, 3, 0, {})
+    made = Sweep(cells, "net", "pixel", 2, 3, 3, 0, {})
     assert [c.rho for c in made.frontier()] == [-1, 0, 1]
     assert made.best().rho == 0.5
     assert made.best("recall").rho == 1
@@ -122,3 +125,28 @@ def test_wrong_arguments_are_named(world, real, change, name):
         sweep(**{"generator": world[0], "bank": world[1], "rhos": RHOS, "real": real, **change})
     with pytest.raises(lw.InputError, match=r"n: .* 400"):
         modes(*world, 401)
+
+
+def test_next_to_zero_nothing_jumps(world, real):
+    """ρ = 1e-9 has the weights of ρ = 0, and so its figures: both are drawn alike."""
+    table = sweep(*world, (0.0, 1e-9), real=real, n=150)
+    for name in MEASURES:
+        assert abs(getattr(table[0], name) - getattr(table[1], name)) <= 0.02 * abs(getattr(table[0], name)), name
+    assert table[0].ess == pytest.approx(table[1].ess)
+
+
+def test_volumes_are_those_of_the_bank_at_its_psi(world, real):
+    generator, bank = world
+    own = harvest(generator.truncated(0.5), 300, seed=1, progress=False)
+    assert own.about.psi == 0.5
+    table = sweep(generator, [bank, own], (-0.5,), real=real, psis=(1.0, 0.5, 0.3), n=150)
+    assert [c.volumes for c in table] == [1.0, 0.5, 1.0]
+    assert [c.ess for c in table] == [bank.ess(-0.5), own.ess(-0.5), bank.ess(-0.5)]
+    assert "| volumes at ψ |" in table.table()
+    assert "±" in table.table()
+    with pytest.raises(lw.InputError, match="bank: expected banks, each at another ψ, got 2 at 1"):
+        sweep(generator, [bank, bank], (0.0,), real=real)
+    with pytest.raises(lw.InputError, match="harvested from another generator"):
+        sweep(Generator(lambda z: z, Normal(2)), own, (0.0,), real=real)
+    with pytest.raises(lw.InputError, match="draws: expected a whole number ≥ 2"):
+        sweep(generator, bank, (0.0,), real=real, draws=1)

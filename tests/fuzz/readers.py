@@ -10,11 +10,13 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.fuzz import forms, seeds
 from tests.fuzz.cases import Reader
 from tests.fuzz.mutations import as_json, as_json_lines, bytewise, text
+from tests.worlds import networks
 
 import likewise as lw
 from likewise import inputs, media
@@ -79,8 +81,12 @@ def run(folder: Path) -> None:
     repr(measured), measured.metrics(), measured.result
 
 
+UNSAID: dict[str, dict[str, Any]] = {"dcgan": networks.EXAMPLE, "stylegan2": {"clamp": 256.0, "rate": 0.01}}
+"""What weights of these families do not say."""
+
+
 def generator(path: Path) -> None:
-    made = load(path)
+    made = load(path, **UNSAID.get(path.stem, {}))
     made(made.latent.sample(2, np.random.default_rng(0)))
 
 
@@ -148,6 +154,9 @@ READERS: tuple[Reader, ...] = (
     Reader(
         "generator", seeds.generators, each(generator),
         {"*.pt": PICKLES, "[dv]*.safetensors": (forms.safetensors,), "saved.safetensors": (forms.sealed,)},
+    ),
+    Reader(
+        "snapshot", seeds.training_snapshots, each(lambda p: repr(load(p))), {"*": (forms.pickled, bytewise)},
     ),
     Reader("bank", seeds.bank, bank, BANK),
     Reader("saved bank", seeds.saved_bank, bank, BANK),

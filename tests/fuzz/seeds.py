@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import save_file
 from scipy.io import savemat
-from tests.worlds import layouts, networks
+from tests.worlds import layouts, networks, snapshots
 from tests.worlds.generators import Linear
 
 import likewise as lw
@@ -289,7 +289,12 @@ def generators(folder: Path) -> None:
         net = networks.ALL[name]()
         torch.save({"g_ema": net.state_dict()}, folder / f"{name}.pt")
         save_file({k: v.contiguous().clone() for k, v in net.state_dict().items()}, folder / f"{name}.safetensors")
-    data.save(data.load(folder / "dcgan.pt"), folder / "saved.safetensors")
+    data.save(data.load(folder / "dcgan.pt", **networks.EXAMPLE), folder / "saved.safetensors")
+
+
+def training_snapshots(folder: Path) -> None:
+    for name, net in (("two", networks.stylegan2(4)), ("three", networks.stylegan3())):
+        (folder / f"{name}.pkl").write_bytes(snapshots.whole(net))
 
 
 # ------------------------------------------------------------------------------------------------------------- folders

@@ -273,7 +273,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "rows", "column"),
     [
         ("tab3", 6, "frechet"),
-        ("c3", 12, "recall"),
+        ("c3", 20, "recall"),
         pytest.param("c4", 7, "bits a pixel", marks=pytest.mark.slow),
         pytest.param("c5", 7, "step 0.3", marks=pytest.mark.slow),
         ("fig11", 12, "total variation"),

@@ -12,7 +12,7 @@ from likewise.distributions.formats import Network
 from likewise.distributions.formats.biggan import Attention, BigGANDeep
 from likewise.distributions.formats.biggan import Block as BigBlock
 from likewise.distributions.formats.decoders import DCGAN, VAE, ProGAN, UpsamplingDCGAN
-from likewise.distributions.formats.stylegan import StyleGAN2, StyleGAN3, StyleMapping, grids
+from likewise.distributions.formats.stylegan import Design, StyleGAN2, StyleGAN3, StyleMapping, grids
 
 
 def filled(net: Network, seed: int = 0) -> Network:
@@ -33,18 +33,20 @@ def filled(net: Network, seed: int = 0) -> Network:
 def stylegan2(classes: int | None = None) -> Network:
     torch.manual_seed(1)
     mapping = StyleMapping(8, 12, 3, classes=classes, embedding=6 if classes else 0)
-    return filled(StyleGAN2(mapping, [10, 8, 6]))
+    return filled(StyleGAN2(mapping, [10, 8, 6], clamp=256.0))
 
 
 def stylegan3(*, radial: bool = False) -> Network:
     torch.manual_seed(2)
-    rows = grids([(36, 6), (36, 6), (52, 4), (52, 2), (32, 2), (32, 3)])
+    rows = grids([(36, 6), (36, 6), (52, 4), (52, 2), (32, 2), (32, 3)], 10)
     filters: list[list[Tensor | None]] = []
     for before, after in zip((rows[0], *rows[:-2]), rows[:-1], strict=True):
         fine = 2 * max(before.rate, after.rate)
         filters.append([_smooth(6 * fine // before.rate), _smooth(6 * fine // after.rate, radial=radial)])
     kernel = 1 if radial else 3
-    return filled(StyleGAN3(StyleMapping(8, 12, 2), rows, entry=6, kernel=kernel, filters=[*filters, [None, None]]))
+    filters.append([None, None])
+    design = Design(256.0, 2.0, 0.25, 2, 10)
+    return filled(StyleGAN3(StyleMapping(8, 12, 2), rows, entry=6, kernel=kernel, filters=filters, design=design))
 
 
 def _smooth(taps: int, *, radial: bool = False) -> Tensor:
@@ -77,7 +79,7 @@ def progan() -> Network:
 def upsampling(classes: int | None = 3) -> Network:
     torch.manual_seed(6)
     given = None if classes is None else (classes, 4)
-    return filled(UpsamplingDCGAN(5, (8, 8, 6, 1), 3, classes=given, latent_first=False))
+    return filled(UpsamplingDCGAN(5, (8, 8, 6, 1), 3, slope=0.0, classes=given, latent_first=False))
 
 
 def example_dcgan(z: int = 7, width: int = 4) -> nn.Sequential:
@@ -130,8 +132,12 @@ def _shaken(net: Any) -> Any:
     return net.eval().requires_grad_(False)
 
 
+EXAMPLE: dict[str, Any] = {"strides": [1, 2, 2, 2, 2], "paddings": [0, 1, 1, 1, 1], "slope": 0.0}
+"""What the weights of PyTorch's DCGAN example do not say."""
+
+
 def dcgan() -> Network:
-    return DCGAN.from_state({f"main.{key}": value for key, value in example_dcgan().state_dict().items()})
+    return DCGAN.from_state({f"main.{key}": value for key, value in example_dcgan().state_dict().items()}, **EXAMPLE)
 
 
 def vae() -> Network:

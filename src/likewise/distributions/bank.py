@@ -19,7 +19,7 @@ from likewise import media
 from likewise.distributions import polarity
 from likewise.distributions.generator import Generator
 from likewise.distributions.latents import Latent
-from likewise.distributions.polarity import LEAST_ESS, Scheme, Target, in_turn, resample
+from likewise.distributions.polarity import LEAST_ESS, Scheme, Target, resample
 from likewise.errors import DegeneracyWarning, FileError, InputError, ShapeError
 from likewise.store import checkpoint
 from likewise.store import job as jobs
@@ -44,7 +44,7 @@ Latents = NDArray[Any]
 
 @dataclass(frozen=True)
 class About:
-    """Where a bank comes from. `parts` are (seed, first shard, number of shards, shard size)."""
+    """Where a bank comes from. `parts` are (seed, first shard, number of shards, shard size), `psi` the truncation."""
 
     generator: str | None
     name: str
@@ -54,6 +54,7 @@ class About:
     labels: int | None
     method: str
     parts: tuple[tuple[int, int, int, int], ...] = ()
+    psi: float = 1.0
 
     @property
     def shards(self) -> set[tuple[int, int]]:
@@ -282,21 +283,18 @@ class Bank:
         k: int | None = None,
         *,
         label: int | None = None,
-        scheme: Scheme = "multinomial",
+        scheme: Scheme = "systematic",
         target: Target = "latent",
         seed: int = 0,
     ) -> Draw:
         """n latents of polarity ρ with their classes, where they stand in the bank, and ESS, largest weight, dead.
 
-        ρ = 0 is the model, and nothing is resampled: seed s gives the s-th run of n latents in the order in which
-        they were harvested, from the start again after the last. Below an ESS of 1 % a DegeneracyWarning, once.
+        Every ρ is drawn by the same `scheme`, ρ = 0 with equal weights: what differs along ρ is ρ. Systematic draws
+        stand in the order of the bank. Below an ESS of 1 % a DegeneracyWarning, once.
         """
         log_w = self.log_weights(rho, k, target, label=label)
         rows = self._of(label)
-        if rho == 0 and target == "latent":
-            picked = rows[in_turn(len(rows), n, scheme, seed)]
-        else:
-            picked = rows[resample(log_w[rows], n, scheme, np.random.default_rng(seed))]
+        picked = rows[resample(log_w[rows], n, scheme, np.random.default_rng(seed))]
         drawn = Draw(
             self.latents[picked],
             None if self.labels is None else self.labels[picked],
@@ -324,7 +322,9 @@ class Bank:
     # ── identity ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def check(self, generator: Generator) -> None:
-        """An InputError unless the bank was harvested from this very generator, in this very space."""
+        """An InputError unless the bank was harvested from this very generator, in this very space, at its own ψ."""
+        if self.about.psi != generator.psi:
+            generator = generator.truncated(self.about.psi)
         if self.about.generator is not None and self.about.generator != generator.digest:
             where = "the bank" if self.path is None else f"{self.path.name}/"
             raise InputError(
@@ -348,7 +348,12 @@ class Bank:
 
     @classmethod
     def open(cls, path: str | Path) -> Bank:
-        """The bank in a folder; a shard that is missing or damaged is named, with the way to harvest it again."""
+        """The bank in a folder; a shard that is missing or damaged is named, with the way to harvest it again.
+
+        A .npz file is taken for one of the authors' (`from_reference_npz`).
+        """
+        if Path(path).suffix.lower() == ".npz":
+            return cls.from_reference_npz(path)
         job = Job.open(path)
         about, n = _about(job)
         missing = job.missing()
@@ -409,13 +414,16 @@ class Bank:
 
     def _kind(self) -> dict[str, Any]:
         """What banks that are merged have in common."""
-        about = {name: getattr(self.about, name) for name in ("generator", "space", "latent", "labels", "method")}
+        names = ("generator", "space", "latent", "labels", "method", "psi")
+        about = {name: getattr(self.about, name) for name in names}
         known = {"log_density": self.log_density is None, "classes": self.labels is None}
         return {**about, "dim": self.dim, "k": self.k, **known}
 
     @classmethod
     def from_reference_npz(cls, path: str | Path, *, latent: Latent | None = None, log: bool = False) -> Bank:
         """The authors' files: `latents` (n, dim), `svds` (n, K), and one-hot `labels` (n, classes) where there are any.
+
+        What their get_svds writes itself has a further axis of batches, (n, batch, …), in each.
 
         `svds` are singular values there, not logarithms: log=True is for files that hold logarithms. `latent`, the
         density that the latents were drawn from, is not in the file; target="uniform" needs it. Nothing in the file
@@ -426,6 +434,9 @@ class Bank:
         if {"latents", "svds"} - set(arrays):
             have = ", ".join(sorted(arrays)) or "none"
             raise FileError(f"{path}: expected arrays 'latents' and 'svds', found {have}")
+        if arrays["svds"].ndim == 3:
+            batches = arrays["svds"].shape[:2]
+            arrays = {name: a.reshape(-1, *a.shape[2:]) if a.shape[:2] == batches else a for name, a in arrays.items()}
         latents = _vectors(arrays["latents"], path)
         log_sigma, rank = _logs(arrays["svds"], path, log=log)
         labels, classes = _classes(arrays.get("labels"), path)
@@ -455,6 +466,7 @@ def _about(job: Job) -> tuple[About, int]:
         elif said["what"] != SAVED:
             raise KeyError("what")
         parts = tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in said["parts"])
+        said.setdefault("psi", 1.0)
         fields = {field.name: said[field.name] for field in dataclasses.fields(About)}
         return About(**{**fields, "parts": parts}), n
     except (KeyError, TypeError, ValueError):

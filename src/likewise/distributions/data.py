@@ -23,8 +23,10 @@ import likewise
 from likewise.distributions.formats import Network
 from likewise.distributions.formats.biggan import BigGANDeep
 from likewise.distributions.formats.decoders import DCGAN, VAE, ProGAN, UpsamplingDCGAN
+from likewise.distributions.formats.snapshot import is_snapshot, read_snapshot
 from likewise.distributions.formats.stylegan import StyleGAN2, StyleGAN3, StyleModule
 from likewise.distributions.generator import Generator
+from likewise.distributions.harvesting import FOLDERS
 from likewise.distributions.latents import Latent, Normal, TruncatedNormal, Uniform
 from likewise.errors import FileError, InputError, LikewiseError
 from likewise.inputs import GENERATORS
@@ -55,17 +57,20 @@ def load(source: Any, *, family: str | None = None, **options: Any) -> Generator
     source : str, Path, Mapping or Module
         `fashion` and `fashion-vae` come with likewise. `module:attribute` (or `file.py:attribute`) is imported from the
         current folder or Python's path: a Generator, a module with a `latent`, or a function without arguments that
-        gives one. A file may be a checkpoint of `save`, or weights (.pth, .pt, .bin, .safetensors). A state dict,
-        and a module with StyleGAN's official `mapping` and `synthesis`, are taken as they are.
+        gives one. A file may be a checkpoint of `save`, a snapshot of StyleGAN2-ada-pytorch or StyleGAN3 (.pkl, of
+        which G_ema is taken), or weights (.pth, .pt, .bin, .safetensors). A state dict, and a module with StyleGAN's
+        official `mapping` and `synthesis`, are taken as they are.
     family : str, optional
         The family of the weights, where their keys do not tell: stylegan3, stylegan2, biggan_deep, progan,
         upsampling_dcgan, vae, dcgan.
     **options
         For weights: `psi` truncates as the family does and composes with ρ [Polarity C.3], `latent` replaces the
-        family's, `space`, `name`, `device` and `batch` are those of `Generator`. Settings that weights do not hold:
-        `clamp` (stylegan2: where activations are cut off, None for nowhere); `kinds`, `strides`, `paddings`, `extras`
-        (one entry a convolution), `slope`, `output`, `colours` (dcgan, vae); `slope`, `latent_first`
-        (upsampling_dcgan; with classes `latent_first` must be given).
+        family's, `space`, `name`, `device` and `batch` are those of `Generator`; `part` names the network of a
+        snapshot. What weights do not hold must be given, and is never guessed: `strides`, `slope` and, where they are
+        not 0, `paddings` and `extras` (dcgan, one entry a convolution; vae by keys decoder.{i}, with `output`);
+        `slope` and, with classes, `latent_first` (upsampling_dcgan); `clamp` and `rate` (stylegan2), with `cutoff`,
+        `scale`, `upsampling`, `margin` (stylegan3): a snapshot says those. May be given: `kinds`, `colours` (dcgan,
+        vae), `noise` (stylegan2: const, none or random).
 
     Returns
     -------
@@ -102,6 +107,8 @@ def load(source: Any, *, family: str | None = None, **options: Any) -> Generator
         raise InputError(f"generator: {text} is a program; name what is in it, {text}:attribute")
     if _is_checkpoint(path):
         return _from_checkpoint(path, family, options)
+    if path.is_file() and is_snapshot(path):
+        return _from_snapshot(path, family, options)
     state = read_state(path)
     try:
         return _from_weights(state, family, {"name": path.stem, **options})
@@ -235,6 +242,22 @@ def _from_weights(state: Mapping[str, Tensor], family: str | None, options: dict
     return _generator(kind.from_state(state, **settings), {"name": family, **options})
 
 
+def _from_snapshot(path: Path, family: str | None, options: dict[str, Any]) -> Generator:
+    """The generator of an official training's snapshot, its structure as it says itself."""
+    net = read_snapshot(path, options.pop("part", "G_ema"))
+    try:
+        state = as_state(net.state())
+        kind = FAMILIES[recognise(state)]
+        if not issubclass(kind, StyleGAN2 | StyleGAN3) or family not in (None, kind.family):
+            raise InputError(f"family: it holds a {kind.family}, and a {family or 'StyleGAN'} was expected")
+        said = kind.read(net)
+    except InputError as error:
+        raise FileError(f"{path}: {str(error).removeprefix('state: ')}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise FileError(f"{path}: its network is not one of the official code: {_line(error)}") from None
+    return _from_weights(state, kind.family, {"name": path.stem, **said, **options})
+
+
 def _settings(call: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The options that are a family's own, taken out of all; one that is neither its own nor common is refused."""
     own = [p.name for p in inspect.signature(call).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -325,6 +348,8 @@ def _module(name: str, spec: str) -> Any:
         raise InputError(f"{spec}: importing {name} failed: {_line(error)}") from error
     finally:
         sys.path.remove(folder)
+    if folder not in FOLDERS:
+        FOLDERS.append(folder)
     if file is not None and Path(getattr(module, "__file__", None) or "").resolve() != file:
         raise InputError(f"{name}: a module called {called} is loaded already; rename the file")
     return module

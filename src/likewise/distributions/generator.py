@@ -15,6 +15,7 @@ from likewise.distributions.latents import Latent, check_whole
 from likewise.distributions.spectra import Composite, as_latents
 from likewise.errors import InputError, ShapeError
 from likewise.nn.features import fingerprint
+from likewise.nn.pretrained import NETWORKS, feature_network
 
 BATCH = 64
 """How many latents go through the network at a time."""
@@ -33,16 +34,18 @@ class Generator:
     ----------
     net : callable
         z → x, or (z, y) → x where there are classes; z is a tensor (n, dim), y a tensor (n,) of class numbers. A torch
-        module is put into evaluation mode: its rows must not depend on each other. Two attributes of it are used where
-        it has them: `spaces`, named maps (z, y) → tensor in which volumes can be measured, and `truncated(psi)`, the
-        network truncated to ψ. Without the latter, latents are drawn towards their centre c: z → c + ψ (z − c).
+        module is put into evaluation mode: its rows must not depend on each other. Three attributes of it are used
+        where it has them: `spaces`, named maps (z, y) → tensor in which volumes can be measured, `sample(z, y)`, which
+        makes the images where they have noise that volumes have not, and `truncated(psi)`, the network truncated to
+        ψ. Without the latter, latents are drawn towards their centre c: z → c + ψ (z − c).
     latent : Latent
         The density of the latents: `Normal`, `Uniform`, `TruncatedNormal`, or an object with their methods.
     labels : int, optional
         The number of classes.
     space : str or callable, default "pixel"
         Where volumes are measured [Polarity A.5]: "pixel", "preactivation" (what goes into the last tanh or sigmoid),
-        "style", a name of `net.spaces`, or a callable that maps images to features.
+        "style", a name of `net.spaces`, the name of a network with published weights ("inception", "vgg16", "lpips"
+        …), or a callable that maps images to features.
     name : str, optional
         What it is called in tables and messages.
     device : str or torch.device, optional
@@ -102,9 +105,15 @@ class Generator:
         known: dict[str, Map] = {PIXEL: self._pixels, **own}
         if last is not None:
             known[PREACTIVATION] = lambda z, y=None: _before(last, self._pixels, z, y)
+        if space in NETWORKS and space not in known:
+            network = feature_network(space, str(self.device))
+            return lambda z, y=None: _as_tensor(network(self._pixels(z, y)), z)
         if space not in known:
             have = ", ".join([PIXEL, *sorted(known.keys() - {PIXEL})])
-            raise InputError(f"space: this generator has {have}, or takes a callable of images; got {space!r}")
+            nets = ", ".join(NETWORKS)
+            raise InputError(
+                f"space: this generator has {have}, or takes a callable of images or one of {nets}; got {space!r}"
+            )
         return known[space]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -160,9 +169,10 @@ class Generator:
     def __call__(self, z: Any, y: Any = None) -> Tensor:
         """The images of latents, without gradients, in batches: (n, …)."""
         z, y = self.latents(z), self.classes(y, len(z))
+        draw = getattr(self.net, "sample", self.net)
         with torch.no_grad():
             parts = [
-                self._pixels(z[i : i + self.batch], None if y is None else y[i : i + self.batch])
+                self._pixels(z[i : i + self.batch], None if y is None else y[i : i + self.batch], draw)
                 for i in range(0, len(z), self.batch)
             ]
         x = torch.cat(parts)
@@ -179,22 +189,30 @@ class Generator:
             return self(z, rng.integers(self.labels, size=n))
         return self(z, None if label is None else np.full(n, label))
 
-    def function(self, y: Any = None) -> Callable[[Tensor], Tensor]:
+    def function(self, y: Any = None) -> Callable[..., Tensor]:
         """z (n, dim) → (n, D) in the generator's space, differentiable where the network is.
 
-        For `spectrum`, which calls it with any number of rows, y must be one class for all of them.
+        For `spectrum`, which calls it with any number of rows, y must be one class for all of them; `by_class` takes
+        the classes with the rows.
         """
         if self.labels is not None and y is None:
             raise InputError(f"y: {self.name} has {self.labels} classes; give a class number for each latent")
+        f = self.by_class()
 
         def of(part: Map) -> Callable[[Tensor], Tensor]:
-            return lambda z: part(z, None if y is None else self.classes(y, len(z))).flatten(1)
+            return lambda z: part(z, None if y is None else self.classes(y, len(z)))
 
-        if not isinstance(self._map, Composite):
-            return of(self._map)
+        return Composite(of(f.inner), f.outer) if isinstance(f, Composite) else of(f)
+
+    def by_class(self) -> Callable[..., Tensor]:
+        """(z, y) → (n, D) in the generator's space, a class a row: for `spectrum(…, y=labels)`."""
+
+        def flat(part: Map) -> Callable[..., Tensor]:
+            return lambda *rows: part(*rows).flatten(1)
+
         # two functions, so that the Jacobian can be had through the cheap one
-        outer = self._map.outer
-        return Composite(of(self._map.inner), lambda w: outer(w).flatten(1))
+        f = self._map
+        return Composite(flat(f.inner), flat(f.outer)) if isinstance(f, Composite) else flat(f)
 
     def latents(self, z: Any) -> Tensor:
         """Latents as a tensor (n, dim) on the generator's device; anything else is refused."""
@@ -219,8 +237,9 @@ class Generator:
             raise InputError(f"y: expected class numbers from 0 to {self.labels - 1}")
         return numbers.to(torch.int64)
 
-    def _pixels(self, z: Tensor, y: Tensor | None = None) -> Tensor:
-        x = _as_tensor(self.net(z) if y is None else self.net(z, y), z)
+    def _pixels(self, z: Tensor, y: Tensor | None = None, net: Map | None = None) -> Tensor:
+        net = net or self.net
+        x = _as_tensor(net(z) if y is None else net(z, y), z)
         if x.ndim < 2 or x.shape[0] != z.shape[0]:
             raise ShapeError(f"net: expected ({len(z)}, …), one output a latent, got shape {tuple(x.shape)}")
         return x

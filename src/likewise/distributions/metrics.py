@@ -6,6 +6,7 @@ Every function takes sources as `likewise.nn.features.extract` does: folders, im
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +34,9 @@ TILE = 2048
 class Figure(float):
     """A measured number that remembers what it measures, under which net, on how many samples, with which k.
 
-    It is a float. Two of them are ordered or subtracted only where all of these agree: a Fréchet distance of 1,000
-    images is not comparable with one of 50,000, nor one net's with another's. `error` is its standard error.
+    It is a float. Two of them are ordered, added, subtracted, multiplied or divided only where all of these agree, also
+    by NumPy's functions of two numbers and in arrays of objects: a Fréchet distance of 1,000 images is not comparable
+    with one of 50,000, nor one net's with another's. `error` is its standard error.
     """
 
     measure: str
@@ -72,8 +74,8 @@ class Figure(float):
         k = [] if self.k is None else [f"k={self.k}"]
         return f"Figure({self.measure}={float(self):.4g}{error}, {', '.join([self.net, *sizes, *k])})"
 
-    def _beside(self, other: float) -> float:
-        """The value, if it may be compared with the other's."""
+    def check_beside(self, other: Any) -> None:
+        """An InputError where the other is a figure that this one may not be compared with."""
         for what in ("measure", "net", "n_real", "n_fake", "k") if isinstance(other, Figure) else ():
             mine, theirs = getattr(self, what), getattr(other, what)
             if mine != theirs:
@@ -81,22 +83,31 @@ class Figure(float):
                     f"figures differ in {what} ({mine} and {theirs}), so their values cannot be compared; "
                     "measure both alike, or compare float(figure) if you know why"
                 )
-        return float(self)
 
-    def __lt__(self, other: float) -> bool:
-        return self._beside(other) < float(other)
+    def __array_ufunc__(self, ufunc: Any, method: str, *given: Any, **options: Any) -> Any:
+        figures = [one for one in given if isinstance(one, Figure)]
+        for one in figures[1:]:
+            figures[0].check_beside(one)
+        plain = [float(one) if isinstance(one, Figure) else one for one in given]
+        return getattr(ufunc, method)(*plain, **options)
 
-    def __le__(self, other: float) -> bool:
-        return self._beside(other) <= float(other)
 
-    def __gt__(self, other: float) -> bool:
-        return self._beside(other) > float(other)
+def _guarded(name: str) -> Callable[[Figure, Any], Any]:
+    """float's operator, after the other is checked."""
+    plain = getattr(float, name)
 
-    def __ge__(self, other: float) -> bool:
-        return self._beside(other) >= float(other)
+    def between(self: Figure, other: Any) -> Any:
+        self.check_beside(other)
+        return plain(self, other)
 
-    def __sub__(self, other: float) -> float:
-        return self._beside(other) - float(other)
+    return between
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
+    for _one in (f"__{_name}__", f"__r{_name}__"):
+        setattr(Figure, _one, _guarded(_one))
+for _name in ("lt", "le", "gt", "ge"):
+    setattr(Figure, f"__{_name}__", _guarded(f"__{_name}__"))
 
 
 # ------------------------------------------------------------------------------------------------------- two sides

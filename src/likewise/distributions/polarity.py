@@ -232,14 +232,6 @@ def resample(log_w: Vector, n: int, scheme: Scheme, rng: np.random.Generator) ->
     return _SCHEMES[scheme](log_w - top, int(n), rng)
 
 
-def in_turn(N: int, n: int, scheme: Scheme, seed: int) -> Rows:
-    """n of N indices without any chance: seed s gives the s-th run of n, from the start again after the last."""
-    _check_draw(n, scheme)
-    if scheme == "without" and n > N:
-        raise InputError(f"n: expected at most {N}, the latents of any weight, got {n}; or draw with replacement")
-    return np.asarray((int(seed) * n % N + np.arange(n)) % N, dtype=np.int64)
-
-
 def _check_draw(n: int, scheme: Scheme) -> None:
     check_whole("n", n)
     if scheme not in _SCHEMES:

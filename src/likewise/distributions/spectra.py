@@ -47,6 +47,9 @@ COUPLED = 1e-2
 PASS = 2**18
 """Output numbers in one pass: more leave the processor's cache. Between 16 and 256 rows a pass."""
 
+UNIT = 2.0**-20
+"""What a class number is multiplied with where it goes along with a latent: small beside it, and exact."""
+
 BLOCK = 2**14
 """Columns that are widened to float64 at a time."""
 
@@ -131,6 +134,7 @@ def spectrum(
     z: Any,
     k: int,
     *,
+    y: Any = None,
     method: Method = "auto",
     seed: int = 0,
     chunk: int | None = None,
@@ -149,6 +153,8 @@ def spectrum(
         Latents, float32 or float64.
     k : int
         How many singular values, at most d.
+    y : Tensor or ndarray (n,), optional
+        A class number for each row: f is then called as f(z, y), and all classes go through it together.
     method : str, default "auto"
         One of::
 
@@ -192,6 +198,7 @@ def spectrum(
     [[3.0, 2.0]]
     """
     z = _latents(z)
+    dim = z.shape[1]
     if method not in get_args(Method):
         raise InputError(f"method: expected one of {', '.join(get_args(Method))}, got {method!r}")
     check_whole("k", k, 1, z.shape[1], ", the latent size")
@@ -205,21 +212,23 @@ def spectrum(
     if method == "auto" and isinstance(f, Composite):
         method = "through"
     options = Options(k, seed, power, rows, None if basis is None else _directions(basis, z, k), tail)
+    if y is not None:
+        f, z = _with_classes(f, dim), _beside(z, y)
     with _naming_rows():
-        J = _linearise(f, z, chunk, method)
+        J = _linearise(f, z, chunk, method, dim)
         if k > J.size:
             raise InputError(f"k: expected at most the {J.size} numbers that f gives for a latent, got {k}")
         return _measure(J, z, _resolve(method, J, z, options), options)
 
 
-def pilot(f: Map, z: Any, r: int, *, chunk: int | None = None) -> Tensor:
+def pilot(f: Map, z: Any, r: int, *, y: Any = None, chunk: int | None = None) -> Tensor:
     """Directions that are large on average over some latents: a start that `left` reuses for all others.
 
     The leading eigenvectors of mean_i JᵢᵀJᵢ / ‖Jᵢ‖². A few dozen latents of the same density are enough.
 
     Parameters
     ----------
-    f, z, chunk
+    f, z, y, chunk
         As for `spectrum`.
     r : int
         How many directions, at most d.
@@ -243,18 +252,22 @@ def pilot(f: Map, z: Any, r: int, *, chunk: int | None = None) -> Tensor:
     torch.Size([3, 2])
     """
     z = _latents(z)
-    check_whole("r", r, 1, z.shape[1], ", the latent size")
+    dim = z.shape[1]
+    check_whole("r", r, 1, dim, ", the latent size")
     check_whole("chunk", 1 if chunk is None else chunk)
-    mean = torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64, device=z.device)
+    mean = torch.zeros(dim, dim, dtype=torch.float64, device=z.device)
+    dtype = z.dtype
+    if y is not None:
+        f, z = _with_classes(f, dim), _beside(z, y)
     with _naming_rows():
-        J = linearise(f, z, chunk)
+        J = linearise(f, z, chunk, dim=dim)
         for rows in slices(len(z), max(1, J.chunk // J.dim)):
             with counted_from(rows.start):
                 A = _columns(J, z[rows]).double()
                 finite(A, "Jacobian")
             G = A @ A.mT
             mean += (G / G.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp_min(1e-300)).sum(0)
-    leading: Tensor = torch.linalg.eigh(mean)[1].flip(1)[:, :r].to(z.dtype)
+    leading: Tensor = torch.linalg.eigh(mean)[1].flip(1)[:, :r].to(dtype)
     return leading
 
 
@@ -268,10 +281,25 @@ def _naming_rows() -> Iterator[None]:
         raise InputError(f"{what}; leave that latent out or mend f") from None
 
 
-def _linearise(f: Map, z: Tensor, chunk: int | None, method: Method) -> Jacobian:
+def _with_classes(f: Map, dim: int) -> Map:
+    """f(z, y) as a function of rows of z and one more number, which stands for the class and has no derivative."""
+    if isinstance(f, Composite):
+        return Composite(_with_classes(f.inner, dim), f.outer)
+    return lambda rows: f(rows[:, :dim], (rows[:, dim].detach() / UNIT).round().long())
+
+
+def _beside(z: Tensor, y: Any) -> Tensor:
+    """Latents with their class as one more number."""
+    numbers = torch.as_tensor(y).to(z)
+    if numbers.shape != z.shape[:1]:
+        raise ShapeError(f"y: expected ({len(z)},) class numbers, one a latent, got {tuple(numbers.shape)}")
+    return torch.cat([z, numbers[:, None] * UNIT], 1)
+
+
+def _linearise(f: Map, z: Tensor, chunk: int | None, method: Method, dim: int) -> Jacobian:
     """The Jacobian to be asked: that of f, or of its outer part alone."""
     if method != "through":
-        return linearise(f, z, chunk, mode="fd" if method == "fd" else None)
+        return linearise(f, z, chunk, mode="fd" if method == "fd" else None, dim=dim)
     if not isinstance(f, Composite):
         raise InputError("f: method 'through' needs a Composite(inner, outer), got a plain callable")
     linearise(f, z, chunk, mode="fd")
@@ -279,7 +307,7 @@ def _linearise(f: Map, z: Tensor, chunk: int | None, method: Method) -> Jacobian
         w = f.inner(z[:2])
     if not isinstance(w, Tensor) or w.ndim != 2:
         raise ShapeError(f"f.inner: expected a tensor (n, m), got {type(w).__name__} {tuple(np.shape(w))}")
-    return replace(linearise(f.outer, w, chunk), whole=f, dim=z.shape[1])
+    return replace(linearise(f.outer, w, chunk), whole=f, dim=dim)
 
 
 # ── methods: each gives a stack (n, r, ·) whose singular values are those asked for ───────────────────────────────
@@ -395,7 +423,7 @@ def _through(J: Jacobian, z: Tensor, options: Options) -> Tensor:
     """
     if not isinstance(J.whole, Composite):
         raise InputError("f: method 'through' needs a Composite(inner, outer)")
-    w, steps = _inner(J.whole, z)
+    w, steps = _inner(J.whole, z, J.dim)
     kept: list[Tensor] = []
     gain = 0.0
     for rows in slices(len(steps), max(16, min(J.chunk, 32))):
@@ -410,9 +438,9 @@ def _through(J: Jacobian, z: Tensor, options: Options) -> Tensor:
     return torch.cat(kept).transpose(0, 1)
 
 
-def _inner(f: Composite, z: Tensor) -> tuple[Tensor, Tensor]:
+def _inner(f: Composite, z: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """w = inner(z) and the rows s_i u_i of (U S)ᵀ, longest first, without those that are only rounding."""
-    inner = linearise(f.inner, z, None)
+    inner = linearise(f.inner, z, None, dim=dim)
     M = _columns(inner, z)[0].double()
     _, s, U = torch.linalg.svd(M, full_matrices=False)
     count = max(1, int((s > floor(s[:1], inner.size, inner.dim, z.dtype)).sum()))
@@ -512,6 +540,7 @@ class Jacobian:
 
     def push(self, z: Tensor, directions: Tensor) -> Tensor:
         """J t for every direction t: (c, n, d) → (c, n, D)."""
+        directions = _padded(directions, z)
         parts = []
         for rows in slices(len(z), max(1, self.chunk // len(directions))):
             with counted_from(rows.start):
@@ -530,12 +559,17 @@ class Jacobian:
             u = codirections if codirections.ndim == 2 else codirections[:, rows]
             self.passes += (len(u) + 1) * len(z[rows])
             with counted_from(rows.start):
-                parts.append(_pull(self.f, z[rows], u))
+                parts.append(_pull(self.f, z[rows], u)[..., : self.dim])
         return torch.cat(parts, dim=1)
 
     def pulls(self, z: Tensor) -> bool:
         """Whether f has a backward pass, tried on the first latent."""
         return self.mode != "fd" and _works(lambda: _pull(self.f, z[:1], torch.ones(1, self.size).to(z)))
+
+
+def _padded(t: Tensor, z: Tensor) -> Tensor:
+    """Directions with zeros for what goes along with a latent and is not moved."""
+    return t if t.shape[-1] == z.shape[-1] else torch.nn.functional.pad(t, (0, z.shape[-1] - t.shape[-1]))
 
 
 def slices(n: int, step: int) -> Iterator[slice]:
@@ -651,18 +685,18 @@ def counted_from(start: int) -> Iterator[None]:
 # ── which way ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def linearise(f: Map, z: Tensor, chunk: int | None, *, mode: Mode | None = None) -> Jacobian:
-    """f's Jacobian in the first of the four ways that works, tried on the first latent."""
+def linearise(f: Map, z: Tensor, chunk: int | None, *, mode: Mode | None = None, dim: int | None = None) -> Jacobian:
+    """f's Jacobian in the first `dim` numbers of a row, in the first of the four ways that works on the first row."""
     y = _checked(f, z)
-    dim, size = z.shape[1], y.shape[1]
+    dim, size = dim or z.shape[1], y.shape[1]
     rows = max(16, min(256, PASS // size)) if chunk is None else chunk
     ways: tuple[Mode, ...] = get_args(Mode) if mode is None else (mode,)
-    best = next((way for way in ways[:-1] if _pushes(way, f, z[:1])), ways[-1])
+    best = next((way for way in ways[:-1] if _pushes(way, f, z[:1], dim)), ways[-1])
     return Jacobian(f, best, dim, size, rows)
 
 
-def _pushes(mode: Mode, f: Map, z: Tensor) -> bool:
-    t = torch.ones_like(z)[None]
+def _pushes(mode: Mode, f: Map, z: Tensor, dim: int) -> bool:
+    t = _padded(torch.ones_like(z[:, :dim])[None], z)
     return _works(lambda: _by_vmap(f, z, t, strict=True) if mode == "vmap" else _PUSHES[mode](f, z, t))
 
 

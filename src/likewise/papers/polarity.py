@@ -29,6 +29,7 @@ from likewise.distributions.metrics import Figure
 from likewise.errors import InputError, ShapeError
 from likewise.inputs import GENERATORS
 from likewise.nn.features import Features, PhotoFeatures, channels_of, extract
+from likewise.nn.pretrained import feature_network
 from likewise.papers import Record, Table, mean_error
 from likewise.train.options import option
 from likewise.types import Array
@@ -343,6 +344,7 @@ class Options:
     n: int = option(1000, "latents of a bank", low=8)
     banks: int = option(5, "independent banks", low=2)
     k: int = option(3, "singular values in a volume", low=1)
+    features: str = option("", "inception, vgg16, lpips …; by default Lite0, or the small classifier of clothes")
 
 
 class Setup:
@@ -351,7 +353,8 @@ class Setup:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.generator = load(options.generator)
-        self.features: Any = fashion_features() if options.generator in GENERATORS else PhotoFeatures()
+        own = fashion_features if options.generator in GENERATORS else PhotoFeatures
+        self.features: Any = feature_network(options.features) if options.features else own()
         self.bank = functools.cache(self._bank)
 
     @functools.cached_property
@@ -366,8 +369,8 @@ class Setup:
         return generator, harvest(generator, self.options.n, seed=seed, progress=False)
 
     def measure(self, generator: Generator, bank: Bank, rho: float, k: int, seed: int, n: int | None = None) -> Numbers:
-        """Quality and diversity of half as many images as the bank holds, drawn systematically at ρ."""
-        draw = bank.draw(n or len(bank) // 2, rho, k, scheme="systematic", seed=seed)
+        """Quality and diversity of half as many images as the bank holds, drawn at ρ."""
+        draw = bank.draw(n or len(bank) // 2, rho, k, seed=seed)
         fake = extract(generator(draw.latents, draw.labels), self.features, where="generator")
         figures = {name: float(value) for name, value in metrics.measures(self.real, fake).items()}
         few = {name: figures[name] for name in ("frechet", "precision", "recall")}
@@ -409,13 +412,18 @@ def precision_recall(options: Options) -> Record:
 
 
 def truncation(options: Options) -> Record:
-    """ρ ≥ 0 under truncation, volumes those of the truncated map: does recall come back [Polarity C.3]?"""
+    """ρ ≥ 0 under truncation, by volumes of the truncated map and by those of the whole one [Polarity C.3].
+
+    Does recall come back? And may a bank at ψ = 1 serve for ψ < 1?
+    """
     setup = Setup(options)
 
-    def measure(seed: int, psi: float, rho: float) -> Numbers:
-        return setup.measure(*setup.bank(seed, "feature", psi), rho, options.k, seed)
+    def measure(seed: int, psi: float, volumes: float, rho: float) -> Numbers:
+        generator, bank = setup.bank(seed, "feature", volumes)
+        return setup.measure(generator if psi == volumes else generator.truncated(psi), bank, rho, options.k, seed)
 
-    variants = ({"psi": psi, "rho": rho} for psi in (0.5, 0.75, 1.0) for rho in (0.0, 0.2, 0.5, 1.0))
+    places = [(psi, volumes) for psi in (0.5, 0.75, 1.0) for volumes in sorted({psi, 1.0})]
+    variants = ({"psi": p, "volumes": v, "rho": rho} for p, v in places for rho in (0.0, 0.2, 0.5, 1.0))
     return tabulate(options, variants, measure)
 
 
@@ -466,7 +474,7 @@ def spectra(options: Options) -> Record:
 
     def measure(seed: int, rho: float) -> Numbers:
         bank = setup.bank(seed, "pixel")[1]
-        draw = bank.draw(options.n // 2, rho, options.k, scheme="systematic", seed=seed)
+        draw = bank.draw(options.n // 2, rho, options.k, seed=seed)
         logs = bank.log_sigma[draw.indices]
         sigma = np.exp(logs[np.isfinite(logs).all(1)])
         _, distance = marchenko_pastur(sigma / np.sqrt((sigma**2).mean(1, keepdims=True)))  # each of mean square 1

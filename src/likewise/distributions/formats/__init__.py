@@ -21,6 +21,19 @@ from likewise.distributions.latents import Latent, Normal
 from likewise.errors import InputError, LikewiseError
 
 OUTPUTS = ("tanh", "sigmoid", "clamp")
+GIVEN: Any = object()
+"""The default of a setting that weights do not say and that no rule can tell."""
+
+
+def check_given(family: str, **settings: Any) -> None:
+    """An InputError that names the settings that were not given."""
+    missing = [name for name, value in settings.items() if value is GIVEN]
+    if missing:
+        names = ", ".join(missing)
+        raise InputError(
+            f"{missing[0]}: the weights of a {family} do not say {names}; give them ({missing[0]}=…, on the command "
+            f"line --set {missing[0]}=…), or the network as module:attribute"
+        )
 
 
 class Network(nn.Module):
@@ -122,7 +135,7 @@ def one_hot(y: Int[Tensor, " n"] | None, classes: int, like: Tensor) -> Float[Te
     """Class numbers as rows of the identity."""
     if y is None:
         raise InputError(f"y: the network has {classes} classes; give a class number for each latent")
-    return torch.eye(classes, dtype=like.dtype, device=like.device)[y]
+    return (torch.arange(classes, device=like.device) == y[:, None]).to(like.dtype)
 
 
 def pixel_norm(x: Tensor, eps: float = 1e-8) -> Tensor:

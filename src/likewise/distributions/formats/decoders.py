@@ -1,8 +1,8 @@
 """DCGANs, VAE decoders and ProGAN: plain chains from a latent to an image, read off the shapes of their weights.
 
 Each layer of a chain is linear, a transposed convolution or a convolution, normalised where the state dict has
-statistics, and activated but for the last. What weights do not say (strides, paddings, the activation) follows the
-usual rule for the kernel's size, and can be given.
+statistics, and activated but for the last. What weights do not say (strides, paddings, the activation) must be given,
+but for the two layouts of public examples that are known as a whole.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from likewise.distributions.formats import OUTPUTS, Network, count, one_hot, pixel_norm, upsampled
+from likewise.distributions.formats import (
+    GIVEN,
+    OUTPUTS,
+    Network,
+    check_given,
+    count,
+    one_hot,
+    pixel_norm,
+    upsampled,
+)
 from likewise.errors import InputError
-
-_RULES = {1: (1, 0, 0), 2: (2, 0, 0), 3: (2, 1, 1), 4: (2, 1, 0), 5: (2, 2, 1)}
-"""Stride, padding and output padding by which a transposed convolution doubles the size, by its kernel; 1 keeps it."""
-
-_KNOWN: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]] = {(3, 4, 3, 4): ((2, 1, 2, 2), (0, 0, 0, 0))}
-"""Strides and paddings of well-known chains by their kernels: the 28 × 28 digits of the GAN specialisation's DCGAN."""
 
 
 class Unit(NamedTuple):
@@ -60,12 +63,16 @@ class Unit(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Which weights are layers (a regular expression), and what is usual: slope, output, layers not activated."""
+    """Which weights are layers (a regular expression); of a layout that is known the rest, too.
+
+    `grid`: transposed convolutions of 3 × 3 double, convolutions keep the size.
+    """
 
     layers: str
-    slope: float
-    output: str
+    slope: float = GIVEN
+    output: str = GIVEN
     plain: tuple[str, ...] = ()
+    grid: bool = False
 
 
 class Decoder(Network):
@@ -105,6 +112,8 @@ class Decoder(Network):
         units = _units(state, [key.removesuffix(".weight") for key in keys])
         slope = layout.slope if slope is None else slope
         layout = layout._replace(slope=slope, output=output or layout.output)
+        known = strides is not None or layout.grid or all(unit.kind == "linear" for unit in units)
+        check_given(cls.family, strides=strides if known else GIVEN, slope=slope, output=layout.output)
         grid = {"kinds": kinds, "strides": strides, "paddings": paddings, "extras": extras}
         return cls(_gridded(units, grid), layout, colours)
 
@@ -202,20 +211,17 @@ def _kind(state: Mapping[str, Tensor], path: str, before: Unit | None) -> str:
 
 
 def _gridded(units: Sequence[Unit], given: Mapping[str, Sequence[Any] | None]) -> list[Unit]:
-    """The units with strides and paddings: those given, those of a well-known chain, or the rule of the kernel."""
+    """The units with the grid that was given, torch's own 0 where paddings are not; or that of the known layout."""
     places = [i for i, unit in enumerate(units) if unit.kind != "linear"]
     for name, values in given.items():
         if values is not None and len(values) != len(places):
             raise InputError(f"{name}: expected {len(places)}, one a convolution, got {len(values)}")
-    known = _KNOWN.get(tuple(units[i].shape[-1] for i in places)) if len(places) == len(units) else None
     done = list(units)
     for j, i in enumerate(places):
         told = {name: values[j] for name, values in given.items() if values is not None}
         unit = units[i]._replace(kind=told.get("kinds", units[i].kind))
-        if "strides" in told:
-            stride, padding, extra = told["strides"], 0, 0
-        else:
-            stride, padding, extra = (known[0][j], known[1][j], 0) if known else _rule(unit, first=i == 0)
+        known = (1, unit.shape[-1] // 2, 0) if unit.kind == "conv" else (2, 1, 1)
+        stride, padding, extra = (told["strides"], 0, 0) if "strides" in told else known
         done[i] = unit._replace(stride=stride, padding=told.get("paddings", padding), extra=told.get("extras", extra))
     return _chained(done)
 
@@ -230,33 +236,21 @@ def _chained(units: list[Unit]) -> list[Unit]:
     return units
 
 
-def _rule(unit: Unit, *, first: bool) -> tuple[int, int, int]:
-    """Stride, padding, output padding: a chain's first kernel is laid out as it is, others double; "conv" keeps."""
-    k = unit.shape[-1]
-    if unit.kind == "conv":
-        return 1, k // 2, 0
-    if first:
-        return 1, 0, 0
-    if k not in _RULES:
-        raise InputError(f"strides: no rule for a transposed convolution with kernel {k} at {unit.path}; give strides=")
-    return _RULES[k]
-
-
 class DCGAN(Decoder):
-    """A DCGAN of transposed convolutions, by keys main.{i}.* (PyTorch's example) or gen.{i}.{j}.*: ReLU, tanh."""
+    """A DCGAN of transposed convolutions and tanh, by keys main.{i}.* (PyTorch's example) or gen.{i}.{j}.*."""
 
     family = "dcgan"
     signs = (r"(main|gen|net|model|layers)(\.\d+)+\.weight",)
 
     @classmethod
     def _layout(cls, state: Mapping[str, Tensor]) -> Layout:
-        return Layout(r"[A-Za-z_]\w*(\.\d+)+\.weight$", 0.0, "tanh")
+        return Layout(r"[A-Za-z_]\w*(\.\d+)+\.weight$", output="tanh")
 
 
 class VAE(Decoder):
     """A VAE's decoder, by keys fc3, fc4 (PyTorch's example), decoder.{i}.*, or decoder_input, decoder, final_layer.
 
-    Keys of the encoder are left aside. `output` is "sigmoid", but "tanh" for the last of these layouts.
+    Keys of the encoder are left aside. The first and the last of these are known; of the second all must be given.
     """
 
     family = "vae"
@@ -265,9 +259,10 @@ class VAE(Decoder):
     @classmethod
     def _layout(cls, state: Mapping[str, Tensor]) -> Layout:
         if any(key.startswith("decoder_input.") for key in state):
-            return Layout(r"(decoder|final_layer)", 0.01, "tanh", ("decoder_input",))
-        by_name = any(key.startswith("decoder") for key in state)
-        return Layout(r"(decoder|final_layer)" if by_name else r"fc[34]\.", 0.0, "sigmoid")
+            return Layout(r"(decoder|final_layer)", 0.01, "tanh", ("decoder_input",), grid=True)
+        if any(key.startswith("decoder") for key in state):
+            return Layout(r"(decoder|final_layer)")
+        return Layout(r"fc[34]\.", 0.0, "sigmoid")
 
     def _ignores(self, key: str) -> bool:
         return not re.match(r"decoder|final_layer|fc[34]\.", key)
@@ -297,7 +292,7 @@ class UpsamplingDCGAN(Network):
         widths: tuple[int, int, int, int],
         side: int,
         *,
-        slope: float = 0.0,
+        slope: float,
         classes: tuple[int, int] | None = None,
         latent_first: bool = True,
     ) -> None:
@@ -316,9 +311,7 @@ class UpsamplingDCGAN(Network):
         )
 
     @classmethod
-    def _shaped(
-        cls, state: Mapping[str, Tensor], *, slope: float | None = None, latent_first: bool | None = None
-    ) -> Self:
+    def _shaped(cls, state: Mapping[str, Tensor], *, slope: float = GIVEN, latent_first: bool = GIVEN) -> Self:
         flat, into = state["l1.0.weight"].shape
         first = len(state["conv_blocks.0.weight"])
         second, third, colours = (len(state[f"conv_blocks.{i}.weight"]) for i in (2, 6, 9))
@@ -327,15 +320,11 @@ class UpsamplingDCGAN(Network):
             raise InputError(f"state: l1 gives {flat} numbers, which is no square of {first} channels")
         embedding = state.get("label_emb.weight")
         classes = None if embedding is None else (int(embedding.shape[0]), int(embedding.shape[1]))
-        if slope is None:
-            slope = 0.2 if classes is None else 0.0
         dim = int(into) - (classes[1] if classes else 0)
-        if classes is not None and latent_first is None:
-            raise InputError(
-                "latent_first: weights do not say whether latent or class comes first; give latent_first=True or False"
-            )
+        order = {} if classes is None else {"latent_first": latent_first}
+        check_given(cls.family, slope=slope, **order)
         widths = (first, second, third, colours)
-        return cls(dim, widths, side, slope=slope, classes=classes, latent_first=latent_first is not False)
+        return cls(dim, widths, side, slope=slope, classes=classes, latent_first=latent_first)
 
     @property
     def settings(self) -> dict[str, Any]:

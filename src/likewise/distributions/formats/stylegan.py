@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from likewise.distributions.formats import Network, count, one_hot, pixel_norm
+from likewise.distributions.formats import GIVEN, Network, check_given, count, one_hot, pixel_norm, squashed
+from likewise.distributions.formats.snapshot import Module
 from likewise.distributions.spectra import Composite
 from likewise.errors import InputError
 
@@ -53,7 +55,7 @@ class StyleMapping(nn.Module):
         self, z: int, w: int, layers: int, *, classes: int | None = None, embedding: int = 0, rate: float = 0.01
     ) -> None:
         super().__init__()
-        self.classes, self.layers = classes, layers
+        self.classes, self.layers, self.rate = classes, layers, rate
         if classes is not None:
             self.embed = Dense(classes, embedding)
         self.z = z
@@ -63,14 +65,14 @@ class StyleMapping(nn.Module):
         self.register_buffer("w_avg", torch.zeros(w))
 
     @classmethod
-    def shaped(cls, state: Mapping[str, Tensor]) -> StyleMapping:
+    def shaped(cls, state: Mapping[str, Tensor], rate: float) -> StyleMapping:
         """A mapping of the shapes under mapping.* of a state dict."""
         layers = count(state, "mapping.fc{}.weight")
         w, into = state["mapping.fc0.weight"].shape
         if "mapping.embed.weight" not in state:
-            return cls(into, w, layers)
+            return cls(into, w, layers, rate=rate)
         embedding, classes = state["mapping.embed.weight"].shape
-        return cls(into - embedding, w, layers, classes=classes, embedding=embedding)
+        return cls(into - embedding, w, layers, classes=classes, embedding=embedding, rate=rate)
 
     def forward(
         self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None, psi: float = 1.0
@@ -111,7 +113,7 @@ class StyleNetwork(Network):
     @property
     def spaces(self) -> dict[str, Callable[..., Tensor]]:
         """Before the cut to [0, 1], and the style w."""
-        return {"preactivation": Composite(self.style, self.synthesis), "style": self.style}
+        return {"preactivation": Composite(self.style, self._drawn), "style": self.style}
 
     def style(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n w"]:
         """w, truncated to ψ."""
@@ -120,7 +122,10 @@ class StyleNetwork(Network):
 
     def preactivation(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
         """The image as the network gives it, nominally in [−1, 1]."""
-        x: Tensor = self.synthesis(self.style(z, y))
+        return self._drawn(self.style(z, y))
+
+    def _drawn(self, w: Float[Tensor, "n w"]) -> Float[Tensor, "n c h w"]:
+        x: Tensor = self.synthesis(w)
         return x
 
 
@@ -203,8 +208,7 @@ def binomial() -> Float[Tensor, "4 4"]:
 # ----------------------------------------------------------------------------------------------------------- StyleGAN2
 
 
-CLAMP = 256.0
-"""Where the official training configurations cut activations off; None for networks that were made without."""
+NOISES = ("const", "none", "random")
 
 
 class SkipLayer(nn.Module):
@@ -224,12 +228,15 @@ class SkipLayer(nn.Module):
             self.noise_strength = nn.Parameter(torch.zeros(()))
         self.up, self.noise, self.clamp = up, noise, clamp
 
-    def forward(self, x: Float[Tensor, "n into h w"], w: Float[Tensor, "n w"]) -> Float[Tensor, "n out h2 w2"]:
-        """The layer; the noise is the stored one, times its strength."""
+    def forward(
+        self, x: Float[Tensor, "n into h w"], w: Float[Tensor, "n w"], noise: str
+    ) -> Float[Tensor, "n out h2 w2"]:
+        """The layer; the noise is the stored one, a new one for each image, or none, times its strength."""
         s = self.affine(w)
         y = self._doubled(x, s) if self.up else modulated_conv(x, self.weight, s, padding=1)
-        if self.noise:
-            y = y + self.noise_const * self.noise_strength
+        if self.noise and noise != "none":
+            plane = self.noise_const if noise == "const" else torch.randn_like(y[:, :1])
+            y = y + plane * self.noise_strength
         return leaky(y + self.bias[:, None, None], self.clamp)
 
     def _doubled(self, x: Tensor, s: Tensor) -> Tensor:
@@ -273,10 +280,12 @@ class SkipBlock(nn.Module):
         self.conv1 = SkipLayer(out, out, w, size, up=False, clamp=clamp, noise=noise)
         self.torgb = ToRGB(out, colours, w, clamp=clamp)
 
-    def forward(self, x: Tensor | None, image: Tensor | None, w: Float[Tensor, "n w"]) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor | None, image: Tensor | None, w: Float[Tensor, "n w"], noise: str
+    ) -> tuple[Tensor, Tensor]:
         """The next features and the next image, the smaller one doubled and added to."""
-        entered = self.const.expand(len(w), *self.const.shape) if x is None else self.conv0(x, w)
-        y = self.conv1(entered, w)
+        entered = self.const.expand(len(w), *self.const.shape) if x is None else self.conv0(x, w, noise)
+        y = self.conv1(entered, w, noise)
         share: Tensor = self.torgb(y, w)
         if image is not None:
             share = share + upfirdn(image, self.resample_filter, up=2, pad=(2, 1), gain=4.0)
@@ -292,22 +301,23 @@ class SkipSynthesis(nn.Module):
         for into, out, size in zip((0, *channels), channels, self.sizes, strict=False):
             self.add_module(f"b{size}", SkipBlock(into, out, w, size, colours, clamp=clamp, noise=noise))
 
-    def forward(self, w: Float[Tensor, "n w"]) -> Float[Tensor, "n c h w"]:
+    def forward(self, w: Float[Tensor, "n w"], noise: str = "const") -> Float[Tensor, "n c h w"]:
         """The image, nominally in [−1, 1]."""
         features: Tensor | None = None
         image: Any = None
         for size in self.sizes:
-            features, image = self.get_submodule(f"b{size}")(features, image, w)
+            features, image = self.get_submodule(f"b{size}")(features, image, w, noise)
         x: Tensor = image
         return x
 
 
 class StyleGAN2(StyleNetwork):
-    """StyleGAN2 (skip architecture, stored noise, one style for all layers), spaces pixel, preactivation and style.
+    """StyleGAN2 (skip architecture, one style for all layers), spaces pixel, preactivation and style.
 
     It has no last squashing: its image, nominally in [−1, 1], is what the space "preactivation" measures (the paper's
     pixels), and "pixel" is that image mapped to [0, 1] and cut off there. z is normalised to a sphere first, so its
-    Jacobian has at most dim − 1 directions.
+    Jacobian has at most dim − 1 directions. `noise` is that of the official code; "random" draws it for each image that
+    is made, and volumes are measured at the stored noise.
     """
 
     family = "stylegan2"
@@ -319,17 +329,20 @@ class StyleGAN2(StyleNetwork):
         channels: Sequence[int],
         *,
         colours: int = 3,
-        clamp: float | None = CLAMP,
-        noise: bool = True,
+        clamp: float | None,
+        noise: str = "const",
+        noisy: bool = True,
     ) -> None:
         super().__init__()
-        self.mapping, self.clamp = mapping, clamp
+        self.mapping, self.clamp, self.noise = mapping, clamp, _noise(noise)
         w = int(mapping.w_avg.shape[0])
-        self.synthesis = SkipSynthesis(w, channels, colours, clamp=clamp, noise=noise)
+        self.synthesis = SkipSynthesis(w, channels, colours, clamp=clamp, noise=noisy)
         self.dim, self.labels = mapping.z, mapping.classes
 
     @classmethod
-    def _shaped(cls, state: Mapping[str, Tensor], *, clamp: float | None = CLAMP) -> Self:
+    def _shaped(
+        cls, state: Mapping[str, Tensor], *, clamp: float | None = GIVEN, rate: float = GIVEN, noise: str = "const"
+    ) -> Self:
         sizes = sorted({int(m[1]) for key in state if (m := re.match(r"synthesis\.b(\d+)\.", key))})
         if sizes != [4 * 2**i for i in range(len(sizes))]:
             raise InputError(f"state: expected blocks of side 4, 8, 16 …, got {sizes}")
@@ -337,24 +350,93 @@ class StyleGAN2(StyleNetwork):
             raise InputError("state: not every block has a torgb: only the skip architecture is read")
         channels = [int(state[f"synthesis.b{size}.conv1.weight"].shape[0]) for size in sizes]
         colours = int(state["synthesis.b4.torgb.weight"].shape[0])
-        noise = "synthesis.b4.conv1.noise_const" in state
-        return cls(StyleMapping.shaped(state), channels, colours=colours, clamp=clamp, noise=noise)
+        noisy = "synthesis.b4.conv1.noise_const" in state
+        check_given(cls.family, clamp=clamp, rate=rate)
+        mapping = StyleMapping.shaped(state, rate)
+        return cls(mapping, channels, colours=colours, clamp=clamp, noise=noise, noisy=noisy)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Where activations are cut off."""
-        return {"clamp": self.clamp}
+        """Where activations are cut off, the learning rate's multiplier in the mapping, and the noise."""
+        return {"clamp": self.clamp, "rate": self.mapping.rate, "noise": self.noise}
+
+    @classmethod
+    def read(cls, net: Module) -> dict[str, Any]:
+        """The settings that a snapshot says."""
+        for path, part in net.walk():
+            if part.kind == "SynthesisBlock":
+                _expect(path, part, architecture="skip")
+            elif part.kind == "SynthesisLayer":
+                up = 2 if path.endswith("conv0") else 1
+                _expect(path, part, activation="lrelu", act_gain=GAIN, up=up, padding=1)
+        return {"clamp": _common(net, "conv_clamp"), "rate": _rate(net)}
+
+    def sample(self, z: Float[Tensor, "n z"], y: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n c h w"]:
+        """Images in [0, 1] with the noise of `noise`; `forward` is the same where that is not random."""
+        return squashed(self.synthesis(self.style(z, y), self.noise), self.output)
+
+    def _drawn(self, w: Float[Tensor, "n w"]) -> Float[Tensor, "n c h w"]:
+        x: Tensor = self.synthesis(w, "none" if self.noise == "none" else "const")
+        return x
+
+
+def _noise(noise: str) -> str:
+    if noise not in NOISES:
+        raise InputError(f"noise: expected one of {', '.join(NOISES)}, got {noise!r}")
+    return noise
+
+
+def _expect(path: str, part: Module, **values: Any) -> None:
+    """An InputError unless a module of a snapshot has these attributes."""
+    for name, value in values.items():
+        said = part[name]
+        if not (said == value if isinstance(value, str) else np.allclose(said, value, rtol=1e-6)):
+            raise InputError(f"{path} has {name} = {said!r}, and only {value!r} is known; give it as module:attribute")
+
+
+def _common(net: Module, name: str) -> Any:
+    """An attribute that all layers have in common."""
+    values = {part[name] for _, part in net.walk() if part.kind in ("SynthesisLayer", "ToRGBLayer")}
+    if len(values) != 1:
+        raise InputError(f"its layers have {len(values)} values of {name}; only one for all is known")
+    return values.pop()
+
+
+def _rate(net: Module) -> float:
+    """The learning rate's multiplier in the mapping; every dense layer is checked to be one of ours."""
+    rates = set()
+    for path, part in net.walk():
+        if part.kind == "FullyConnectedLayer":
+            mapped = path.startswith("mapping.fc")
+            rate = float(part["bias_gain"]) if mapped else 1.0
+            gain = rate / math.sqrt(part.tensors["weight"].shape[1])
+            _expect(path, part, activation="lrelu" if mapped else "linear", weight_gain=gain, bias_gain=rate)
+            rates |= {rate} if mapped else set()
+    if len(rates) != 1:
+        raise InputError(f"its mapping has {len(rates)} learning rates; only one for all layers is known")
+    return rates.pop()
 
 
 # ----------------------------------------------------------------------------------------------------------- StyleGAN3
 
 
-MARGIN = 10
-"""Pixels around the image's canvas, on each side, at every layer but the last two."""
-CUTOFF = 2.0
-"""The bandwidth of the Fourier features, in cycles a canvas."""
-SCALE = 0.25
-"""What the last layer's output is multiplied with."""
+class Design(NamedTuple):
+    """What the weights of a StyleGAN3 do not say, the values of the official configurations in brackets.
+
+    Where activations are cut off (256), the bandwidth of the Fourier features in cycles a canvas (2), what the last
+    layer's output is multiplied with (¼), how much finer the leaky ReLU's grid is (2), and pixels around the canvas, on
+    each side, at every layer but the last two (10).
+    """
+
+    clamp: float | None
+    cutoff: float
+    scale: float
+    upsampling: int
+    margin: int
+
+
+MOST_SIDE, FINEST = 8192, 16
+"""Samples a side, and how much finer a leaky ReLU's grid may be: a few bytes could ask for all memory otherwise."""
 
 
 class Stage(NamedTuple):
@@ -372,14 +454,14 @@ class Fourier(nn.Module):
     phases: Tensor
     transform: Tensor
 
-    def __init__(self, w: int, channels: int, size: int, rate: int) -> None:
+    def __init__(self, w: int, channels: int, size: int, rate: int, cutoff: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(channels, channels))
         self.affine = Dense(w, 4)
         self.register_buffer("transform", torch.eye(3))
         self.register_buffer("freqs", torch.randn(channels, 2))
         self.register_buffer("phases", torch.rand(channels) - 0.5)
-        self.size, self.rate = size, rate
+        self.size, self.rate, self.cutoff = size, rate, cutoff
 
     def forward(self, w: Float[Tensor, "n w"]) -> Float[Tensor, "n channels size size"]:
         """a sin 2π(f·R(x − t) + φ): amplitudes a fall to 0 from the cut-off to half the rate."""
@@ -388,7 +470,7 @@ class Fourier(nn.Module):
         offset = rotation @ (self.transform[:2, 2] - shift)[:, :, None]
         freqs = self.freqs @ matrix
         phases = self.phases + (self.freqs @ offset)[:, :, 0]
-        amplitudes = (1 - (freqs.norm(dim=2) - CUTOFF) / (self.rate / 2 - CUTOFF)).clamp(0, 1)
+        amplitudes = (1 - (freqs.norm(dim=2) - self.cutoff) / (self.rate / 2 - self.cutoff)).clamp(0, 1)
         waves = torch.sin(2 * math.pi * (torch.einsum("hwd,ncd->nhwc", self._grid(w), freqs) + phases[:, None, None]))
         mixed: Tensor = (waves * amplitudes[:, None, None]) @ (self.weight.T / math.sqrt(len(self.weight)))
         x: Tensor = mixed.permute(0, 3, 1, 2)
@@ -416,7 +498,15 @@ class AliasFreeLayer(nn.Module):
     magnitude_ema: Tensor
 
     def __init__(
-        self, w: int, before: Stage, after: Stage, *, kernel: int, last: bool, filters: Sequence[Tensor | None]
+        self,
+        w: int,
+        before: Stage,
+        after: Stage,
+        *,
+        kernel: int,
+        last: bool,
+        filters: Sequence[Tensor | None],
+        design: Design,
     ) -> None:
         super().__init__()
         self.affine = Dense(w, before.channels, bias=1.0)
@@ -425,8 +515,8 @@ class AliasFreeLayer(nn.Module):
         self.register_buffer("magnitude_ema", torch.ones(()))
         for name, f in zip(("up_filter", "down_filter"), filters, strict=True):
             self.register_buffer(name, f)
-        fine = max(before.rate, after.rate) * (1 if last else 2)
-        self.up, self.down, self.last = fine // before.rate, fine // after.rate, last
+        fine = max(before.rate, after.rate) * (1 if last else design.upsampling)
+        self.up, self.down, self.last, self.clamp = fine // before.rate, fine // after.rate, last, design.clamp
         self.pad = self._padding(before.size + kernel - 1, after.size)
 
     def _padding(self, into: int, out: int) -> tuple[int, int]:
@@ -444,28 +534,32 @@ class AliasFreeLayer(nn.Module):
         if self.last:
             s = s / math.sqrt(kernel[0].numel())
             y = nn.functional.conv2d(x * s[:, :, None, None], kernel, self.bias, padding=kernel.shape[2] - 1)
-            return upfirdn(y, None, pad=self.pad).clamp(-CLAMP, CLAMP)
+            y = upfirdn(y, None, pad=self.pad)
+            return y if self.clamp is None else y.clamp(-self.clamp, self.clamp)
         # Both normalisations cancel in the demodulation; they keep its sum far from its ε.
         kernel = kernel * kernel.square().mean((1, 2, 3), keepdim=True).rsqrt()
         s = s * s.square().mean(1, keepdim=True).rsqrt()
         y = modulated_conv(x, kernel, s, padding=kernel.shape[2] - 1) + self.bias[:, None, None]
         y = upfirdn(y, self.up_filter, up=self.up, pad=self.pad, gain=self.up**2)
-        return upfirdn(leaky(y, CLAMP), self.down_filter, down=self.down)
+        return upfirdn(leaky(y, self.clamp), self.down_filter, down=self.down)
 
 
 class AliasFreeSynthesis(nn.Module):
     """w to an image: Fourier features and a chain of layers named by their number, size and channels."""
 
-    def __init__(self, w: int, rows: Sequence[Stage], *, entry: int, kernel: int, filters: Filters) -> None:
+    def __init__(
+        self, w: int, rows: Sequence[Stage], *, entry: int, kernel: int, filters: Filters, design: Design
+    ) -> None:
         super().__init__()
-        start = rows[0]._replace(channels=entry)
-        self.input = Fourier(w, entry, start.size, start.rate)
+        start, self.scale = rows[0]._replace(channels=entry), design.scale
+        self.input = Fourier(w, entry, start.size, start.rate, design.cutoff)
         self.names = [f"L{i}_{row.size}_{row.channels}" for i, row in enumerate(rows)]
         for i, (before, after) in enumerate(zip((start, *rows), rows, strict=False)):
             last = i == len(rows) - 1
             width = 1 if last else kernel
             self.add_module(
-                self.names[i], AliasFreeLayer(w, before, after, kernel=width, last=last, filters=filters[i])
+                self.names[i],
+                AliasFreeLayer(w, before, after, kernel=width, last=last, filters=filters[i], design=design),
             )
 
     def forward(self, w: Float[Tensor, "n w"]) -> Float[Tensor, "n c h w"]:
@@ -473,7 +567,7 @@ class AliasFreeSynthesis(nn.Module):
         x: Tensor = self.input(w)
         for name in self.names:
             x = self.get_submodule(name)(x, w)
-        return SCALE * x
+        return self.scale * x
 
 
 Filters = Sequence[Sequence[Tensor | None]]
@@ -486,23 +580,66 @@ class StyleGAN3(StyleNetwork):
     signs = ("synthesis.input.freqs",)
 
     def __init__(
-        self, mapping: StyleMapping, rows: Sequence[Stage], *, entry: int, kernel: int = 3, filters: Filters
+        self,
+        mapping: StyleMapping,
+        rows: Sequence[Stage],
+        *,
+        entry: int,
+        kernel: int = 3,
+        filters: Filters,
+        design: Design,
+        noise: str = "const",
     ) -> None:
         super().__init__()
-        self.mapping = mapping
+        self.mapping, self.design, self.noise = mapping, design, _noise(noise)
         w = int(mapping.w_avg.shape[0])
-        self.synthesis = AliasFreeSynthesis(w, rows, entry=entry, kernel=kernel, filters=filters)
+        self.synthesis = AliasFreeSynthesis(w, rows, entry=entry, kernel=kernel, filters=filters, design=design)
         self.dim, self.labels = mapping.z, mapping.classes
 
     @classmethod
-    def _shaped(cls, state: Mapping[str, Tensor]) -> Self:
-        names = _names(state)
-        rows = grids([(int(size), int(channels)) for _, size, channels in (n.split("_") for n in names)])
+    def _shaped(
+        cls,
+        state: Mapping[str, Tensor],
+        *,
+        clamp: float | None = GIVEN,
+        cutoff: float = GIVEN,
+        scale: float = GIVEN,
+        upsampling: int = GIVEN,
+        margin: int = GIVEN,
+        rate: float = GIVEN,
+        noise: str = "const",
+    ) -> Self:
+        names, design = _names(state), Design(clamp, cutoff, scale, upsampling, margin)
+        check_given(cls.family, **design._asdict(), rate=rate)
+        if not 1 <= upsampling <= FINEST:
+            raise InputError(f"upsampling: expected a whole number from 1 to {FINEST}, got {upsampling!r}")
+        rows = grids([(int(size), int(channels)) for _, size, channels in (n.split("_") for n in names)], margin)
         stored = [[state.get(f"synthesis.{name}.{way}_filter") for way in ("up", "down")] for name in names]
         filters = [[None if f is None else f.clone() for f in pair] for pair in stored]
         kernel = int(state[f"synthesis.{names[0]}.weight"].shape[2])
-        entry = len(state["synthesis.input.weight"])
-        return cls(StyleMapping.shaped(state), rows, entry=entry, kernel=kernel, filters=filters)
+        entry, mapping = len(state["synthesis.input.weight"]), StyleMapping.shaped(state, rate)
+        return cls(mapping, rows, entry=entry, kernel=kernel, filters=filters, design=design, noise=noise)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The design, the learning rate's multiplier in the mapping, and the noise, of which there is none."""
+        return {**self.design._asdict(), "rate": self.mapping.rate, "noise": self.noise}
+
+    @classmethod
+    def read(cls, net: Module) -> dict[str, Any]:
+        """The settings that a snapshot says; the grids that follow from them are checked against its own."""
+        synthesis = net.modules["synthesis"]
+        layers = [synthesis.modules[name] for name in synthesis["layer_names"]]
+        fine = layers[0]["tmp_sampling_rate"] / max(layers[0]["in_sampling_rate"], layers[0]["out_sampling_rate"])
+        said = {"clamp": _common(net, "conv_clamp"), "cutoff": float(synthesis.modules["input"]["bandwidth"])}
+        said |= {"scale": float(synthesis["output_scale"]), "upsampling": int(fine), "margin": synthesis["margin_size"]}
+        made = cls._shaped(net.state(), **said, rate=_rate(net))
+        first: Any = made.synthesis.input
+        _expect("input", synthesis.modules["input"], size=[first.size] * 2, sampling_rate=first.rate)
+        for name, layer in zip(synthesis["layer_names"], layers, strict=True):
+            ours: Any = made.synthesis.get_submodule(name)
+            _expect(name, layer, up_factor=ours.up, down_factor=ours.down, padding=[*ours.pad] * 2, is_torgb=ours.last)
+        return {**said, "rate": _rate(net)}
 
 
 def _names(state: Mapping[str, Tensor]) -> list[str]:
@@ -514,14 +651,14 @@ def _names(state: Mapping[str, Tensor]) -> list[str]:
     return names
 
 
-def grids(shapes: Sequence[tuple[int, int]]) -> list[Stage]:
+def grids(shapes: Sequence[tuple[int, int]], margin: int) -> list[Stage]:
     """The grids from the sizes in the layers' names: the size without margins; the last two have none."""
     side = shapes[-1][0]
     rows = []
     for i, (size, channels) in enumerate(shapes):
-        rate = side if i >= len(shapes) - 2 else size - 2 * MARGIN
-        if rate < 1 or rate & (rate - 1):
-            raise InputError(f"state: layer {i} has {size} samples a side; expected a power of two and {2 * MARGIN}")
+        rate = side if i >= len(shapes) - 2 else size - 2 * margin
+        if not 1 <= rate <= size <= MOST_SIDE or rate & (rate - 1):
+            raise InputError(f"state: layer {i} has {size} samples a side; expected a power of two and {2 * margin}")
         rows.append(Stage(size, rate, channels))
     return rows
 
