@@ -99,7 +99,7 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
         The length by which points were divided, and A / scale_ with A the whitening or I: the regulariser sees the
         metric in coordinates frame_ᵀ p.
     history_ : list of dict
-        A record an iteration: round, objective (plans re-solved), active triplets, step, seconds.
+        A record an iteration: round, objective (plans re-solved), active triplets, step, seconds (not kept in a file).
     source_ : dict
         How the sets were made of images, for whoever makes more: features, k, every, seed. Empty unless told.
 
@@ -292,7 +292,8 @@ class WassersteinLMNN(ClassifierMixin, BaseEstimator, ml.LMNNOptions):  # type: 
             "rho": list(self.rho_),
             "rule": self.rule_,
             "start": self.start_,
-            "history": self.history_,
+            # without times: the same fit is the same bytes
+            "history": [{k: v for k, v in line.items() if k != "seconds"} for line in self.history_],
             "source": self.source_,
         }
         return arrays, header
