@@ -17,10 +17,12 @@ import pickle
 import pickletools
 import re
 import secrets
+import shutil
 import stat
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 import zipfile
@@ -1083,9 +1085,8 @@ def sweep(folder: Path) -> None:
     except OSError:
         return
     for name in left:
-        with contextlib.suppress(OSError):
-            with taken_over(folder / name):
-                (folder / name).unlink()
+        with contextlib.suppress(OSError), taken_over(folder / name):
+            (folder / name).unlink()
 
 
 @contextlib.contextmanager
@@ -1100,6 +1101,27 @@ def taken_over(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(number)
+
+
+HELD = ".held"
+
+
+@contextlib.contextmanager
+def scratch(prefix: str) -> Iterator[Path]:
+    """A temporary folder of this user's alone, deleted on leaving; those of dead processes are swept before."""
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(os.lstat(left).st_mode) and fcntl is not None and os.stat(left / HELD).st_mtime == 0:
+                with taken_over(left / HELD):
+                    shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    held = hold(folder / HELD)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if held is not None:
+            os.close(held)
 
 
 def _sync(path: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from likewise import media
 from likewise.distributions.bank import HARVESTED, Bank
 from likewise.distributions.generator import Generator
 from likewise.distributions.latents import check_whole
@@ -108,7 +108,7 @@ def harvest(
     if shard_size is None:  # equal shards of about SHARD latents, so that none is nearly empty
         shard_size = math.ceil(n / math.ceil(n / SHARD))
     work = Work(generator, k, seed, check_whole("shard_size", shard_size), method)
-    with tempfile.TemporaryDirectory(prefix="likewise-bank-") as scratch:
+    with media.scratch("likewise-bank-") as scratch:
         folder = Path(scratch) / "bank" if out is None else Path(out)
         with Job.begin(folder, work.identity(), resume=resume) as job:
             how: Any = {"executor": executor, "n_jobs": n_jobs, "progress": progress}

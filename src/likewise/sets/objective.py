@@ -51,7 +51,9 @@ class LMNNOptions:
     """The options of WassersteinLMNN, which says what each means; learning reads them without the estimator."""
 
     multilevel: bool = option(True, "one metric a level on top of the shared one; False learns the shared one alone")
-    gamma: float | str = option("auto", "smoothing of the plan, in units of its cost", above=0, high=1e6, choices=("auto",))
+    gamma: float | str = option(
+        "auto", "smoothing of the plan, in units of its cost", above=0, high=1e6, choices=("auto",)
+    )
     value: Literal["kl", "paper", "divergence", "sharp"] = option("kl", "which number of the plan is the distance")
     k_targets: int = option(5, "nearest sets of the same class that are pulled closer", low=1)
     k_impostors: int = option(40, "nearest sets of other classes that are pushed away", low=1)

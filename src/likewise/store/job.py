@@ -24,7 +24,6 @@ import contextlib
 import importlib
 import json
 import logging
-import os
 import pickle
 import platform
 import sqlite3
@@ -295,7 +294,11 @@ def _transaction(folder: Path, begin: str = "BEGIN") -> Iterator[sqlite3.Connect
             yield database
             database.execute("COMMIT")
     except sqlite3.Error as error:
-        why = "cannot be written: the disk is full" if "full" in str(error) else "is damaged, or cannot be read or written"
+        why = (
+            "cannot be written: the disk is full"
+            if "full" in str(error)
+            else "is damaged, or cannot be read or written"
+        )
         raise FileError(f"{file} {why}: {error}") from None
 
 

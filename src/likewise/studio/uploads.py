@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import tempfile
 import threading
 import time
@@ -133,7 +132,8 @@ class ImageStore:
     """Every image and file that a session keeps."""
 
     def __init__(self, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="likewise-studio-"))
+        self._open = contextlib.ExitStack()
+        self.folder = self._open.enter_context(media.scratch("likewise-studio-"))
         self.max_files, self.max_bytes, self.total, self.uploading = max_files, max_bytes, 0, 0
         self._lock, self._sizes = threading.Lock(), OrderedDict[str, int]()
         self._images: Recent[SessionImage] = Recent(MAX_LINKS, "this image")
@@ -141,7 +141,7 @@ class ImageStore:
 
     def close(self) -> None:
         """Remove the folder and all that is in it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._open.close()
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
