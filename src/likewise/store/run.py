@@ -36,6 +36,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from likewise import media
+from likewise.bounded import fcntl
 from likewise.errors import FileError, InputError
 from likewise.store.checkpoint import canonical
 
@@ -227,23 +228,23 @@ def _holder(folder: Path) -> int | None:
     """The process on this machine that holds a folder; the kernel says so, no file. None where it cannot (Windows)."""
     if pid := _own(folder):
         return pid
-    if media.fcntl is None:
+    if fcntl is None:
         return None
     apple = sys.platform == "darwin"  # (start, length, pid, type, whence), or as Linux has it
-    asked = (RESERVED, 1, 0, media.fcntl.F_WRLCK, 0) if apple else (media.fcntl.F_WRLCK, 0, RESERVED, 1, 0)
+    asked = (RESERVED, 1, 0, fcntl.F_WRLCK, 0) if apple else (fcntl.F_WRLCK, 0, RESERVED, 1, 0)
     layout = "qqihh" if apple else "hhqqi0q"
     try:
         number = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        said = struct.unpack(layout, media.fcntl.fcntl(number, media.fcntl.F_GETLK, struct.pack(layout, *asked)))
+        said = struct.unpack(layout, fcntl.fcntl(number, fcntl.F_GETLK, struct.pack(layout, *asked)))
     except OSError:
         return None
     finally:
         os.close(number)
     kind, holder = (said[3], said[2]) if apple else (said[0], said[4])
-    return None if kind == media.fcntl.F_UNLCK else int(holder)
+    return None if kind == fcntl.F_UNLCK else int(holder)
 
 
 def sign(folder: Path) -> None:
