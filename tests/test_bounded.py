@@ -102,7 +102,7 @@ def test_errors_come_back_as_they_were_and_what_is_none_of_ours_is_a_file_error(
         ("os:abort", (), {}, r"its decoder crashed \(SIGABRT\)"),
         ("signal:raise_signal", (11,), {}, r"its decoder crashed \(SIGSEGV\)"),
         ("os:_exit", (3,), {}, r"its decoder crashed \(exit code 3\)"),
-        (here("spinning"), (), {"seconds": 0.2}, r"more than 0\.2 s of CPU time"),
+        (here("spinning"), (), {"seconds": 1}, "more than 1 s of CPU time"),
         ("time:sleep", (60,), {"seconds": 0.02}, "takes too long"),
         ("numpy:ones", (10**9,), {"memory": 2 << 30}, "not enough memory"),
     ],

@@ -27,7 +27,8 @@ import subprocess
 import sys
 import threading
 import types
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextvars import ContextVar
 from typing import IO, Any
 
 import numpy as np
@@ -55,8 +56,10 @@ MOST_WORDS = 1 << 20
 PIPE = 1 << 20
 """Bytes that a pipe holds: with Linux' own 64 kB a picture takes twice as long to come."""
 
-trust = bool(os.environ.get("LIKEWISE_TRUST"))
+TRUST = "LIKEWISE_TRUST"
+trust = bool(os.environ.get(TRUST))
 """Decode in this process: for files of one's own."""
+_cancellable: ContextVar[list[_Worker]] = ContextVar("cancellable", default=[])  # noqa: B039 - those of nobody
 log = logging.getLogger(__name__)
 
 
@@ -78,6 +81,37 @@ def stream(target: str, *args: Any, name: str, seconds: float = SECONDS, memory:
         yield from (value for value in results if value is not None)
 
 
+@contextlib.contextmanager
+def trusted() -> Iterator[None]:
+    """Within it, files are decoded in this process, and in those that it starts."""
+    global trust
+    before, trust = trust, True
+    said = os.environ.get(TRUST)
+    os.environ[TRUST] = "1"
+    try:
+        yield
+    finally:
+        trust = before
+        os.environ.pop(TRUST)
+        os.environ.update({} if said is None else {TRUST: said})
+
+
+@contextlib.contextmanager
+def cancellable() -> Iterator[Callable[[], None]]:
+    """Calls within it, in threads of this context too, end in a FileError once what it gives is called."""
+    workers: list[_Worker] = []
+    ours = _cancellable.set(workers)
+
+    def cancel() -> None:
+        for worker in list(workers):
+            worker.process.kill()
+
+    try:
+        yield cancel
+    finally:
+        _cancellable.reset(ours)
+
+
 def _find(target: str) -> Any:
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -94,7 +128,8 @@ def _results(target: str, args: tuple[Any, ...], name: str, seconds: float, memo
     if worker is None:
         yield from _called(target, args)
         return
-    whole = False
+    whole, workers = False, _cancellable.get()
+    workers.append(worker)
     try:
         yield from worker.ask(pickle.dumps((target, args, name, seconds, memory)), seconds, memory)
         whole = True
@@ -104,6 +139,7 @@ def _results(target: str, args: tuple[Any, ...], name: str, seconds: float, memo
     except EOFError:
         raise FileError(f"{name}: {_why(worker.end(), seconds)}") from None
     finally:
+        workers.remove(worker)
         if whole:
             _pool.give_back(worker)
         else:

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from likewise import media
@@ -337,7 +338,9 @@ def progress(total: int, what: str, *, show: bool = True, done: int = 0) -> Iter
         return
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total, completed=done)
+        # the name of a folder: no markup, and no command to the terminal
+        plain = "".join(c if c.isprintable() else "?" for c in what)
+        task = bar.add_task(escape(plain), total=total, completed=done)
         yield lambda: bar.advance(task)
 
 

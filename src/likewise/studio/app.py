@@ -170,7 +170,7 @@ def _routes(session: Session) -> list[Route]:
 
     def upload(path: str, add: Callable[..., list[SessionImage]], limit: int) -> Route:
         async def handler(request: Request) -> Response:
-            async with uploads.receive(request, store, limit) as file:
+            async with uploads.receive(request, store, limit) as file, uploads.while_there(request):
                 added = await to_thread.run_sync(add, file, uploads.name_of(request), store, limiter=slow)
             return Json([image.to_dict() for image in added])
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
 
-from likewise import media
+from likewise import bounded, media
 from likewise.errors import FileError, MissingExtra, RequestError
 from likewise.plot.style import fit
 from likewise.studio.requests import not_found
@@ -272,6 +272,23 @@ async def copy(request: Request, write: Callable[[bytes], Any], limit: int) -> N
                 write(chunk)
     except TimeoutError:
         raise RequestError(408, "the file did not come in time; send it again") from None
+
+
+@contextlib.asynccontextmanager
+async def while_there(request: Request) -> AsyncIterator[None]:
+    """Whatever is decoded within it ends when the client goes: nobody waits for it any more."""
+    with bounded.cancellable() as cancel:
+
+        async def follow() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            cancel()
+
+        following = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            following.cancel()
 
 
 def add_image(file: Path, name: str, store: ImageStore) -> list[SessionImage]:
