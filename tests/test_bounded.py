@@ -108,8 +108,14 @@ def test_errors_come_back_as_they_were_and_what_is_none_of_ours_is_a_file_error(
     ],
 )
 def test_a_decoder_that_crashes_or_takes_too_much_is_one_file_error(
-    pool: bounded._Pool, target: str, args: tuple[object, ...], limits: dict[str, float], said: str
+    pool: bounded._Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    args: tuple[object, ...],
+    limits: dict[str, float],
+    said: str,
 ) -> None:
+    monkeypatch.setattr(bounded, "WALL", 0.1 if target == "time:sleep" else 60)
     with pytest.raises(FileError, match=rf"^x\.jpg: .*{said}"):
         bounded.call(target, *args, name="x.jpg", **limits)  # type: ignore[arg-type]
     assert bounded.call("math:hypot", 3, 4, name="x") == 5, "the next call has another one"
@@ -127,13 +133,15 @@ def test_a_stream_that_is_left_ends_its_worker(pool: bounded._Pool) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        b'{"value": {"array": "O", "shape": [1]}}',
-        b'{"value": {"array": "u1", "shape": [9999999999999]}}',
-        b'{"value": {"array": "u1", "shape": [-1]}}',
-        b'{"value": 3}',
+        b'{"dict": [["value", {"array": "O", "shape": [1]}]]}',
+        b'{"dict": [["value", {"array": "u1", "shape": [9999999999999]}]]}',
+        b'{"dict": [["value", {"array": "u1", "shape": [-1]}]]}',
+        b'{"dict": [["value", {"array": "u1", "shape": [9]}]]}',
+        b'{"dict": [["value", {"no": 1}]]}',
+        b"3",
         b"[",
         b"[1]",
-        b'{"error": "os", "words": []}',
+        b'{"dict": [["error", "os"], ["words", []]]}',
     ],
 )
 def test_what_a_worker_says_is_not_believed(answer: bytes) -> None:

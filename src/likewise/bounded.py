@@ -1,9 +1,9 @@
 """Strangers' bytes are decoded by other processes, under limits of time and memory: what a decoder does ends with them.
 
-A worker is a Python that calls one named function of likewise after the other. It gets what to call by pickle, from us;
-what comes back is read as numbers and text, never unpickled. One that takes too long, too much or crashes is a
-FileError, and the next call has a new one. With `trust` the functions are called in this process, as where there are no
-such limits (Windows) or no process can be made: with the same limits on sizes, and none on time.
+A worker is a Python that calls one named function of likewise after the other. What goes and comes is JSON with raw
+numbers behind it, never a pickle, and what comes is believed as little as a file. One that takes too long, too much or
+crashes is a FileError, and the next call has a new one. With `trust` the functions are called in this process, as where
+there are no such limits (Windows) or no process can be made: with the same limits on sizes, and none on time.
 
 >>> from likewise import bounded
 >>> bounded.call("math:hypot", 3, 4, name="a triangle")
@@ -20,7 +20,6 @@ import json
 import logging
 import math
 import os
-import pickle
 import signal
 import struct
 import subprocess
@@ -45,8 +44,8 @@ def _module(name: str) -> Any:
 fcntl, resource = _module("fcntl"), _module("resource")
 SECONDS = 30.0
 """CPU time for a picture, or for each frame of a video: 200 Mpx of AVIF, the slowest, are 20 s."""
-PATIENCE = 10.0
-"""By the clock so many times that: a machine may be busy, or a disk far away."""
+WALL, PATIENCE = 60.0, 10.0
+"""By the clock so long, and so many times the CPU time more: a machine may be busy, or a disk far away."""
 MEMORY = 3 << 30
 """Address space of a worker: 200 Mpx in colour need 7 bytes each, and Python with NumPy 0.4 GB."""
 IDLE = min(4, os.cpu_count() or 1)
@@ -131,7 +130,7 @@ def _results(target: str, args: tuple[Any, ...], name: str, seconds: float, memo
     whole, workers = False, _cancellable.get()
     workers.append(worker)
     try:
-        yield from worker.ask(pickle.dumps((target, args, name, seconds, memory)), seconds, memory)
+        yield from worker.ask((target, args, name, seconds, memory), seconds, memory)
         whole = True
     except LikewiseError:
         whole = True
@@ -223,15 +222,14 @@ class _Worker:
         """Whether it waits; of one that does not, everything is closed."""
         return self.process.poll() is None or self.end() is None
 
-    def ask(self, request: bytes, seconds: float, memory: int) -> Iterator[Any]:
+    def ask(self, request: Any, seconds: float, memory: int) -> Iterator[Any]:
         """What comes of a request, one after the other; EOFError where the process ends, or says what is no answer."""
         try:
-            self.requests.write(struct.pack("<Q", len(request)) + request)
-            self.requests.flush()
+            _say(self.requests, request)
         except OSError:
             raise EOFError from None
         while True:
-            with self._limited(seconds * PATIENCE):
+            with self._limited(WALL + seconds * PATIENCE):
                 said = self._hear(memory)
             if "value" not in said:
                 return
@@ -239,42 +237,14 @@ class _Worker:
 
     def _hear(self, memory: int) -> dict[str, Any]:
         try:
-            (size,) = struct.unpack("<I", self._read(4))
-            said: dict[str, Any] = json.loads(bytes(self._read(min(size, MOST_WORDS))))
-            if "value" in said:
-                return {"value": self._value(said["value"], memory)}
+            said = _heard(self.answers, memory)
             kind = getattr(errors, said["error"], FileError) if "error" in said else None
             words = [str(word) for word in said.get("words", ())]
-        except (ValueError, TypeError, KeyError, AttributeError, OSError, MemoryError):
+        except (ValueError, TypeError, KeyError, AttributeError, OSError, MemoryError, struct.error):
             raise EOFError from None
         if kind is not None:
             raise kind(*words)
-        return said
-
-    def _value(self, said: dict[str, Any], memory: int) -> Any:
-        """A value as it is described, the numbers of arrays behind it."""
-        if "plain" in said:
-            return said["plain"]
-        if "tuple" in said:
-            return tuple(self._value(one, memory) for one in said["tuple"])
-        kind, shape = np.dtype(str(said["array"])), tuple(int(n) for n in said["shape"])
-        if kind.kind not in "uifb" or min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize > memory:
-            raise ValueError
-        array = np.empty(shape, kind)
-        self._fill(array.reshape(-1).view(np.uint8).data)
-        return array
-
-    def _read(self, count: int) -> bytearray:
-        data = bytearray(count)
-        self._fill(memoryview(data))
-        return data
-
-    def _fill(self, into: memoryview) -> None:
-        while len(into):
-            count = self.answers.readinto(into)  # type: ignore[attr-defined]
-            if not count:
-                raise EOFError
-            into = into[count:]
+        return {"value": said["value"]} if "value" in said else {}
 
     @contextlib.contextmanager
     def _limited(self, seconds: float) -> Iterator[None]:
@@ -312,6 +282,70 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.forget)
 
 
+# ── between ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _say(stream: IO[bytes], value: Any) -> None:
+    """Write a value: its description as JSON, then the numbers of its arrays."""
+    arrays: list[np.ndarray[Any, Any]] = []
+    said = json.dumps(_described(value, arrays)).encode()
+    stream.write(struct.pack("<I", len(said)) + said)
+    for array in arrays:
+        stream.write(array.reshape(-1).view(np.uint8).data)
+    stream.flush()
+
+
+def _described(value: Any, arrays: list[np.ndarray[Any, Any]]) -> Any:
+    """A value as JSON, its arrays apart."""
+    if isinstance(value, bytes):
+        return {"bytes": _described(np.frombuffer(value, np.uint8), arrays)}
+    if isinstance(value, np.ndarray):
+        arrays.append(np.ascontiguousarray(value))
+        return {"array": value.dtype.str, "shape": value.shape}
+    if isinstance(value, tuple):
+        return {"tuple": [_described(one, arrays) for one in value]}
+    if isinstance(value, dict):
+        return {"dict": [[key, _described(one, arrays)] for key, one in value.items()]}
+    return value
+
+
+def _heard(stream: IO[bytes], memory: int) -> Any:
+    """What `_say` wrote; EOFError at the end, and any error of a value where it is not that."""
+    (size,) = struct.unpack("<I", _read(stream, 4))
+    return _value(json.loads(_read(stream, min(size, MOST_WORDS))), stream, memory)
+
+
+def _value(said: Any, stream: IO[bytes], memory: int) -> Any:
+    if not isinstance(said, dict):
+        return said
+    if "bytes" in said:
+        return bytes(_value(said["bytes"], stream, memory))
+    if "tuple" in said:
+        return tuple(_value(one, stream, memory) for one in said["tuple"])
+    if "dict" in said:
+        return {str(key): _value(one, stream, memory) for key, one in said["dict"]}
+    kind, shape = np.dtype(str(said["array"])), tuple(int(n) for n in said["shape"])
+    if kind.kind not in "uifb" or min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize > memory:
+        raise ValueError
+    array = np.empty(shape, kind)
+    _fill(stream, array.reshape(-1).view(np.uint8).data)
+    return array
+
+
+def _read(stream: IO[bytes], count: int) -> bytearray:
+    data = bytearray(count)
+    _fill(stream, memoryview(data))
+    return data
+
+
+def _fill(stream: IO[bytes], into: memoryview) -> None:
+    while len(into):
+        count = stream.readinto(into)  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError
+        into = into[count:]
+
+
 # ── there ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -319,28 +353,27 @@ def serve() -> None:
     """What a worker does: call what it is asked to, until its pipe is closed."""
     global trust
     trust, requests = True, sys.stdin.buffer
-    with os.fdopen(os.dup(1), "wb") as answers:
+    with os.fdopen(os.dup(1), "wb") as answers, contextlib.suppress(EOFError):
         os.dup2(2, 1)  # what a decoder prints is no answer
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _say(answers, {"value": {"plain": "ready"}}, [])
-        while size := requests.read(8):
-            target, args, name, seconds, memory = pickle.loads(requests.read(struct.unpack("<Q", size)[0]))
+        _say(answers, {"value": "ready"})
+        while True:
+            target, args, name, seconds, memory = _heard(requests, sys.maxsize)
             try:
                 _limit(seconds, memory)
                 for value in _called(target, args):
-                    arrays: list[np.ndarray[Any, Any]] = []
-                    _say(answers, {"value": _described(value, arrays)}, arrays)
+                    _say(answers, {"value": value})
                     _limit(seconds, memory)
-                _say(answers, {"end": True}, [])
+                _say(answers, {})
             except MissingExtra as error:
-                _say(answers, {"error": "MissingExtra", "words": [error.package, error.extra]}, [])
+                _say(answers, {"error": "MissingExtra", "words": [error.package, error.extra]})
             except LikewiseError as error:
-                _say(answers, {"error": type(error).__name__, "words": [str(error)]}, [])
+                _say(answers, {"error": type(error).__name__, "words": [str(error)]})
             except MemoryError:
-                _say(answers, {"error": "FileError", "words": [f"{name}: not enough memory to decode it"]}, [])
+                _say(answers, {"error": "FileError", "words": [f"{name}: not enough memory to decode it"]})
             except Exception as error:
                 why = f"{name}: damaged: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-                _say(answers, {"error": "FileError", "words": [why]}, [])
+                _say(answers, {"error": "FileError", "words": [why]})
 
 
 def _limit(seconds: float, memory: int) -> None:
@@ -353,21 +386,3 @@ def _limit(seconds: float, memory: int) -> None:
         hard = resource.getrlimit(kind)[1]
         with contextlib.suppress(OSError, ValueError):  # macOS has no limit of the address space
             resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
-def _described(value: Any, arrays: list[np.ndarray[Any, Any]]) -> dict[str, Any]:
-    """A value as JSON, its arrays apart."""
-    if isinstance(value, np.ndarray):
-        arrays.append(np.ascontiguousarray(value))
-        return {"array": value.dtype.str, "shape": value.shape}
-    if isinstance(value, tuple):
-        return {"tuple": [_described(one, arrays) for one in value]}
-    return {"plain": value}
-
-
-def _say(answers: IO[bytes], words: dict[str, Any], arrays: list[np.ndarray[Any, Any]]) -> None:
-    said = json.dumps(words).encode()
-    answers.write(struct.pack("<I", len(said)) + said)
-    for array in arrays:
-        answers.write(array.reshape(-1).view(np.uint8).data)
-    answers.flush()
