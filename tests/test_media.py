@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 from PIL.TiffImagePlugin import IFDRational
 
-from likewise import media
+from likewise import bounded, media
 from likewise.errors import FileError, InputError, MissingExtra, ShapeError
 from likewise.images.embedding import embed_images
 from tests.fuzz import seeds
@@ -281,6 +281,7 @@ def test_without_the_extra_a_file_is_listed_and_reading_it_names_the_extra(
     else:
         path = media.write_bytes(tmp_path / "x.dng", seeds.dng(None))
     monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(bounded, "trust", True)
     assert media.images(tmp_path) == [path], "a folder does not pass it over: whoever reads it says why it cannot"
     (left_out,) = embed_images(SimpleNamespace(embed=None), [path]).skipped
     assert f"pip install 'likewise[{extra}]'" in left_out.reason
@@ -595,6 +596,7 @@ def test_frames_refuses_bad_arguments_caps_and_files(tmp_path: Path, monkeypatch
     with pytest.raises(FileError, match="64 × 48"):
         next(media.frames(path, most_pixels=1000))
     monkeypatch.setattr(media, "MOST_FRAMES", 5)
+    monkeypatch.setattr(bounded, "trust", True)
     with pytest.raises(FileError, match="more than 5 frames"):
         list(media.frames(path))
     (tmp_path / "noise.mp4").write_bytes(os.urandom(4096))

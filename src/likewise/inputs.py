@@ -242,16 +242,8 @@ def count(items: Any) -> int | None:
 
 def misnamed(folder: str | os.PathLike[str]) -> list[Path]:
     """Files below a folder that are named like images and are none."""
-    root = Path(folder)
-    known = set(media.images(root))
-    return [
-        p
-        for p in sorted(root.rglob("*"))
-        if p.suffix.lower() in media.PICTURE_NAMES
-        and p not in known
-        and not any(part.startswith(".") for part in p.relative_to(root).parts)
-        and p.is_file()
-    ]
+    named = [p for p in media.files(folder, unreadable=[]) if p.suffix.lower() in media.PICTURE_NAMES]
+    return sorted(p for p in named if media.is_file(p) and not media.is_image(p))
 
 
 # ---------------------------------------------------------------------------------------------------------- features

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import sys
@@ -184,3 +185,22 @@ def test_each_tab_shows_something_useful_within_five_cpu_seconds(chromium: Any, 
         stopped(process)
     print(f"{tab}: {used:.1f} CPU-s")
     assert used <= 5 * crowd()
+
+
+def test_the_file_that_a_start_opens_leads_to_the_page_with_a_cookie(chromium: Any, tmp_path: Path) -> None:
+    """From a file the way to the page crosses sites: a cookie that is strict would not come along on a redirect."""
+    process, address = started([sys.executable, "-m", "likewise.cli"], tmp_path)
+    try:
+        way = tmp_path / "open.html"
+        way.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}#runs">')
+        with contextlib.closing(chromium.new_context()) as window:
+            page = window.new_page()
+            page.goto(way.as_uri())
+            page.locator("#panel-runs").wait_for()
+            token = address.rstrip("/").rpartition("/")[2]
+            assert token not in page.url
+            assert token not in page.evaluate("document.referrer + document.cookie")
+            page.reload()
+            page.locator("#panel-runs, #panel-find").first.wait_for()
+    finally:
+        stopped(process)

@@ -72,7 +72,7 @@ class Visit:
     def __init__(
         self, browser: Any, address: str, tab: str, *, width: int = 1400, colours: str = "light", touch: bool = False
     ) -> None:
-        self.address = address
+        self.address, self.left = address, ""
         self.asked: list[str] = []
         self.complaints: list[str] = []
         self.bodies: list[tuple[str, Any]] = []
@@ -193,11 +193,12 @@ class Visit:
         self.complaints = [c for c in self.complaints if words not in c]
 
     def check(self) -> None:
-        """Only the server was asked, below its token; nothing was complained of."""
-        foreign = [
-            url for url in self.asked if not url.startswith(self.address) and not url.startswith(("data:", "blob:"))
-        ]
+        """Only the server was asked, and shown the token once; nothing was complained of."""
+        home = self.address.removesuffix("/").rpartition("/")[0] + "/"
+        foreign = [url for url in self.asked if not url.startswith((home, "data:", "blob:"))]
         assert not foreign, f"requests that leave the server: {foreign}"
+        assert [url.startswith(self.address) for url in self.asked].count(True) <= 1, "the token is asked with once"
+        assert self.address not in self.left, "the token is in the history"
         assert not self.complaints, f"the console says: {self.complaints}"
 
     def __enter__(self) -> Visit:
@@ -205,6 +206,7 @@ class Visit:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the window; unless something went wrong already, check what was recorded."""
+        self.left = self.page.url
         self.context.close()
         if kind is None:
             self.check()

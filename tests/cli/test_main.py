@@ -146,8 +146,8 @@ def test_debug_lets_the_trace_through(failing, words: list[str]) -> None:
 
 
 def test_debug_after_two_dashes_is_an_argument() -> None:
-    assert line._take_debug(["a", "--debug", "b"]) == (["a", "b"], True)
-    assert line._take_debug(["a", "--", "--debug"]) == (["a", "--", "--debug"], False)
+    assert line._take(["a", "--debug", "b"], "--debug") == (["a", "b"], True)
+    assert line._take(["a", "--", "--debug"], "--debug") == (["a", "--", "--debug"], False)
 
 
 @pytest.mark.parametrize(

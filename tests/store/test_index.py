@@ -135,9 +135,9 @@ def test_what_would_bar_an_index_from_being_opened_is_not_put(tmp_path: Path) ->
             with pytest.raises(FileError, match="no plain path below the root"):
                 index.put([Record(name, 1, 1)], draw(0, 1))
         odd = [os.fsdecode(b"gr\xfc\xdfe \"'%.png"), "..a/b../...c", "/abs/x.png", "new\nline/..\n"]
-        index.put([Record(name, 1, 2**62) for name in odd], draw(0, len(odd)))
+        index.put([Record(name, 1, 2**62, mark=-(2**63), digest=2**63 - 1) for name in odd], draw(0, len(odd)))
         assert set(Index(tmp_path / "i").names()) == set(odd)
-        assert index.stamps(odd[:1]) == {odd[0]: (1, 2**62)}
+        assert index.stamps(odd[:1]) == {odd[0]: (1, 2**62, -(2**63), 2**63 - 1)}
 
 
 def test_a_batch_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:

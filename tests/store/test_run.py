@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +189,41 @@ def test_a_run_never_interrupts_a_process_that_only_has_its_number(tmp_path: Pat
             other.kill()
 
 
+def test_a_run_never_interrupts_a_process_that_does_not_hold_it(tmp_path: Path) -> None:
+    """All that a file says of it may be true: number, machine and when it began."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
+        try:
+            run = Run.create(tmp_path / "held", {})
+            Run.create(tmp_path / "free", {}).finish()
+            (tmp_path / "free" / "result.json").unlink()
+            named = {"pid": other.pid, "host": platform.node(), "began": runs._began(other.pid)}
+            for folder in ("held", "free"):
+                run = Run.open(tmp_path / folder)
+                (run.path / "process.json").write_text(json.dumps(named))
+                assert (run.state, run.interrupt()) == ("stopped", False), folder
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_a_folder_that_was_deleted_and_made_again_is_held_anew(tmp_path: Path) -> None:
+    for _ in range(2):
+        run = Run.create(tmp_path / "run", {})
+        assert run.state == "running"
+        shutil.rmtree(tmp_path / "run")
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, real = Run.create(tmp_path, {}), os.write
+    run.log(0, loss=1.0)
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda number, data: real(number, data[:9]))
+        with pytest.raises(lw.FileError, match=r"metrics\.jsonl: cannot be written: No space left on device"):
+            run.log(1, loss=1.0)
+    run.log(2, loss=1.0)
+    assert [m["step"] for m in run.metrics()] == [0, 2]
+
+
 def test_a_run_of_this_process_is_running_and_does_not_interrupt_itself(tmp_path: Path) -> None:
     run = Run.create(tmp_path, {"a": 1})
     assert run.state == "running"
@@ -203,7 +240,7 @@ def test_two_processes_do_not_work_on_one_run(tmp_path: Path) -> None:
     try:
         assert other.stdout is not None
         other.stdout.readline()
-        with pytest.raises(lw.InputError, match=f"process {other.pid} is at work on"):
+        with pytest.raises(lw.InputError, match=f"is in use by process {other.pid} on"):
             Run.create(tmp_path / "run", {"a": 1}, resume=True)
         assert runs.read_json(tmp_path / "run" / "process.json")["pid"] == other.pid
     finally:

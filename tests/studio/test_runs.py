@@ -21,6 +21,7 @@ from likewise.store import checkpoint
 from likewise.store.job import FILE, locked
 from likewise.store.run import Run
 from likewise.studio.app import Given
+from likewise.studio.requests import to_json
 from likewise.studio.runs import Tab, below
 from likewise.studio.uploads import ImageStore
 
@@ -93,6 +94,34 @@ def test_damaged_runs_are_passed_over(runs: Tab, run: Run, tmp_path: Path) -> No
     result = {r["name"]: r for r in runs.list()}
     assert set(result) == {"c", "group/one"}
     assert result["group/one"]["step"] == 0
+
+
+def test_one_odd_run_does_not_empty_the_list(runs: Tab, run: Run, tmp_path: Path) -> None:
+    for i, line in enumerate(
+        ('{"step":1e400}', '{"step":' + "9" * 4000 + "}", '{"step":1,"loss":1e999,"x":{"y":[1e400]}}')
+    ):
+        odd = Run.create(tmp_path / f"odd {i}", {"steps": 10**400})
+        (odd.path / "metrics.jsonl").write_text(line + "\n")
+    listed = json.loads(to_json(runs.list()), parse_constant=pytest.fail)
+    assert {r["name"] for r in listed} == {"group/one", "odd 0", "odd 1", "odd 2"}
+    for one in runs.list():
+        json.loads(to_json(runs.read({"id": one["id"], "since": 0})), parse_constant=pytest.fail)
+
+
+def test_a_run_that_cannot_be_summed_up_is_passed_over(
+    runs: Tab, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Run.create(tmp_path / "bad", {})
+    real = Tab._summary
+
+    def summary(self: Tab, key: str, one: Any) -> dict[str, Any]:
+        if one.path.name == "bad":
+            raise RuntimeError("what nobody thought of")
+        return real(self, key, one)
+
+    monkeypatch.setattr(Tab, "_summary", summary)
+    assert [r["name"] for r in runs.list()] == ["group/one"]
+    assert "bad: passed over" in caplog.text
 
 
 def test_a_harvest_is_a_run_too(runs: Tab, tmp_path: Path) -> None:

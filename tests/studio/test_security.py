@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
+import json
 import socket
 from typing import Any
 
@@ -58,6 +60,104 @@ def test_the_token_alone_leads_to_the_page(client: httpx.Client) -> None:
     assert (answer.status_code, answer.headers["location"]) == (307, f"/{TOKEN}/")
 
 
+NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.mark.parametrize("site", ["none", "cross-site"])
+def test_a_browser_that_shows_the_token_goes_on_with_a_cookie(port: int, site: str) -> None:
+    address = f"http://127.0.0.1:{port}"
+    with httpx.Client(base_url=address, follow_redirects=False) as browser:
+        answer = browser.get(f"/{TOKEN}/", headers={**NAVIGATION, "Sec-Fetch-Site": site})
+        said = answer.headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=strict"} <= set(said.split("; "))
+        page = next(part for part in said.split("; ") if part.startswith("Path=")).removeprefix("Path=")
+        # a redirect of what came from elsewhere would be asked for without the cookie
+        assert answer.status_code == (303 if site == "none" else 200)
+        assert (answer.headers.get("location") == page) if site == "none" else (f"url={page}" in answer.text)
+        assert TOKEN not in said + answer.text + answer.headers.get("location", "")
+        assert browser.get(page).status_code == browser.get(f"{page}api/about").status_code == 200
+        assert "<title>likewise studio" in browser.get(page).text
+        cookie = said.partition(";")[0]
+    for path, headers in ((page, {}), ("/", {"Cookie": cookie}), (page, {"Cookie": f"{cookie}; {cookie}"})):
+        assert httpx.get(address + path, headers=headers).status_code == 403, "neither alone, nor two of them"
+    for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}):
+        assert httpx.post(f"{address}{page}api/about", headers={"Cookie": cookie, **headers}).status_code in (403, 421)
+    other = httpx.get(f"{address}/wrong/", headers={**NAVIGATION, "Sec-Fetch-Site": site})
+    assert (other.status_code, "set-cookie" in other.headers) == (403, False)
+
+
+def test_connections_that_say_nothing_keep_nobody_out(
+    client: httpx.Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a request each, without the token: who has the token is answered meanwhile, and they are let go of."""
+    monkeypatch.setattr(security, "STRANGERS", 40)  # in all as many as may be open in a test, not 1,005
+    idle, sent = list[socket.socket](), f"GET /wrong HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode()
+    try:
+        for i in range(100):
+            one = socket.create_connection(("127.0.0.1", port), timeout=20)
+            if i % 2:
+                one.sendall(sent)
+            idle.append(one)
+            if i % 10 == 9:
+                assert httpx.get(client.base_url.join("api/about")).status_code == 200
+        assert client.get("api/about").status_code == 200
+        idle[0].settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            assert idle[0].recv(1) == b"", "the oldest had to make room"
+    finally:
+        for one in idle:
+            one.close()
+
+
+def test_who_does_not_show_the_token_in_time_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security, "HEADERS_WITHIN", 0.05)
+    gone: list[int] = []
+
+    class Transport:
+        def __init__(self, number: int) -> None:
+            self.abort = lambda: gone.append(number)
+
+    async def visits() -> None:
+        door = security.Door()
+        for i in range(3):
+            door.come_in(("127.0.0.1", i), Transport(i))  # type: ignore[arg-type]
+        door.pass_on(("127.0.0.1", 1))
+        door.pass_on(("127.0.0.1", 99))
+        await asyncio.sleep(0.2)
+
+    asyncio.run(visits())
+    assert gone == [0, 2]
+
+
+def test_json_that_does_not_come_is_not_waited_for(
+    client: httpx.Client, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(security, "BODY_WITHIN", 0.2)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as link:
+        head = f"POST /{TOKEN}/api/runs/read HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 9\r\n\r\n{{"
+        link.sendall(head.encode())
+        assert link.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+ODD: list[Any] = [
+    float("inf"),
+    {"step": 1e400, "a": [float("nan")], 3: "x"},
+    10**5000,
+    "\udcff.jpg",
+    {"x": object()},
+    {"names": ("\x1b[31m", b"bytes")},
+]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_whatever_there_is_to_say_is_json(value: Any) -> None:
+    json.loads(security.to_json(value), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    circle: list[Any] = [value]
+    circle.append(circle)
+    json.loads(security.to_json(circle))
+    assert json.loads(security.to_json({"name": "\udcff.jpg"})) == {"name": "\udcff.jpg"}, "as the page sends it back"
+
+
 def test_our_own_page_is_answered(client: httpx.Client, port: int) -> None:
     ours = {"Origin": f"http://127.0.0.1:{port}", "Sec-Fetch-Site": "same-origin"}
     for headers in (ours, {"Host": f"LOCALHOST:{port}"}):
@@ -74,7 +174,7 @@ def test_every_answer_carries_the_headers(client: httpx.Client, method: str, pat
     assert len(expected) == 6
     assert expected["content-security-policy"] == POLICY
     assert answer.headers["cache-control"] in ("no-store", "no-cache")
-    assert "set-cookie" not in answer.headers
+    assert "set-cookie" not in answer.headers, "programs keep the token in the path"
 
 
 def test_an_unexpected_error_is_one_plain_sentence(

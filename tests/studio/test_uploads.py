@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
+from likewise import bounded
 from likewise.errors import RequestError
 from likewise.studio import uploads
 from likewise.studio.app import Session
@@ -149,7 +151,7 @@ def test_images_that_nobody_uses_make_room() -> None:
         assert store.read(first.id).shape == store.read(fourth.id).shape == (96, 96, 3)
         with pytest.raises(RequestError):
             store.read(kept[0].id)
-        files = [f for f in store.folder.iterdir() if f.is_file()]
+        files = [f for f in store.folder.iterdir() if f.is_file() and not f.name.startswith(".")]
         assert len(files) <= 8
         assert store.total == sum(f.stat().st_size for f in files)
     assert not store.folder.exists()
@@ -166,3 +168,35 @@ def test_ids_are_unguessable_and_threads_do_not_share_one() -> None:
     assert len(set(ids)) == 400
     assert all(kept.find(i) is not None for i in ids)
     assert min(map(len, ids)) >= 22
+
+
+def test_a_decoder_that_crashes_ends_neither_the_server_nor_the_next_upload(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = bounded.call
+    with monkeypatch.context() as broken:
+        broken.setattr(bounded, "call", lambda *_, name, **__: real("signal:raise_signal", 11, name=name))
+        answer = client.post("api/pictures", content=encoded(scene()), headers={"X-Name": "a.png"})
+        assert (answer.status_code, answer.json()) == (422, {"error": "a.png: damaged: its decoder crashed (SIGSEGV)"})
+    assert client.post("api/pictures", content=encoded(scene()), headers={"X-Name": "a.png"}).status_code == 200
+
+
+def test_what_a_client_that_has_gone_sent_is_not_decoded_to_its_end(
+    client: httpx.Client, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended, real = threading.Event(), threading.Event(), bounded.call
+
+    def slow(*_: object, name: str, **__: object) -> object:
+        begun.set()
+        try:
+            return real("time:sleep", 60, name=name)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(bounded, "call", slow)
+    content, port = encoded(scene()), client.base_url.port
+    with socket.create_connection(("127.0.0.1", port or 0), timeout=20) as link:
+        head = f"POST {client.base_url.path}api/pictures HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        link.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        assert begun.wait(20)
+    assert ended.wait(20), "a minute, if it were not for the client"

@@ -75,6 +75,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
         if loop.fitted.step % 4 == 0:
             loop._evaluate()
         loop.save()
+    loop._step(7)  # logged, but in no state
     again = Line()
     run = Run.create(tmp_path / "parts", config, seed=0, resume=True)
     gone_on = Loop(again, settings, run=run, resume=True, processes=ProcessGroup())
@@ -85,6 +86,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
             assert torch.equal(x, y), name
     for key, x in want.average.items():
         assert torch.equal(x, gone_on.average[key]), key
+    assert [m["step"] for m in run.metrics()] == [m["step"] for m in Run.open(tmp_path / "whole").metrics()]
     assert want.fitted.history == gone_on.fitted.history
     assert (want.fitted.best, want.fitted.best_step) == (gone_on.fitted.best, gone_on.fitted.best_step)
 

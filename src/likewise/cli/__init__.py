@@ -95,7 +95,10 @@ class LazyGroup(click.Group):
 )
 @click.version_option(None, "-V", "--version", package_name="likewise", message="likewise %(version)s")
 @click.option("--debug", is_flag=True, help="Show the whole trace of an error (works anywhere on the line).")
-def command(debug: bool) -> None:
+@click.option(
+    "--trust", is_flag=True, help="Decode files in this process: for files of your own (works anywhere, too)."
+)
+def command(debug: bool, trust: bool) -> None:
     """Compare visual data, and see the reasons.
 
     \b

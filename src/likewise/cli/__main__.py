@@ -28,9 +28,10 @@ def run(args: list[str] | None = None) -> int:
     asked = os.environ.get("_LIKEWISE_COMPLETE")
     if asked:
         return shell_complete(command, {}, "likewise", "_LIKEWISE_COMPLETE", asked)
-    line, debug = _take_debug(line)
+    line, debug = _take(line, "--debug")
+    line, trust = _take(line, "--trust")
     try:
-        with _plain_warnings(debug):
+        with _plain_warnings(debug), _trusted() if trust else contextlib.nullcontext():
             return _invoke(line)
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", INTERRUPTED)
@@ -56,10 +57,18 @@ def _invoke(line: list[str]) -> int:
     return code
 
 
-def _take_debug(line: list[str]) -> tuple[list[str], bool]:
-    """The line without its --debug, which may stand anywhere before `--`."""
+@contextlib.contextmanager
+def _trusted() -> Iterator[None]:
+    from likewise.bounded import trusted
+
+    with trusted():
+        yield
+
+
+def _take(line: list[str], flag: str) -> tuple[list[str], bool]:
+    """The line without a flag, which may stand anywhere before `--`; and whether it stood there."""
     end = line.index("--") if "--" in line else len(line)
-    kept = [word for word in line[:end] if word != "--debug"]
+    kept = [word for word in line[:end] if word != flag]
     return kept + line[end:], len(kept) < end
 
 

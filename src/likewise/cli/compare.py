@@ -226,7 +226,7 @@ def index(folder: str, out: str, model: str | None, device: str, kind: str | Non
         if Path(folder).resolve() != Path(root).resolve():
             terminal.warn(f"{collection.place} is the index of {root}; the photos of {folder} were updated in it")
         sound = ["every byte was read: nothing is wrong"] if check and not wrong else []
-        terminal.result("\n".join([f"{len(collection):,} photos in {out}: {done}", *sound]), record, as_json)
+        terminal.result([f"{len(collection):,} photos in {out}: {done}", *sound], record, as_json)
         with contextlib.suppress(KeyboardInterrupt):
             for report in collection.watch() if watch else ():
                 click.echo(str(report))
@@ -297,11 +297,11 @@ def search(query: tuple[str, ...], place: str, out: str | None, as_json: bool, *
     if file is not None:
         terminal.remark(f"see {out}")
     records = [one.to_dict() for one in results]
-    lines = "\n".join(_table(one, root) for one in results)
+    lines = [line for one in results for line in _table(one, root)]
     terminal.result(lines, records[0] if len(results) == 1 else {"queries": records}, as_json)
 
 
-def _table(found: Result, root: Path) -> str:
+def _table(found: Result, root: Path) -> list[str]:
     """Rank, verdict, distances and path below the root of every hit."""
     lines = [", ".join(map(terminal.quote, found.query.names[:3])) + (" …" if len(found.query) > 3 else "")]
     rows = [("rank", "verdict", "", "distance", "alike", "inliers", "photo")]
@@ -315,7 +315,7 @@ def _table(found: Result, root: Path) -> str:
         if found.hits
         else ["nothing found: the index holds no photo that takes part"]
     )
-    return "\n".join([*lines, *(f"      {note}" for note in found.notes)])
+    return [*lines, *(f"      {note}" for note in found.notes)]
 
 
 def _below(path: str, root: Path) -> str:
@@ -334,7 +334,7 @@ def _duplicates(collection: Collection, root: Path, file: Path | None, as_json: 
         rows = [(f"  {_below(copy.path, root)}", copy.what, copy.why) for copy in group.copies]
         lines += [line.rstrip() for line in terminal.columns(rows)]
     record = {"index": collection.place, "photos": len(collection), "groups": [group.to_dict() for group in groups]}
-    terminal.result("\n".join(lines), record, as_json)
+    terminal.result(lines, record, as_json)
 
 
 @click.command(cls=Command)

@@ -265,7 +265,7 @@ def sweep(store: Bank, source: Generator, folder: Path, rhos: list[float], as_js
     table.plot(folder / "frontier.png")
     if table.images:
         table.grid(folder / "grid.png", psi=given["psis"][0])
-    terminal.result(table.table(), table.to_dict(), as_json)
+    terminal.result(table.table().splitlines(), table.to_dict(), as_json)
     terminal.remark(f"see {folder / 'frontier.png'}")
 
 

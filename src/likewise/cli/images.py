@@ -132,7 +132,7 @@ def evaluate(data: str, model: str | None, device: str, ks: list[int], nmi: bool
     terminal.write_json(place / "evaluate.json", record)
     plot.save(report.plot_rankings(), place / "rankings.png")
     plot.save(report.plot_spectrum(), place / "spectrum.png")
-    terminal.result(_words(record), record, as_json)
+    terminal.result(_words(record).splitlines(), record, as_json)
     terminal.remark(f"see {place / 'rankings.png'} and {place / 'spectrum.png'}")
 
 

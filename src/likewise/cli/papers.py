@@ -74,7 +74,7 @@ def make_command(paper: str, table: Table, words: Sequence[str] = ()) -> click.C
         if file is not None:
             terminal.write_json(file, written)
             terminal.remark(f"see {file}")
-        terminal.result("" if as_json else draw(table.title, record), written, as_json)
+        terminal.result([] if as_json else draw(table.title, record).splitlines(), written, as_json)
 
     described = json_flag(flag("--out", type=click.Path(), help="write the record as JSON")(run))
     described.__doc__ = table.title

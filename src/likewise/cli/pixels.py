@@ -103,7 +103,7 @@ def match(a: str, b: str, guide: bool | None, out: str, as_json: bool, **given: 
     record |= {"a": a, "b": b, "figure": str(figure), "saved": save}
     record |= {"features": given["features"], "matcher": given["matcher"]}
     record["model"] = {"kind": geometry.kind, "matrix": matrix, "inliers": geometry.n, "reason": geometry.reason}
-    terminal.result("\n".join(lines) if len(matches) else f"no matches: {matches.reason}", record, as_json)
+    terminal.result(lines if len(matches) else f"no matches: {matches.reason}", record, as_json)
     terminal.remark(f"see {figure}")
 
 
@@ -310,7 +310,7 @@ def evaluate(data: str, model: str | None, device: str, out: str, as_json: bool,
     names = [c for c in FIGURES if any(row.get(c) is not None for row in rows.values())]
     cells = [["", *names], *([name, *(terminal.cell(row.get(c)) for c in names)] for name, row in rows.items())]
     head = f"{record['dataset']}: {record['n']} pairs at {at}, {record['model']}"
-    terminal.result("\n".join([head, *terminal.columns(cells)]), record, as_json)
+    terminal.result([head, *terminal.columns(cells)], record, as_json)
     terminal.remark(f"see {folder}")
 
 
@@ -377,7 +377,7 @@ def sfm(photos: str, out: str, as_json: bool, **given: Any) -> None:
         lines.append(f"not placed: {', '.join(left[:8])}" + (f" and {len(left) - 8} more" if len(left) > 8 else ""))
     if (scale := summary["metres a unit"]) is not None:
         lines.append(f"by GPS, a unit is {scale['scale']:.2f} m; the two disagree by {scale['error']:.1f} m")
-    terminal.result("\n".join(lines), summary | {"out": str(folder)}, as_json)
+    terminal.result(lines, summary | {"out": str(folder)}, as_json)
 
 
 # ── localize ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -423,7 +423,7 @@ def localize(place: str, query: tuple[str, ...], build: str | None, as_json: boo
     about = {"photos": len(survey), "points": len(survey.survey.points), "metres a unit": survey.metres}
     lines = [_pose(name, at, survey) for name, at in zip(query, poses, strict=True)]
     record = {"map": str(survey.folder), **about, "queries": rows}
-    terminal.result("\n".join(lines) or f"{survey} in {survey.folder}", record, as_json)
+    terminal.result(lines or f"{survey} in {survey.folder}", record, as_json)
 
 
 def _pose(name: str, at: Located, survey: Map) -> str:

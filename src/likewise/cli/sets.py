@@ -163,7 +163,7 @@ def fit(path: str, out: str, pca: int, overwrite: bool, resume: bool, as_json: b
 
     Writes the metric (--out), fit.json and fit.png beside it, and a run directory with the configuration and history.
     metrics.jsonl there grows with every trial and iteration; finished folds and rounds are kept until the end, so that
-    a stopped fit resumes (the round that was cut short is logged again).
+    a stopped fit resumes.
 
     \b
     likewise sets fit albums/ --out model.safetensors
@@ -230,7 +230,8 @@ def _learn(
         terminal.working("learning: first distances") as say,
         Job.begin(run.path / PARTS, identity, on_change="restart") as job,
     ):
-        model.fit(sets.signatures, sets.labels, watch=_logger(run, say), remember=job.keep)
+        watch, remember = _logger(run, say, job.keep)
+        model.fit(sets.signatures, sets.labels, watch=watch, remember=remember)
     if job.resumed:
         terminal.remark(f"resumed after {', '.join(job.resumed)}")
     if sets.described:
@@ -238,9 +239,26 @@ def _learn(
     return model, time.perf_counter() - began
 
 
-def _logger(run: Run, say: Callable[[str], None]) -> Callable[[dict[str, Any]], None]:
-    """What `fit` calls after every step: a line of metrics.jsonl, and the same in words on a terminal's last line."""
-    count = len(run.metrics())
+def _logger(run: Run, say: Callable[[str], None], keep: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """What `fit` calls after every step: a line of metrics.jsonl, and the same in words on a terminal's last line.
+
+    And what it remembers by: a part that is made anew begins where the lines of the parts that are kept end.
+    """
+    count = logged = 0
+
+    def remember(name: str, make: Callable[[], Any]) -> Any:
+        nonlocal count, logged
+
+        def logging() -> Any:
+            nonlocal count
+            run.rewind(logged)
+            count = len(run.metrics())
+            arrays, said = make()
+            return arrays, {**said, "logged": run.logged()}
+
+        arrays, said = keep(name, logging)
+        logged = said["logged"]
+        return arrays, said
 
     def watch(record: dict[str, Any]) -> None:
         nonlocal count
@@ -253,7 +271,7 @@ def _logger(run: Run, say: Callable[[str], None]) -> Callable[[dict[str, Any]], 
             cell = ", ".join(f"{k} {record[k]:g}" for k in ("power", "shrinkage", "blur", "rho") if k in record)
             say(f"choosing: {record['fold']}, {cell}, score {record['score']:.3f}")
 
-    return watch
+    return watch, remember
 
 
 def _finite(value: Any) -> Any:

@@ -121,16 +121,12 @@ def move(model: Any, device: str) -> Any:
 def quote(name: Any) -> str:
     """A name that fits on a line: control characters and bytes of no encoding are escaped."""
     text = str(name)
-    return text if text.isprintable() else _printable(text, "")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _printable(text: str, kept: str) -> str:
-    return "".join(c if c in kept or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def result(line: str, record: Mapping[str, Any], as_json: bool) -> None:
-    """The result on stdout: lines for people, or the record as JSON."""
-    click.echo(_json(record) if as_json else _printable(line, "\n"))
+def result(lines: str | Sequence[str], record: Mapping[str, Any], as_json: bool) -> None:
+    """The result on stdout: a line or several for people, or the record as JSON."""
+    click.echo(_json(record) if as_json else "\n".join(map(quote, [lines] if isinstance(lines, str) else lines)))
 
 
 def remark(text: str) -> None:
@@ -192,7 +188,8 @@ def working(words: str) -> Iterator[Callable[[str], None]]:
 
 def _json(record: Mapping[str, Any]) -> str:
     text = json.dumps(record, ensure_ascii=False, indent=2, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode()  # names may hold bytes of no encoding
+    # names may hold bytes of no encoding, and what a terminal takes for a command
+    return "".join(c if c == "\n" or c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> Path:

@@ -41,7 +41,7 @@ def list_weights(as_json: bool) -> None:
     cells = [(r["name"], _megabytes(r["bytes"]), r["place"] or "not here") for r in rows]
     words = [f"{r['about']} ({_licence(r)})" for r in rows]
     lines = [f"{row}  {word}" for row, word in zip(terminal.columns(cells), words, strict=True)]
-    terminal.result("\n".join(lines), {"weights": rows}, as_json)
+    terminal.result(lines, {"weights": rows}, as_json)
 
 
 @click.command("fetch", cls=Command)

@@ -17,7 +17,6 @@ import math
 import pickle
 import platform
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -34,6 +33,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from likewise import media
 from likewise.distributions.bank import HARVESTED, Bank
 from likewise.distributions.generator import Generator
 from likewise.distributions.latents import check_whole
@@ -139,7 +139,7 @@ def harvest(
             raise InputError(f'method: a basis is for "left", got {method!r}')
         method = "left"
     work = Work(generator, k, seed, check_whole("shard_size", shard_size), method, label, chunk, basis)
-    with tempfile.TemporaryDirectory(prefix="likewise-bank-") as scratch:
+    with media.scratch("likewise-bank-") as scratch:
         folder = Path(scratch) / "bank" if out is None else Path(out)
         with Job.begin(folder, work.identity(), resume=resume) as job:
             how: Any = {"executor": executor, "n_jobs": n_jobs, "progress": progress}

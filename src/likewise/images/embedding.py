@@ -95,9 +95,11 @@ def embed_folder(
 
 
 def listing(folder: str | os.PathLike[str]) -> tuple[list[Path], list[Skipped]]:
-    """The images below a folder in natural order, and the files that only have an image's name."""
+    """The images below a folder in natural order; the files that only have an image's name, and unreadable folders."""
+    unreadable: list[OSError] = []
+    images = media.images(folder, unreadable=unreadable)
     odd = [Skipped(-1, str(path), "empty, or not an image") for path in inputs.misnamed(folder)]
-    return media.images(Path(folder)), odd
+    return images, odd + [Skipped(-1, str(e.filename), f"cannot be read: {e.strerror}") for e in unreadable]
 
 
 class Made(NamedTuple):

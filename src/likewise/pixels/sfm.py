@@ -10,8 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -86,29 +84,6 @@ class Photo:
         return np.asarray(-self.R.T @ self.t)
 
 
-_READ_MODEL = """
-import pickle, resource, sys
-import numpy as np
-import pycolmap
-resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[2]), int(sys.argv[2])))
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[3]), int(sys.argv[3])))
-pycolmap.logging.minloglevel = 3
-model = pycolmap.Reconstruction(sys.argv[1])
-numbers = {int(k): i for i, k in enumerate(model.points3D)}
-photos = []
-for i in model.reg_image_ids():
-    image = model.image(i)
-    camera, pose = image.camera, image.cam_from_world()
-    seen = [(*p.xy, numbers[int(p.point3D_id)]) for p in image.points2D if p.has_point3D()]
-    K = camera.calibration_matrix() if camera.is_undistorted() else np.zeros((3, 3))
-    photos.append((image.name, camera.model_name, int(camera.height), int(camera.width), np.array(K),
-                   np.array(pose.rotation.matrix()), np.array(pose.translation), np.array(seen).reshape(-1, 3)))
-places = np.array([p.xyz for p in model.points3D.values()]).reshape(-1, 3)
-sys.stdout.buffer.write(pickle.dumps((photos, places), protocol=4))
-"""
-"""A program: a model of COLMAP as plain arrays, read by pycolmap under limits of time and memory."""
-
-
 @dataclass(frozen=True)
 class Survey:
     """The photos of a model, by name, and its points (n, 3)."""
@@ -126,13 +101,7 @@ class Survey:
         if importlib.util.find_spec("pycolmap") is None:
             raise MissingExtra("pycolmap", "sfm")
         memory = (4 << 30) + 16 * sum(f.stat().st_size for f in files if f.is_file())
-        command = [sys.executable, "-c", _READ_MODEL, str(path), str(SECONDS), str(memory)]
-        child = subprocess.run(command, capture_output=True, check=False)
-        if child.returncode:
-            lines = child.stderr.decode("utf-8", "replace").strip().splitlines()
-            why = lines[-1] if lines and child.returncode > 0 else "too long, too large or damaged"
-            raise FileError(f"{path}: not a readable COLMAP model: {why[:200]}")
-        photos, places = media.unpickle_arrays(child.stdout, str(path))
+        photos, places = media.read_colmap(path, seconds=SECONDS, memory=memory)
         if not np.isfinite(places).all():
             raise FileError(f"{path}: a point is nowhere; it is damaged")
         return cls(tuple(sorted((_photo(path, *row) for row in photos), key=lambda p: p.name)), places)

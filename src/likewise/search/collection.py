@@ -305,8 +305,8 @@ class Collection:
         names = list(self.index.names())
         if not self.root.is_dir():
             raise FileError(f"{self.root}: the folder of the photos is not there; nothing was taken out")
-        gone = [name for name in names if not os.path.lexists(self.path_of(name))]
-        if gone and len(gone) == len(names) and not media.images(self.root):
+        gone = [name for name in names if media.is_gone(self.path_of(name))]
+        if gone and len(gone) == len(names) and not media.images(self.root, unreadable=[]):
             raise FileError(
                 f"{self.root}: holds no image any more, as where a disk is away; nothing was taken out (remove does "
                 "that, if it is meant)"
@@ -329,7 +329,8 @@ class Collection:
             now = _stamps(self.root)
             spent = time.monotonic() - began
             whole = {path: stamp for path, stamp in now.items() if before.get(path) == stamp}
-            changed, gone = dict(whole.items() - done.items()), done.keys() - now.keys() if now else set()
+            changed = dict(whole.items() - done.items())
+            gone = {path for path in done.keys() - now.keys() if media.is_gone(path)} if now else set()
             if changed or gone:
                 removed = self.remove(gone) if gone else 0
                 self.report = replace(self.add(sorted(changed)), removed=removed)
@@ -340,7 +341,7 @@ class Collection:
             ended.wait(max(interval, 10 * spent))
 
     def add(self, paths: Paths, *, executor: Any = None, n_jobs: int = 1, progress: bool = False) -> IndexReport:
-        """Add photos, or all in a folder; those whose files (size, time) have not changed are left as they are.
+        """Add photos, or all in a folder; those whose files have not changed are left as they are.
 
         What is made of them is kept every 512 photos, of workers (as in `build`) every 64: a process that is killed
         loses what came after, nothing else.
@@ -348,9 +349,9 @@ class Collection:
         jobs.check_executor(executor, n_jobs)
         files, skipped = _listed(paths)
         self.index.refresh()
-        records = {r.name: (p, r) for p in files for r in [Record(self.name_of(p), *media.size_and_time(p))]}
+        records = {r.name: (p, r) for p in files for r in [_record(self.name_of(p), p)]}
         known = self.index.stamps(list(records))
-        todo = [(p, r) for p, r in records.values() if known.get(r.name) != (r.size, r.mtime)]
+        todo = [(p, r) for p, r in records.values() if r.name not in known or _is_changed(p, r, known[r.name])]
         done: list[str] = []
 
         def keep(made: Made) -> None:
@@ -637,7 +638,7 @@ class Made(NamedTuple):
 def _made(model: Any, block: Files, advance: Callable[[], None] | None = None) -> Made:
     """A block of photos described, with when and where each was taken."""
     made = describe(model, [p for p, _ in block], advance)
-    records = [replace(block[i][1], **_told(block[i][0])) for i in made.kept]
+    records = [replace(block[i][1], digest=media.digest(block[i][0]), **_told(block[i][0])) for i in made.kept]
     return Made(records, made.rows, [one.to_bytes() for one in made.features], made.skipped)
 
 
@@ -657,6 +658,18 @@ class _Describing:
 @functools.lru_cache(maxsize=1)
 def _unpacked(packed: bytes) -> Any:
     return checkpoint.unpack(packed, "model")
+
+
+def _record(name: str, path: Path) -> Record:
+    """A photo by what its file says of itself before it is read: of what changes meanwhile the next update learns."""
+    size, mtime, mark = media.stamp(path)
+    return Record(name, size, mtime, mark=mark)
+
+
+def _is_changed(path: Path, record: Record, known: Sequence[int]) -> bool:
+    """Whether a photo is not what is kept; where another file has its size and time, what both hold decides."""
+    size, mtime, mark, digest = known
+    return (record.size, record.mtime) != (size, mtime) or (record.mark != mark and media.digest(path) != digest)
 
 
 def _stamps(root: Path) -> dict[str, Stamp]:

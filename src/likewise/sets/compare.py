@@ -372,8 +372,7 @@ def distance_matrix(
     if finished is not None:
         return finished
     with Job.begin(folder, identity, resume=resume) as job:
-        for stale in (*folder.glob(".distances.*.tmp.*"), folder / "distances.json"):
-            stale.unlink(missing_ok=True)
+        (folder / "distances.json").unlink(missing_ok=True)
         number = transport.auto_gamma(left, right) if isinstance(gamma, str) else float(gamma)
         n = m = _keep_parts(job, "X", left, block)
         if right is not None:

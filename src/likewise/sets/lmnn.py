@@ -106,7 +106,7 @@ class WassersteinLMNN(ClassifierMixin, TransformerMixin, BaseEstimator, ml.LMNNO
         The length by which points were divided, and A / scale_ with A the whitening or I: the regulariser sees the
         metric in coordinates frame_ᵀ p.
     history_ : list of dict
-        A record an iteration: round, objective (plans re-solved), active triplets, step, seconds.
+        A record an iteration: round, objective (plans re-solved), active triplets, step, seconds (not kept in a file).
     source_ : dict
         How the sets were made of images, for whoever makes more: features, k, every, seed. Empty unless told.
 
@@ -395,7 +395,8 @@ class WassersteinLMNN(ClassifierMixin, TransformerMixin, BaseEstimator, ml.LMNNO
             "rule": self.rule_,
             "start": list(self.start_),
             "selection": self.selection_,
-            "history": self.history_,
+            # without times: the same fit is the same bytes
+            "history": [{k: v for k, v in line.items() if k != "seconds"} for line in self.history_],
             "source": self.source_,
         }
         return arrays, header

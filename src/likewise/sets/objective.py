@@ -51,15 +51,17 @@ class LMNNOptions:
     """The options of WassersteinLMNN, which says what each means; learning reads them without the estimator."""
 
     multilevel: bool = option(True, "one metric a level on top of the shared one; False learns the shared one alone")
-    gamma: float | str = option("auto", "smoothing of the plan, in units of its cost", above=0, choices=("auto",))
+    gamma: float | str = option(
+        "auto", "smoothing of the plan, in units of its cost", above=0, high=1e12, choices=("auto",)
+    )
     value: Literal["kl", "paper", "divergence", "sharp"] = option(
         "divergence", "which number of the plan is the distance"
     )
     k_targets: int = option(5, "nearest sets of the same class that are pulled closer", low=1)
     k_impostors: int = option(40, "nearest sets of other classes that are pushed away", low=1)
     mu: float = option(0.5, "weight of pushing against pulling", low=0, high=1)
-    rho0: float | str = option("auto", "how strongly M0 is held to the start", low=0, choices=("auto",))
-    rhot: float | str = option("auto", "how strongly each Mt is held to zero", low=0, choices=("auto",))
+    rho0: float | str = option("auto", "how strongly M0 is held to the start", low=0, high=1e12, choices=("auto",))
+    rhot: float | str = option("auto", "how strongly each Mt is held to zero", low=0, high=1e12, choices=("auto",))
     normalize: bool = option(True, "means instead of the paper's sums, points scaled to median squared distance 1")
     start: Literal["auto", "identity", "whitened"] = option(
         "auto", "the metric that learning starts from and is held to: I, or that of matched points of one class"

@@ -39,16 +39,16 @@ Nearest: TypeAlias = list[tuple[str, float]]
 """Names with their distances, nearest first; equal distances in the order of names."""
 
 FILE, CACHE = "index.sqlite", "index.faiss"
-OURS = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", f"{FILE}.new", f"{FILE}.new-journal", CACHE)
-"""What an index writes, and all that it ever deletes."""
-FORMAT = 3
+OURS = (FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", CACHE)
+"""What an index writes, and all that it ever deletes: it begins in an empty folder."""
+FORMAT = 4
 """What `About` says; the layout of the tables is SCHEMA, to the letter: of another one nothing is read."""
 KINDS = ("auto", "flat", "ivf")
 
 SCHEMA = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE images (id INTEGER PRIMARY KEY, name BLOB UNIQUE NOT NULL, size INTEGER, mtime INTEGER, taken TEXT,"
-    " latitude REAL, longitude REAL)",
+    " latitude REAL, longitude REAL, mark INTEGER, digest INTEGER)",
     "CREATE TABLE vectors (first INTEGER PRIMARY KEY, data BLOB, crc INTEGER)",
     "CREATE TABLE features (id INTEGER PRIMARY KEY REFERENCES images ON DELETE CASCADE ON UPDATE CASCADE, data BLOB,"
     " crc INTEGER)",
@@ -125,7 +125,8 @@ class About:
 class Record:
     """An image as an index knows it: its name (below the root, or absolute), and its file's size and time in ns.
 
-    `taken` is when it was taken, as ISO 8601, "" where no camera told; `place` is (latitude, longitude).
+    `taken` is when it was taken, as ISO 8601, "" where no camera told; `place` is (latitude, longitude). `mark` and
+    `digest` are those of `media.stamp` and `media.digest`.
     """
 
     name: str
@@ -133,6 +134,8 @@ class Record:
     mtime: int
     taken: str = ""
     place: tuple[float, float] | None = None
+    mark: int = 0
+    digest: int = 0
 
 
 @dataclass(frozen=True)
@@ -220,22 +223,19 @@ class Index:
         folder = Path(place)
         if folder.exists() and not folder.is_dir():
             raise InputError(f"out: {folder} is a file; give the name of a folder for the index")
-        if folder.is_dir() and (foreign := set(os.listdir(folder)) - set(OURS)):
-            raise InputError(f"out: {folder} holds something else ({min(foreign)!r}); use another place")
-        new, beside = folder / f"{FILE}.new", _from(about.root, folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            new.unlink(missing_ok=True)
-        except OSError as error:
-            raise FileError(f"{folder}: cannot be made: {error.strerror}") from None
-        with _one_line(new), contextlib.closing(_connect(new, "rwc")) as db:
+        if folder.is_dir():
+            media.sweep(folder)
+            if foreign := os.listdir(folder):
+                raise InputError(f"out: {folder} holds something else ({min(foreign)!r}); use another place")
+        meta = [("about", json.dumps(asdict(replace(about, beside=_from(about.root, folder))))), ("next", 1)]
+        meta += [("deletions", 0), *([] if model is None else [("model", model)])]
+        with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
             # FULL: pages of what is removed are given back to the disk
             for step in (f"PRAGMA page_size = {PAGE}", "PRAGMA auto_vacuum = FULL", "BEGIN", *SCHEMA):
                 db.execute(step)
-            meta = [("about", json.dumps(asdict(replace(about, beside=beside)))), ("next", 1), ("deletions", 0)]
-            db.executemany("INSERT INTO meta VALUES (?, ?)", [*meta, *([] if model is None else [("model", model)])])
+            db.executemany("INSERT INTO meta VALUES (?, ?)", meta)
             db.commit()
-        os.replace(new, folder / FILE)  # whole or not at all, as everything after it
+            media.write_bytes(folder / FILE, db.serialize())  # whole or not at all, as everything after it
         return cls(folder)
 
     def model(self) -> bytes | None:
@@ -349,11 +349,11 @@ class Index:
         """Every name, in no particular order."""
         return iter(list(self._names))
 
-    def stamps(self, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """Size and time of those names that are kept."""
+    def stamps(self, names: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        """Size, time, mark and digest of those names that are kept."""
         with self._transaction("DEFERRED") as db:
-            rows = self._rows_of(db, "size, mtime FROM images", names)
-            return {name: (size, mtime) for name, size, mtime in rows}
+            rows = self._rows_of(db, "size, mtime, mark, digest FROM images", names)
+            return {name: (size, mtime, mark, digest) for name, size, mtime, mark, digest in rows}
 
     def vectors(self, names: Sequence[str]) -> Mapping[str, Vectors]:
         """The vector of those names that are kept."""
@@ -391,10 +391,10 @@ class Index:
             self._delete(db, [r.name for r in records])
             ids = self._append(db, vectors)
             rows = [
-                (i, os.fsencode(r.name), r.size, r.mtime, r.taken, *(r.place or (None, None)))
+                (i, os.fsencode(r.name), r.size, r.mtime, r.taken, *(r.place or (None, None)), r.mark, r.digest)
                 for i, r in zip(ids, records, strict=True)
             ]
-            db.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            db.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
             for i, data in zip(ids, features, strict=False):
                 _insert(db, "features", i, data)
         self.refresh()
@@ -511,7 +511,10 @@ class Index:
         self.refresh(load=True)
         facts, inner = build(self._rows[: self._read], self._ids, self.about.recall)
         with media.atomic(self.path / CACHE) as sibling:
-            faiss.write_index(inner, str(sibling))
+            try:
+                faiss.write_index(inner, str(sibling))
+            except RuntimeError as error:
+                raise FileError(f"{self.path / CACHE}: cannot be written: {str(error)[-100:]}") from None
             facts = replace(facts, sha256=_sha256(sibling))
         self._set_meta("cache", asdict(facts))
         self._inner = facts, inner, facts.covered
@@ -616,6 +619,8 @@ def _one_line(file: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         if "locked" in str(error):
             raise FileError(f"{file}: another process is writing to this index; try again when it is done") from None
+        if "full" in str(error):
+            raise FileError(f"{file}: cannot be written: the disk is full; what was there before is kept") from None
         raise FileError(f"{file}: damaged, or not an index: {str(error)[:200]}") from None
 
 

@@ -24,7 +24,6 @@ import contextlib
 import importlib
 import json
 import logging
-import os
 import pickle
 import platform
 import sqlite3
@@ -256,7 +255,7 @@ class Job:
 
 def remove(folder: Path) -> None:
     """Delete the record of a job with its shards, and the folder if nothing else is in it."""
-    for name in (FILE, "process.json", ".lock"):
+    for name in (FILE, "process.json", runs.LOCK):
         (folder / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # something else lies there
         folder.rmdir()
@@ -267,35 +266,16 @@ def remove(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str | Path) -> Iterator[None]:
-    """Hold `folder` for this process; a second holder gets an InputError. The lock dies with the process.
-
-    The lock is SQLite's, on an empty database beside the record: it works among threads, among processes, on Windows
-    and on the network file systems that have locks at all.
-    """
+    """Hold `folder` for this process; a second holder gets an InputError. The lock dies with the process."""
     folder = Path(folder)
+    if not runs.lock(folder):
+        raise InputError(f"out: {folder} is in use by this process; wait for it, or use another folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        holder = sqlite3.connect(folder / ".lock", timeout=0, isolation_level=None, check_same_thread=False)
-    except (OSError, sqlite3.OperationalError) as error:
-        raise FileError(f"out: {folder} cannot be written to: {error}") from None
-    with contextlib.closing(holder):
-        try:
-            holder.execute("PRAGMA journal_mode = MEMORY")  # nothing is written to it, so nothing need be undone
-            holder.execute(WRITE)
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise FileError(f"out: {folder} cannot be locked: {error}") from None
-            said: dict[str, Any] = {}
-            with contextlib.suppress(FileError):
-                said = runs.read_json(folder / "process.json")
-            here = runs.worker(folder) == os.getpid()
-            by = "this process" if here else f"process {said.get('pid')} on {said.get('host')}"
-            raise InputError(f"out: {folder} is in use by {by}; wait for it, or use another folder") from None
         runs.sign(folder)
-        try:
-            yield
-        finally:
-            (folder / "process.json").unlink(missing_ok=True)
+        yield
+    finally:
+        (folder / "process.json").unlink(missing_ok=True)
+        runs.release(folder)
 
 
 @contextlib.contextmanager
@@ -314,7 +294,12 @@ def _transaction(folder: Path, begin: str = "BEGIN") -> Iterator[sqlite3.Connect
             yield database
             database.execute("COMMIT")
     except sqlite3.Error as error:
-        raise FileError(f"{file} is damaged, or cannot be read or written: {error}") from None
+        why = (
+            "cannot be written: the disk is full"
+            if "full" in str(error)
+            else "is damaged, or cannot be read or written"
+        )
+        raise FileError(f"{file} {why}: {error}") from None
 
 
 def _record(folder: Path) -> dict[str, Any] | None:

@@ -36,6 +36,8 @@ PATIENCE = 30
 """Seconds to wait for a server."""
 PROPERTY = "likewise.about"
 BESIDE = "_features"
+STAMP = ("size", "mtime", "mark", "digest")
+"""What is known of the file of a photo."""
 BATCH, MOST, MOST_FOLDERS = 256, 16_384, 256
 """Rows in one request, the most that a server gives for one search, the deepest path."""
 
@@ -78,8 +80,8 @@ class MilvusIndex:
             schema.add_field(
                 "folders", kinds.ARRAY, element_type=kinds.VARCHAR, max_capacity=MOST_FOLDERS, max_length=64
             )
-            schema.add_field("size", kinds.INT64)
-            schema.add_field("mtime", kinds.INT64)
+            for field in STAMP:
+                schema.add_field(field, kinds.INT64)
             schema.add_field("vector", kinds.FLOAT_VECTOR, dim=about.dim)
             index = client.prepare_index_params()
             index.add_index("vector", index_type="FLAT", metric_type="L2")
@@ -113,9 +115,9 @@ class MilvusIndex:
         """Every name, in no particular order."""
         return (_name(entry["name"], self.where) for entry in self._entries(["name"]))
 
-    def stamps(self, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """Size and time of those names that are kept."""
-        return {name: (int(e["size"]), int(e["mtime"])) for name, e in self._get(names, ["size", "mtime"])}
+    def stamps(self, names: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        """Size, time, mark and digest of those names that are kept."""
+        return {name: tuple(int(e[field]) for field in STAMP) for name, e in self._get(names, [*STAMP])}
 
     def vectors(self, names: Sequence[str]) -> Mapping[str, Vectors]:
         """The vector of those names that are kept."""
@@ -295,8 +297,7 @@ def _entry(record: Record, row: Vectors) -> dict[str, Any]:
         "name": json.dumps(record.name),
         "label": _key(stored.label_of(record.name)),
         "folders": [_key("" if p == "." else p) for p in parents],
-        "size": record.size,
-        "mtime": record.mtime,
+        **{field: getattr(record, field) for field in STAMP},
         "vector": row,
     }
 

@@ -6,11 +6,14 @@ run/
   metrics.jsonl   one line a `log`; appended, so a killed run keeps every line but at most the one being written
   result.json     written by `finish`: the run came to its end
   process.json    which process works on it, so that others can see whether it still does, and interrupt it
+  .lock           held by that process: what a file says of a process is believed of its holder alone
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import errno
 import json
 import math
 import os
@@ -18,6 +21,8 @@ import platform
 import re
 import shlex
 import signal
+import sqlite3
+import struct
 import subprocess
 import sys
 import time
@@ -28,9 +33,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from likewise import media
+from likewise.bounded import fcntl
 from likewise.errors import FileError, InputError
 from likewise.store.checkpoint import canonical
 
@@ -69,9 +76,9 @@ class Run:
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": versions(),
         }
+        sign(path)
         write_json(path / "run.json", about)
         write_json(path / "config.json", plain)
-        sign(path)
         return cls(path, plain, about)
 
     @classmethod
@@ -82,10 +89,9 @@ class Run:
         difference = differing(run.config, config)
         if difference:
             raise InputError(f"out: {path} is a run with another configuration ({difference}); use another folder")
-        if _is_first() and run.state == "running" and (pid := worker(path)) != os.getpid():
-            raise InputError(f"out: process {pid} is at work on {path}; wait for it, or interrupt it")
-        _drop_torn_line(path / "metrics.jsonl")
         sign(path)
+        if _is_first():
+            _drop_torn_line(path / "metrics.jsonl")
         return run
 
     @classmethod
@@ -98,12 +104,27 @@ class Run:
         """Append one line of figures: numbers (NaN too) or short strings."""
         line: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
         line |= {name: _figure(name, value) for name, value in figures.items()}
+        data = (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode()
         # One write of a whole line to a file opened for appending: what is written outlives a killed process.
         descriptor = os.open(self.path / "metrics.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            os.write(descriptor, (json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n").encode())
+            size = os.fstat(descriptor).st_size
+            if os.write(descriptor, data) < len(data):  # the next line would grow onto half of one
+                os.ftruncate(descriptor, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise FileError(f"{self.path / 'metrics.jsonl'}: cannot be written: {error.strerror}") from None
         finally:
             os.close(descriptor)
+
+    def logged(self) -> int:
+        """How many bytes of lines there are: where a state that is saved now resumes."""
+        return max(0, media.size_and_time(self.path / "metrics.jsonl")[0])
+
+    def rewind(self, size: int) -> None:
+        """Forget the lines after `logged` bytes: a training that resumes there logs them again."""
+        if size < self.logged():
+            os.truncate(self.path / "metrics.jsonl", size)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every line that was logged; a torn last line is left out."""
@@ -114,6 +135,8 @@ class Run:
     def finish(self, **figures: Any) -> None:
         """Write the final figures: the run came to its end."""
         write_json(self.path / "result.json", {name: _figure(name, value) for name, value in figures.items()})
+        if _is_first():
+            release(self.path)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -142,15 +165,99 @@ class Run:
 # ── which process works on a folder ───────────────────────────────────────────────────────────────────────────────
 
 
+LOCK = ".lock"
+RESERVED = 0x40000001
+"""The byte of its file that SQLite locks for the one who writes."""
+_held: dict[str, tuple[tuple[int, int], int, sqlite3.Connection]] = {}
+"""The locks of this process by folder: device and inode, the process (one that forks from it holds none), the lock. To
+open such a file once more, and close it, would let go of it."""
+
+
+def lock(folder: Path) -> bool:
+    """Hold `folder` for this process until `release`, or its end; False where it does already, InputError if another's.
+
+    The lock is SQLite's, on an empty database beside the record: it works among threads, among processes, on Windows
+    and on the network file systems that have locks at all.
+    """
+    if _own(folder):
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        holder = sqlite3.connect(folder / LOCK, timeout=0, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.OperationalError) as error:
+        raise FileError(f"out: {folder} cannot be written to: {error}") from None
+    try:
+        holder.execute("PRAGMA journal_mode = MEMORY")  # nothing is written to it, so nothing need be undone
+        holder.execute("BEGIN IMMEDIATE")
+    except sqlite3.Error as error:
+        holder.close()
+        if "locked" not in str(error):
+            raise FileError(f"out: {folder} cannot be locked: {error}") from None
+        said: dict[str, Any] = {}
+        with contextlib.suppress(FileError):
+            said = read_json(folder / "process.json")
+        by = f"process {said.get('pid')} on {said.get('host')}"
+        raise InputError(f"out: {folder} is in use by {by}; wait for it, or use another folder") from None
+    release(folder)  # of a folder of this name that was deleted meanwhile
+    about = os.stat(folder / LOCK)
+    _held[os.path.realpath(folder)] = (about.st_dev, about.st_ino), os.getpid(), holder
+    return True
+
+
+def release(folder: Path) -> None:
+    """Let go of a folder that `lock` took."""
+    if held := _held.pop(os.path.realpath(folder), None):
+        held[2].close()
+
+
+@atexit.register
+def _release_all() -> None:
+    for folder in list(_held):
+        release(Path(folder))
+
+
+def _own(folder: Path) -> int | None:
+    """The process that holds a folder, if it is this one, or the one that it was forked from."""
+    try:
+        about = os.stat(folder / LOCK)
+    except OSError:
+        return None
+    return next((pid for known, pid, _ in _held.values() if known == (about.st_dev, about.st_ino)), None)
+
+
+def _holder(folder: Path) -> int | None:
+    """The process on this machine that holds a folder; the kernel says so, no file. None where it cannot (Windows)."""
+    if pid := _own(folder):
+        return pid
+    if fcntl is None:
+        return None
+    apple = sys.platform == "darwin"  # (start, length, pid, type, whence), or as Linux has it
+    asked = (RESERVED, 1, 0, fcntl.F_WRLCK, 0) if apple else (fcntl.F_WRLCK, 0, RESERVED, 1, 0)
+    layout = "qqihh" if apple else "hhqqi0q"
+    try:
+        number = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        said = struct.unpack(layout, fcntl.fcntl(number, fcntl.F_GETLK, struct.pack(layout, *asked)))
+    except OSError:
+        return None
+    finally:
+        os.close(number)
+    kind, holder = (said[3], said[2]) if apple else (said[0], said[4])
+    return None if kind == fcntl.F_UNLCK else int(holder)
+
+
 def sign(folder: Path) -> None:
-    """Say that this process works on a folder; of the processes of torchrun, the first does."""
+    """Take a folder for this process, and say so; of the processes of torchrun, the first does."""
     if _is_first():
+        lock(folder)
         pid = os.getpid()
         write_json(folder / "process.json", {"pid": pid, "host": platform.node(), "began": _began(pid)})
 
 
 def worker(folder: str | Path) -> int | None:
-    """The number of the process that works on a folder, if it is alive on this machine and still the same one."""
+    """The process that works on a folder: named there, alive on this machine, the same one still, and its holder."""
     try:
         said = read_json(Path(folder) / "process.json")
     except FileError:
@@ -158,7 +265,8 @@ def worker(folder: str | Path) -> int | None:
     pid, began = said.get("pid"), said.get("began")
     if isinstance(pid, bool) or not isinstance(pid, int) or pid <= 1 or not isinstance(began, str):
         return None
-    return pid if said.get("host") == platform.node() and began == _began(pid) else None
+    here = said.get("host") == platform.node() and began == _began(pid)
+    return pid if here and _holder(Path(folder)) == pid else None
 
 
 def interrupt(pid: int | None) -> bool:
@@ -230,7 +338,9 @@ def progress(total: int, what: str, *, show: bool = True, done: int = 0) -> Iter
         return
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total, completed=done)
+        # the name of a folder: no markup, and no command to the terminal
+        plain = "".join(c if c.isprintable() else "?" for c in what)
+        task = bar.add_task(escape(plain), total=total, completed=done)
         yield lambda: bar.advance(task)
 
 

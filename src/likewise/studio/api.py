@@ -21,7 +21,7 @@ from likewise import media, search
 from likewise.errors import FileError, InputError, LikewiseError, MissingExtra, RequestError
 from likewise.plot.style import fit
 from likewise.studio import uploads
-from likewise.studio.requests import API, Fields, Task, text, whole
+from likewise.studio.requests import API, Fields, Json, Task, text, whole
 from likewise.types import Image
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def routes(session: Session) -> list[Route]:
 
     def route(operation: Operation) -> Route:
         async def handler(request: Request) -> Response:
-            value = await operation.answer(session, request, operation.read(request))
-            # in ASCII: the name of a file may hold bytes that are in no encoding
-            return Response(json.dumps(value, allow_nan=False), media_type="application/json")
+            return Json(await operation.answer(session, request, operation.read(request)))
 
         return Route(f"{API}{operation.path}", handler, methods=[operation.method])
 

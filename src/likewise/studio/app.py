@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -27,10 +28,10 @@ from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from likewise import errors, media
 from likewise.errors import FileError, InputError, LikewiseError
@@ -41,6 +42,7 @@ from likewise.studio.requests import (
     UNEXPECTED,
     Guard,
     Jobs,
+    Json,
     Stream,
     error_response,
     new_token,
@@ -54,7 +56,7 @@ PAGE = Path(__file__).parent / "page"
 AT_ONCE, SLOW_AT_ONCE = 4, 2
 """Light requests, and slower ones (decoding, grouping), that are worked on at the same time."""
 MAX_CONNECTIONS = 1000
-"""Connections that are open at the same time; the guard answers far fewer, this bounds those that say nothing."""
+"""Connections that are open at the same time; the guard answers far fewer, and bounds those of strangers itself."""
 GRACE = 2
 """Seconds that responses under way are given at the end."""
 INTERRUPTED = 130
@@ -120,7 +122,7 @@ def _writable(wanted: Path, otherwise: Path) -> Path:
 # ── routes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def build(session: Session, token: str, port: int, page: Path = PAGE) -> ASGIApp:
+def build(session: Session, token: str, port: int, page: Path = PAGE) -> Guard:
     """The whole studio, behind its guard."""
 
     @contextlib.asynccontextmanager
@@ -148,13 +150,13 @@ def _routes(session: Session) -> list[Route]:
 
     def get(path: str) -> Route:
         async def handler(request: Request) -> Response:
-            return JSONResponse(await to_thread.run_sync(ask, path, limiter=quick))
+            return Json(await to_thread.run_sync(ask, path, limiter=quick))
 
         return Route(f"/api/{path}", handler, methods=["GET"])
 
     def light(path: str, limiter: anyio.CapacityLimiter = quick) -> Route:
         async def handler(request: Request) -> Response:
-            return JSONResponse(await to_thread.run_sync(ask, path, await read_json(request), limiter=limiter))
+            return Json(await to_thread.run_sync(ask, path, await read_json(request), limiter=limiter))
 
         return Route(f"/api/{path}", handler, methods=["POST"])
 
@@ -168,9 +170,9 @@ def _routes(session: Session) -> list[Route]:
 
     def upload(path: str, add: Callable[..., list[SessionImage]], limit: int) -> Route:
         async def handler(request: Request) -> Response:
-            async with uploads.receive(request, store, limit) as file:
+            async with uploads.receive(request, store, limit) as file, uploads.while_there(request):
                 added = await to_thread.run_sync(add, file, uploads.name_of(request), store, limiter=slow)
-            return JSONResponse([image.to_dict() for image in added])
+            return Json([image.to_dict() for image in added])
 
         return Route(f"/api/{path}", handler, methods=["POST"])
 
@@ -181,7 +183,7 @@ def _routes(session: Session) -> list[Route]:
         return Route(f"/api/{path}", handler, methods=["GET"])
 
     async def about(_: Request) -> Response:
-        return JSONResponse({"version": version("likewise")})
+        return Json({"version": version("likewise")})
 
     return [
         Route("/api/about", about, methods=["GET"]),
@@ -228,8 +230,10 @@ class Server(uvicorn.Server):
 
     def __init__(self, session: Session, listening: socket.socket, open_browser: bool = False, token: str = "") -> None:
         token, port = token or new_token(), int(listening.getsockname()[1])
+        guard = build(session, token, port)
         config = uvicorn.Config(
-            build(session, token, port),
+            guard,
+            http=guard.door.protocol(AutoHTTPProtocol),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -250,7 +254,21 @@ class Server(uvicorn.Server):
         if self.started:
             print(self.url, flush=True)
             if self.open_browser:
-                threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
+                threading.Thread(target=webbrowser.open, args=(self._way_in(),), daemon=True).start()
+
+    def _way_in(self) -> str:
+        """The address of a file that only this user can read, and that leads to the page.
+
+        What a browser is started with, every user of the machine can see in the list of processes.
+        """
+        file = self.session.store.folder / "studio.html"
+        words = (
+            f'<!doctype html><meta name="referrer" content="no-referrer">'
+            f'<meta http-equiv="refresh" content="0; url={self.url}">'
+        )
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+            stream.write(words)
+        return file.as_uri()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End every job's stream, so that nobody waits for it; what is cut short from now on is so on purpose."""
@@ -267,8 +285,12 @@ def run(given: Given | None = None, *, port: int = 0, open_browser: bool = True)
     for kind in (errors.SmallSampleWarning, errors.DegeneracyWarning, errors.ConvergenceWarning):
         warnings.filterwarnings("ignore", category=kind)
     session = Session(given)
+    server = Server(session, listening, open_browser=open_browser)
+    hangup = getattr(signal, "SIGHUP", None)  # a terminal that is closed; with nohup it stays ignored
+    if hangup and signal.getsignal(hangup) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(hangup, server.handle_exit)
     try:
-        Server(session, listening, open_browser=open_browser).run(sockets=[listening])
+        server.run(sockets=[listening])
     finally:
         session.close()
         listening.close()

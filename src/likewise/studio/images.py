@@ -73,7 +73,7 @@ class Tab:
             names = sorted(collection.index.names())
             listed = [(collection.path_of(n), n) for n in evenly(names, MAX_SHOWN)]
         else:
-            names = media.images(folder)
+            names = media.images(folder, unreadable=[])
             listed = [(p, p.relative_to(folder).as_posix()) for p in evenly(names, MAX_SHOWN)]
         queries: Sequence[Path] = []
         if name == SAMPLES:  # places of the collection in other light, turned, cropped elsewhere
@@ -141,7 +141,7 @@ class Tab:
             return self._collections[name]
         known = self._collections.get(name)
         model = default() if known is None else known.model
-        with watch(model, work, "indexing", len(media.images(folder))):
+        with watch(model, work, "indexing", len(media.images(folder, unreadable=[]))):
             if known is None:
                 # By the folder's path, the model and the format, in the user's cache: another version's is left alone.
                 named = f"{os.path.realpath(folder)} {model.digest} {FORMAT}"
@@ -249,7 +249,7 @@ class Tab:
         folder = self._folder(name)
         if folder is not None and name not in self._groups:
             work.report("looking for equal files")
-            files = media.images(folder)
+            files = media.images(folder, unreadable=[])
             if not files:
                 raise FileError(f"{name}: there is no photo in this folder")
             exact = [[str(p) for p in group] for group in equal_files(files, work.check)]

@@ -1,11 +1,12 @@
 """Requests: who may ask, what may be asked for, and the queue in which heavy work waits.
 
-The studio answers on 127.0.0.1 only, but every page that the browser shows can send requests there. The token keeps
-out whoever has not seen the URL, the Host keeps out names that were made to point here, the Origin keeps out other
-pages. Each field of a request is checked against its bounds before any work is done. Heavy work waits in a queue that
-holds a few, with a thread that works and a stream of lines for each job; the studio has two, so that what takes long
-never holds up what somebody looks at. A job is a function of its Work, by which it reports what it is doing and learns
-whether it was cancelled.
+The studio answers on 127.0.0.1 only, but every page that the browser shows can send requests there, and so can every
+user of the machine. The token keeps out whoever has not seen the URL, the Host keeps out names that were made to point
+here, the Origin keeps out other pages. A browser that opens the URL is given a cookie for it. Who has not shown the
+token yet has connections of his own, few and short. Each field of a request is checked against its bounds before any
+work is done. Heavy work waits in a queue that holds a few, with a thread that works and a stream of lines for each job;
+the studio has two, so that what takes long never holds up what somebody looks at. A job is a function of its Work, by
+which it reports what it is doing and learns whether it was cancelled.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import logging
 import re
 import secrets
 import threading
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from likewise.errors import InputError, LikewiseError, RequestError
@@ -43,11 +44,17 @@ HEADERS = {
 }
 HOSTS = ("127.0.0.1", "localhost")
 
+COOKIE = "likewise"
 API = "/api/v1/"
 """Below this the token may come in a header, Authorization: Bearer …, instead of in the path."""
 
 AT_ONCE = 200
 """Requests that are answered at the same time."""
+
+STRANGERS, HEADERS_WITHIN = 400, 10.0
+"""Connections that have not shown the token yet, of which the oldest makes room for the next; and seconds they have."""
+BODY_WITHIN = 10.0
+"""Seconds in which the JSON of a request must have come."""
 
 TOO_MANY = f"{AT_ONCE} requests are being answered already; try again in a moment"
 WRONG_HOST = "this address belongs to another name; open the address that likewise studio printed"
@@ -60,14 +67,56 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
+class Door:
+    """The connections that have not shown the token: so many that say nothing never keep out one that has it.
+
+    `protocol` is what uvicorn makes of each connection; the guard lets those `pass_on` that sent the token.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = OrderedDict[Any, tuple[asyncio.Transport, asyncio.TimerHandle]]()
+
+    def protocol(self, base: Any) -> Any:
+        """A class of connections that come in here, made of uvicorn's own."""
+        door = self
+
+        class Connection(base):  # type: ignore[misc]
+            def connection_made(self, transport: asyncio.Transport) -> None:
+                super().connection_made(transport)
+                door.come_in(self.client, transport)
+
+            def connection_lost(self, error: Exception | None) -> None:
+                door.pass_on(self.client)
+                super().connection_lost(error)
+
+        return Connection
+
+    def come_in(self, client: Any, transport: asyncio.Transport) -> None:
+        """A new connection: it has a while to show the token, or less where many more come."""
+        if len(self._waiting) >= STRANGERS:
+            oldest, timer = self._waiting.popitem(last=False)[1]
+            timer.cancel()
+            oldest.abort()
+        self._waiting[client] = transport, asyncio.get_running_loop().call_later(HEADERS_WITHIN, transport.abort)
+
+    def pass_on(self, client: Any) -> None:
+        """This connection has shown the token, or has gone."""
+        if client in self._waiting:
+            self._waiting.pop(client)[1].cancel()
+
+
 class Guard:
     """Lets a request through to `app` if its Host, token and Origin are right, without the token in its path.
 
-    Every response, refusals and errors too, goes out with HEADERS, and is not to be stored unless it says otherwise.
+    A browser that opens /token/ is sent to /page/ with a cookie, so that the token is in no history and no referrer.
+    Cookies are not told apart by port: the page's path is a secret, too, and no other server of this machine is sent
+    the cookie. Every response, refusals and errors too, goes out with HEADERS, and is not to be stored unless it says
+    otherwise.
     """
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
-        self.app, self.token, self.under_way = app, token, 0
+        self.app, self.token, self.under_way, self.door = app, token, 0, Door()
+        self.page, self.key = new_token(), new_token()
         self.hosts = {f"{host}:{port}" for host in HOSTS} | ({*HOSTS} if port == 80 else set())
         self.origins = {f"http://{host}" for host in self.hosts}
 
@@ -93,24 +142,52 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
             return error_response(421, WRONG_HOST)
-        first, slash, _ = scope["path"].removeprefix("/").partition("/")
+        first, slash, rest = scope["path"].removeprefix("/").partition("/")
         if scope["path"].startswith(API) and (said := headers.getlist("authorization")):
             scheme, _, first = said[0].partition(" ")
             first = first if scheme.lower() == "bearer" and len(said) == 1 else ""
-        if not hmac.compare_digest(first.encode(), self.token.encode()):
+        told = _same(first, self.token)
+        if not told and not (_same(first, self.page) and _same(_cookie(headers, COOKIE), self.key)):
             return error_response(403, WRONG_TOKEN)
+        self.door.pass_on(scope.get("client"))
         if any(origin.lower() not in self.origins for origin in headers.getlist("origin")):
             return error_response(403, WRONG_ORIGIN)
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        near = headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+        if told and not rest and headers.get("sec-fetch-mode") == "navigate":
+            return self._exchange(near)
+        if not near:
             return error_response(403, WRONG_ORIGIN)
         if self.under_way >= AT_ONCE:
             return error_response(503, TOO_MANY)
-        return None if slash else RedirectResponse(f"/{self.token}/")
+        return None if slash else RedirectResponse(f"/{first}/")
+
+    def _exchange(self, near: bool) -> Response:
+        """The way to the page for a browser that shows the token.
+
+        One that comes from elsewhere (the file that a start opens) would not send the cookie after a redirect: it goes
+        on by itself.
+        """
+        place = f"/{self.page}/"
+        on = f'<!doctype html><meta http-equiv="refresh" content="0; url={place}"><a href="{place}">likewise studio</a>'
+        response: Response = RedirectResponse(place, 303) if near else HTMLResponse(on)
+        response.set_cookie(COOKIE, self.key, path=place, httponly=True, samesite="strict")
+        return response
 
     def _without_token(self, scope: Scope) -> Scope:
         """The scope as the app sees it: the path without the token, which a header may have brought instead."""
-        path = scope["path"] if scope["path"].startswith(API) else scope["path"][len(self.token) + 1 :]
+        path = scope["path"] if scope["path"].startswith(API) else "/" + scope["path"].split("/", 2)[2]
         return {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+
+
+def _same(a: str, b: str) -> bool:
+    return hmac.compare_digest(a.encode(), b.encode())
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    """The value of a cookie; "" where it is not sent, or twice."""
+    sent = [part.strip().partition("=") for line in headers.getlist("cookie") for part in line.split(";")]
+    values = [value for key, _, value in sent if key == name]
+    return values[0] if len(values) == 1 else ""
 
 
 def _with_headers(send: Send) -> Send:
@@ -127,13 +204,48 @@ def _with_headers(send: Send) -> Send:
     return send_with_headers
 
 
-def error_response(status: int, message: str) -> JSONResponse:
+def to_json(value: Any) -> bytes:
+    """Any value as JSON, in ASCII, and never an error.
+
+    The name of a file may hold bytes of no encoding, a figure of a log may be infinite, and one of many must not keep
+    the others from the page.
+    """
+    try:
+        return json.dumps(value, allow_nan=False).encode()
+    except (ValueError, TypeError, RecursionError):
+        return json.dumps(_plain(value)).encode()
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """What JSON holds of a value: null for a number that is none, words for what it does not know."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float):
+        return value if abs(value) < 1e300 else None
+    if depth < 20 and isinstance(value, Mapping):
+        return {str(k): _plain(v, depth + 1) for k, v in value.items()}
+    if depth < 20 and isinstance(value, list | tuple):
+        return [_plain(v, depth + 1) for v in value]
+    return type(value).__name__
+
+
+class Json(Response):
+    """A value as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return to_json(content)
+
+
+def error_response(status: int, message: str) -> Json:
     """An error as the page gets it: one sentence.
 
     After 408 nothing that may still come is waited for, and after 500 uvicorn closes the connection: both are said, or
     the next request on that connection would meet its end.
     """
-    return JSONResponse({"error": message}, status, {"Connection": "close"} if status in (408, 500) else None)
+    return Json({"error": message}, status, {"Connection": "close"} if status in (408, 500) else None)
 
 
 # ── fields ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -153,10 +265,14 @@ def not_found(what: str) -> RequestError:
 async def read_json(request: Request) -> Fields:
     """The JSON object that was sent; what is too long, not JSON, not an object, or holds NaN is refused."""
     data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MAX_BODY:
-            raise RequestError(413, f"the request is longer than {MAX_BODY >> 10} kB")
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MAX_BODY:
+                    raise RequestError(413, f"the request is longer than {MAX_BODY >> 10} kB")
+    except TimeoutError:
+        raise RequestError(408, "the request did not come in time; send it again") from None
     try:
         body = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -264,7 +380,7 @@ class Work:
 
     def post(self, line: dict[str, Any]) -> None:
         """Add a line."""
-        data = json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        data = to_json(line) + b"\n"
         try:
             self._loop.call_soon_threadsafe(self._lines.put_nowait, (line["state"], data))
         except RuntimeError:  # the loop has closed: nobody reads any more

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -31,6 +32,7 @@ MAX_LINES, TAIL = 2000, 1 << 16
 QUIET = 60.0
 """Seconds without a new shard after which a harvest counts as stopped."""
 SAMPLES_AT_ONCE = 2
+log = logging.getLogger("likewise.studio")
 
 
 class Training(Run):
@@ -122,8 +124,16 @@ class Tab:
         """Every run, that which was written last first."""
         every = itertools.chain.from_iterable(below(root) for root in (*self.roots, self.store.folder / "runs"))
         paths = itertools.islice(dict.fromkeys(every), MAX_RUNS)
-        summaries = [self._summary(self._id(p), run) for p in paths if (run := _open(p)) is not None]
-        return sorted(summaries, key=lambda summary: -summary["updated"])
+        return sorted(filter(None, map(self._summed_up, paths)), key=lambda summary: -summary["updated"])
+
+    def _summed_up(self, path: Path) -> dict[str, Any] | None:
+        """What the list says of a directory; whatever a damaged one leads to, the others are listed."""
+        try:
+            run = _open(path)
+            return None if run is None else self._summary(self._id(path), run)
+        except Exception:
+            log.exception("%s: passed over", path)
+            return None
 
     def _id(self, path: Path) -> str:
         with self._lock:

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import tempfile
 import threading
 import time
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
 
-from likewise import media
+from likewise import bounded, media
 from likewise.errors import FileError, MissingExtra, RequestError
 from likewise.plot.style import fit
 from likewise.studio.requests import not_found
@@ -133,7 +132,8 @@ class ImageStore:
     """Every image and file that a session keeps."""
 
     def __init__(self, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="likewise-studio-"))
+        self._open = contextlib.ExitStack()
+        self.folder = self._open.enter_context(media.scratch("likewise-studio-"))
         self.max_files, self.max_bytes, self.total, self.uploading = max_files, max_bytes, 0, 0
         self._lock, self._sizes = threading.Lock(), OrderedDict[str, int]()
         self._images: Recent[SessionImage] = Recent(MAX_LINKS, "this image")
@@ -141,7 +141,7 @@ class ImageStore:
 
     def close(self) -> None:
         """Remove the folder and all that is in it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._open.close()
 
     # ── files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -272,6 +272,23 @@ async def copy(request: Request, write: Callable[[bytes], Any], limit: int) -> N
                 write(chunk)
     except TimeoutError:
         raise RequestError(408, "the file did not come in time; send it again") from None
+
+
+@contextlib.asynccontextmanager
+async def while_there(request: Request) -> AsyncIterator[None]:
+    """Whatever is decoded within it ends when the client goes: nobody waits for it any more."""
+    with bounded.cancellable() as cancel:
+
+        async def follow() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            cancel()
+
+        following = asyncio.create_task(follow())
+        try:
+            yield
+        finally:
+            following.cancel()
 
 
 def add_image(file: Path, name: str, store: ImageStore) -> list[SessionImage]:

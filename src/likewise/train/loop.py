@@ -121,8 +121,10 @@ class Loop:
         self.average = averaged(problem.network) if settings.ema else None
         self.fitted = Fitted()
         self._saved = time.monotonic()
-        if resume and run is not None and (run.path / STATE).exists():
-            self._restore(run.path / STATE)
+        if resume and run is not None:
+            logged = self._restore(run.path / STATE) if (run.path / STATE).exists() else 0
+            if self.processes.first and isinstance(logged, int):
+                run.rewind(logged)
 
     def run(self) -> Fitted:
         """Step until the end, or until the score has not risen for `patience` evaluations."""
@@ -199,6 +201,7 @@ class Loop:
         arrays = {key: value.detach().cpu().numpy() for key, value in self._tensors().items()}
         best = None if math.isinf(self.fitted.best) else self.fitted.best  # JSON has no infinity
         header = {**dataclasses.asdict(self.fitted), "best": best, "config": self.out.config}
+        header["logged"] = self.out.logged()
         checkpoint.write(self.out.path / STATE, arrays, header)
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -212,7 +215,8 @@ class Loop:
         p = self.problem
         return {"network": p.network, "objective": p.objective, **{f"extra-{k}": m for k, m in p.extra().items()}}
 
-    def _restore(self, path: Path) -> None:
+    def _restore(self, path: Path) -> Any:
+        """Take up a state; what was logged until it was saved."""
         arrays, header = checkpoint.read(path)
         difference = differing(header.get("config", {}), self.out.config if self.out else {})
         if difference:
@@ -223,6 +227,7 @@ class Loop:
             self.fitted = Fitted(header["step"], header["history"], best, header["best_step"], header["since"])
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             raise FileError(f"{path} does not fit this training: {' '.join(str(error).split())[:200]}") from None
+        return header.get("logged")
 
     def _put_state(self, arrays: dict[str, Tensor]) -> None:
         for name, module in self._modules().items():
