@@ -53,7 +53,7 @@ FOLDS = 3
 FEW = 100
 """With fewer sets than this the folds are drawn twice."""
 MOST = 600
-"""Of more sets than about this, choices are made on a draw: they change little, and cost no more than one or two fits."""
+"""Of more sets than about this, choices are made on a draw: they change little, and cost no more than two fits."""
 TRIAL = 6
 """Iterations a trial of one ρ in one fold; each starts where the last, stronger one ended."""
 LOOSE = 1e-4
