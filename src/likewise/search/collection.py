@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 PLACE = "likewise-index"
 """Where an index is made and looked for when no place is given: a folder in the current one."""
 SHORTLIST, VERIFY = 100, 10
-"""How many candidates are re-ranked, at 2 to 4 CPU-ms each, and how many of the best are verified, at .1 to .3 CPU-s
+"""How many candidates are re-ranked, at 1 to 2 CPU-ms each, and how many of the best are verified, at .1 to .2 CPU-s
 each: the more, the busier the machine."""
 
 ONE_AT_A_TIME = threading.Lock()

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from likewise import inputs, media, plot
 from likewise.errors import LikewiseError
 from likewise.images.embedder import Skipped
-from likewise.plot.report import Card, Page, Picture, Section, inline
 from likewise.search.verdict import Judge, Verdict, word
 
 if TYPE_CHECKING:
+    from likewise.plot.report import Card, Picture, Section
     from likewise.search.shortlist import Query
     from likewise.search.verify import Evidence
 
@@ -225,7 +225,8 @@ def write_page(results: Sequence[Result], path: Path) -> Path:
     """Write the page of some results."""
     sections = [section for result in results for section in _sections(result)]
     asked = f"{len(results)} {'query' if len(results) == 1 else 'queries'}"
-    return Page("likewise search", f"{asked}, the hits of each with the reasons.", {}, sections, wide=True).write(path)
+    page = plot.report.Page("likewise search", f"{asked}, the hits of each with the reasons.", {}, sections, wide=True)
+    return page.write(path)
 
 
 def _sections(result: Result) -> Iterator[Section]:
@@ -234,10 +235,10 @@ def _sections(result: Result) -> Iterator[Section]:
     head = f"{len(result.hits)} hits in {result.place}, {same} of them the same; {spent}."
     names = ", ".join(Path(n).name for n in query.names[:4]) + ("…" if len(query) > 4 else "")
     strip = [_picture(shot, name) for shot, name in zip(query.shots[:4], query.names[:4], strict=True)]
-    yield Section(names, [head, *result.notes], strip=strip, cards=[_card(hit) for hit in result.hits])
+    yield plot.report.Section(names, [head, *result.notes], strip=strip, cards=[_card(hit) for hit in result.hits])
     reasons = {f"{hit.rank}. {hit.name}: {hit.words()}": [*_why(hit)] for hit in result.hits}
     if any(reasons.values()):
-        yield Section("Why", details={summary: figures for summary, figures in reasons.items() if figures})
+        yield plot.report.Section("Why", details={summary: figures for summary, figures in reasons.items() if figures})
 
 
 def _card(hit: Hit) -> Card:
@@ -250,7 +251,7 @@ def _card(hit: Hit) -> Card:
     values |= {"taken": hit.taken.replace("T", " ")} if hit.taken else {}
     title = f"{hit.rank}. {'/'.join(Path(hit.path).parts[-2:])}"
     badge = f"{hit.verdict} · {hit.percent}"
-    return Card(_picture(hit.path, hit.name), title, badge, hit.verdict, values)
+    return plot.report.Card(_picture(hit.path, hit.name), title, badge, hit.verdict, values)
 
 
 def _why(hit: Hit) -> Iterator[Picture]:
@@ -260,16 +261,16 @@ def _why(hit: Hit) -> Iterator[Picture]:
         return
     words = f"Inliers of one {evidence.kind}"
     try:
-        yield Picture(inline(evidence.plot(title=" ")), words, words)
+        yield plot.report.Picture(plot.report.inline(evidence.plot(title=" ")), words, words)
         overlay = evidence.overlay()
     except LikewiseError:  # the file has gone since it was indexed
         return
     if overlay is not None and hit.verdict != "different":
-        yield Picture(inline(overlay, side=2 * SIDE), "The hit warped to the query", "The hit warped to the query")
+        yield plot.report.Picture(plot.report.inline(overlay, side=2 * SIDE), *["The hit warped to the query"] * 2)
 
 
 def _picture(given: Any, name: str) -> Picture:
     try:
-        return Picture(inline(inputs.image(given).reduced(SIDE), side=SIDE), name)
+        return plot.report.Picture(plot.report.inline(inputs.image(given).reduced(SIDE), side=SIDE), name)
     except LikewiseError as error:
-        return Picture("", str(error))
+        return plot.report.Picture("", str(error))

@@ -17,6 +17,7 @@ import numpy as np
 from likewise import inputs
 from likewise.errors import InputError
 from likewise.images import embedding
+from likewise.images.embedder import in_threads
 from likewise.nn.backbone import DECODED_SIDE
 from likewise.search.local import Box, Floats, Local, alike, extract, joined, projection, vlad
 from likewise.search.verdict import judge
@@ -70,13 +71,14 @@ def shots(query: Any, most: int = SHOTS) -> Query:
 
 def vectors(model: Any, image: Image, *, views: bool) -> Floats:
     """The vector of a shot, and, with `views`, of its turns and parts: rows (v, dim), the shot's own first."""
-    seen, own, centres = [image], extract(image), projection().centres
+    pixels = image.reduced(DECODED_SIDE)  # once, not once a thread
+    own, *laid = in_threads(lambda turn: extract(image, turn=turn), (0, *TURNS) if views else (0,))
+    seen, centres = [image], projection().centres
     vlads = [vlad(own, centres)]
     if views:
-        pixels = image.reduced(DECODED_SIDE)
         h, w = pixels.shape[:2]
         seen += [Image(np.ascontiguousarray(np.rot90(pixels, turn))) for turn in TURNS]
-        vlads += [vlad(extract(image, turn=turn), centres) for turn in TURNS]
+        vlads += [vlad(one, centres) for one in laid]
         for box in BOXES:
             left, top, right, bottom = (round(s * n) for s, n in zip(box, (w, h, w, h), strict=True))
             seen.append(Image(np.ascontiguousarray(pixels[top : max(bottom, top + 1), left : max(right, left + 1)])))
@@ -123,13 +125,13 @@ def shortlist_hits(
 
 def rerank_hits(query: Query, hits: list[Hit], features: dict[str, Local]) -> list[Hit]:
     """The same by how probable they are by distance and features alike; turned as it was found, too."""
-    counted = []
-    for hit in hits:
+
+    def counted(hit: Hit) -> Hit:
         image, other = query.shots[hit.shot], features.get(hit.path)
         if other is None:
-            counted.append(hit)
-            continue
+            return hit
         looks = [extract(image), *(extract(image, turn=turn) for turn in hit.turns)]
-        counted.append(replace(hit, alike=max(alike(one, other) for one in looks)))
-    judged = [hit.judged(judge()) for hit in counted]
+        return replace(hit, alike=max(alike(one, other) for one in looks))
+
+    judged = [hit.judged(judge()) for hit in in_threads(counted, hits)]
     return sorted(judged, key=lambda hit: -hit.probability)
