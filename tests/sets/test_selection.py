@@ -182,8 +182,7 @@ def test_only_what_is_auto_is_chosen():
     X, y = correlated(0)
     all_open = chosen(X, y)
     assert list(all_open.told["start"]["scores"]) == [
-        f"power {power:g}, shrinkage {shrinkage:g}"
-        for power, shrinkage in ((0, 1), (1, 0.5), (1, 0.1), (0.5, 0.1))
+        f"power {power:g}, shrinkage {shrinkage:g}" for power, shrinkage in ((0, 1), (1, 0.5), (1, 0.1), (0.5, 0.1))
     ]
     assert list(all_open.told["gamma"]["scores"]) == ["0.2", "0.05", "1"]
     assert list(all_open.told["rho"]["scores"]) == ["inf", "1", "0.3", "0.1", "0.03"]

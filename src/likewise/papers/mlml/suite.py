@@ -51,7 +51,7 @@ def collections(
         "JapaneseVowels": lambda: _series("JapaneseVowels", 12, seed, resamples),
         "BasicMotions": lambda: _series("BasicMotions", 10, seed, resamples, every=4),
         "ArrowHead": lambda: _series("ArrowHead", 12, seed, resamples, window=16),
-        "PickupGesture": lambda: _series("PickupGestureWiimoteZ", 5, seed, resamples, window=16),
+        "PickupGestureWiimoteZ": lambda: _series("PickupGestureWiimoteZ", 5, seed, resamples, window=16),
         "digits": lambda: _drawn("digits", _digits(), 10, seed, resamples, test=30),
         "cub200": lambda: _birds(data / "cub200-232", cells, seed, resamples),
         "omniglot": lambda: _drawn("omniglot", _characters(data / "omniglot"), 5, seed, resamples),
