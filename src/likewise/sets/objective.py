@@ -459,16 +459,9 @@ class Frozen:
         out = np.empty(len(self.J.pairs))
         for b, solved, L in zip(self.J.bundles, self.J.solved, roots, strict=True):
             if solved is not None:
-                out[b.at] = plan_costs(b, solved, L)
+                Z = b.sets.project(L)
+                out[b.at] = transport.plan_costs(Z, Z, b.left, b.right, solved)
         return out
-
-
-def plan_costs(b: Bundle, solved: Solutions, L: Array) -> Array:
-    """⟨C, F⟩ of each pair of a bundle under the metric L Lᵀ, with the plans given."""
-    Z = b.sets.points @ L
-    ends = ((b.sets.rows(int(i)), b.sets.rows(int(j))) for i, j in zip(b.left, b.right, strict=True))
-    costs = (numeric.squared_distances(Z[p], Z[q]) for p, q in ends)
-    return np.array([(C * solved.plan(k)).sum() for k, C in enumerate(costs)])
 
 
 def alternation(J: Objective, blocks: Array, max_iter: int, inner: int = 10) -> Steps:

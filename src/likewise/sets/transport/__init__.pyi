@@ -10,6 +10,7 @@ from likewise.sets.transport.solvers import exact as exact
 from likewise.sets.transport.solvers import finish as finish
 from likewise.sets.transport.solvers import one_blas_thread as one_blas_thread
 from likewise.sets.transport.solvers import pack as pack
+from likewise.sets.transport.solvers import plan_costs as plan_costs
 from likewise.sets.transport.solvers import scatter as scatter
 from likewise.sets.transport.solvers import sinkhorn as sinkhorn
 from likewise.sets.transport.solvers import solve_all as solve_all

@@ -399,3 +399,19 @@ def weigh_plans(first, second, left, right, plans, starts, weights, Y, rows, col
                 for c in range(d):
                     moved[i, c] += f * Y[j, c]
             rows[i] += whole
+
+
+@_cached
+def sum_costs(first, second, left, right, plans, starts, P, Q, out):
+    """⟨C, F⟩ of each plan under the Euclidean cost of the points."""
+    d = P.shape[1]
+    for k in range(len(left)):
+        at, total = starts[k], 0.0
+        for i in range(first[left[k]], first[left[k] + 1]):
+            for j in range(second[right[k]], second[right[k] + 1]):
+                cost = 0.0
+                for c in range(d):
+                    cost += (P[i, c] - Q[j, c]) ** 2
+                total += cost * plans[at]
+                at += 1
+        out[k] = total

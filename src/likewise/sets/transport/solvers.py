@@ -368,6 +368,15 @@ def scatter(X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions, weig
     return np.asarray((G + G.T) / 2)
 
 
+def plan_costs(X: Pack, Y: Pack, left: Index, right: Index, solved: Solutions) -> Array:
+    """⟨C, F⟩ of each pair under the Euclidean cost of the packed coordinates, with the plans of `solved`."""
+    if solved.plans is None:
+        raise InputError("plan_costs needs plans; solve with plans=True")
+    out = np.empty(len(left))
+    kernels.sum_costs(X.offsets, Y.offsets, left, right, solved.plans, solved.plan_offsets, X.points, Y.points, out)
+    return out
+
+
 def auto_gamma(X: Pack, Y: Pack | None = None, *, fraction: float = BLUR, most: int = 2000) -> float:
     """A share of the median ground cost among the points of X, and of Y: the same whichever comes first, above 0."""
     whole = len(X.points) + (0 if Y is None else len(Y.points))
