@@ -80,7 +80,7 @@ def test_published_weights_are_counted_and_a_folder_that_is_none_is_broken(
     monkeypatch.setenv("LIKEWISE_WEIGHTS", str(tmp_path))
     finding = [*doc._folders()][-1]
     assert (finding.name, finding.state) == ("weights", "ok")
-    assert finding.detail == "2 of 18 published files are here (xfeat, xfeat-lighterglue)"
+    assert finding.detail == "2 of 20 published files are here (xfeat, xfeat-lighterglue)"
     monkeypatch.setenv("LIKEWISE_WEIGHTS", os.pathsep.join([str(tmp_path), str(tmp_path / "none")]))
     assert (doc._weights().state, doc._weights().detail) == (
         "broken",

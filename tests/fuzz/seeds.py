@@ -256,7 +256,7 @@ def learned(folder: Path) -> None:
     arrays |= {"offsets": np.arange(0, 33, 4), "targets": np.stack([np.arange(6), np.arange(2, 8)], axis=1)}
     header: dict[str, Any] = {"options": lw.sets.WassersteinLMNN().get_params(), "levels": [0, 1], "rho": [0.5, 0.5]}
     header |= {"classes": {"dtype": "<i8", "values": [0, 1]}, "scale": 1.0, "gamma": 0.1, "rule": "global"}
-    header |= {"start": "identity", "history": [{"step": 0, "objective": 1.0}], "source": {}}
+    header |= {"start": [0.0, 1.0], "selection": {}, "history": [{"step": 0, "objective": 1.0}], "source": {}}
     model = lw.sets.WassersteinLMNN.from_state(arrays, header)
     lw.save(model, folder / "lmnn.safetensors")
 

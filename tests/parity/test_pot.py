@@ -18,7 +18,7 @@ PAIRS = [(i, j) for i in range(0, 8, 2) for j in range(1, 8, 3)]
 @pytest.mark.parametrize("pair", PAIRS)
 def test_smoothed_plan_and_value(pair, gamma):
     (P, a), (Q, b) = (SETS[k] for k in pair)
-    ours = lw.sets.compare((P, a), (Q, b), gamma=gamma, tol=1e-10)
+    ours = lw.sets.compare((P, a), (Q, b), gamma=gamma, value="kl", tol=1e-10)
     C = ot.dist(P, Q)
     theirs = ot.sinkhorn(a, b, C, gamma, method="sinkhorn_log", stopThr=1e-12, numItermax=100_000)
     np.testing.assert_allclose(ours.plan, theirs, atol=1e-8)

@@ -15,7 +15,7 @@ import pytest
 from tests.sets.transport.oracles import ragged
 
 import likewise as lw
-from likewise import numeric
+from likewise import media, numeric
 from likewise.errors import ConvergenceWarning
 from likewise.sets import transport
 from likewise.store.job import FILE, Job, locked
@@ -223,6 +223,7 @@ def test_killed_while_assembling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "m" / ".distances.0123456789ab.tmp.npy").write_bytes(b"half")
     assert not (tmp_path / "m" / "distances.npy").exists()
     monkeypatch.setattr(transport, "solve_all", lambda *_, **__: pytest.fail("solved again"))
+    monkeypatch.setattr(media, "_swept", set())  # as in a process that begins
     D = distance_matrix(X, out=tmp_path / "m")
     close(D, one_by_one(X, X, "divergence"))
     assert not list((tmp_path / "m").glob(".distances*"))

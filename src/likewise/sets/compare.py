@@ -130,9 +130,9 @@ def distances(
     >>> import likewise as lw
     >>> X = [[[0.0, 0.0]], [[3.0, 4.0]], [[0.0, 0.0], [3.0, 4.0]]]
     >>> lw.sets.distances(X, gamma=1.0).round(1)
-    array([[ 0. , 25. , 12.5],
-           [25. ,  0. , 12.5],
-           [12.5, 12.5,  0.7]])
+    array([[ 0. , 25. , 12.2],
+           [25. ,  0. , 12.2],
+           [12.2, 12.2,  0. ]])
     """
     Options(gamma, value, tol)
     packed, other = _read(X, Y, metric)

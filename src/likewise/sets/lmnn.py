@@ -410,7 +410,7 @@ class WassersteinLMNN(ClassifierMixin, TransformerMixin, BaseEstimator, ml.LMNNO
         rho0, rhot = (np.inf if rho is None else float(rho) for rho in header["rho"])
         model.rho_ = rho0, rhot
         model.scale_, model.gamma_ = float(header["scale"]), float(header["gamma"])
-        model.start_, model.rule_, model.source_ = Start(*header["start"]), header["rule"], header["source"]
+        model.start_, model.rule_, model.source_ = _start(header["start"]), header["rule"], header["source"]
         model.selection_ = dict(header["selection"])
         model.history_ = list(header["history"])
         positive = model.scale_ > 0 and model.gamma_ > 0 and np.isfinite([model.scale_, model.gamma_]).all()
@@ -598,6 +598,13 @@ def _stored(arrays: dict[str, Any], name: str, shape: tuple[int | None, ...], *,
     if not sound.all():
         raise InputError(f"{name}: expected {'finite numbers' if below is None else f'0 to {below - 1}'}")
     return np.ascontiguousarray(array, dtype=np.float64 if below is None else np.int64)
+
+
+def _start(value: Any) -> Start:
+    """The start that JSON holds as [power, shrinkage]."""
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(x, int | float) for x in value):
+        raise InputError(f"start: expected [power, shrinkage], got {value!r}; fit again what an earlier version saved")
+    return Start(*map(float, value))
 
 
 def _from_json(value: Any) -> Hashable:
