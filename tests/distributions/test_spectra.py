@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from likewise.distributions import spectra
 from likewise.distributions.data import load
 from likewise.distributions.spectra import Composite, pilot, spectrum
 from likewise.errors import InputError
@@ -400,3 +401,52 @@ def test_the_digits_generator_against_its_float64_jacobian(data):
     assert (fast.log_volume - exact.log_volume).std() < 0.04 * spread
     assert (fast.log_volume - exact.log_volume).std() < (paper.log_volume - exact.log_volume).std()
     assert fast.cost < exact.cost < paper.cost
+
+
+# ------------------------------------------------------------------------------------------------ what auto chooses
+
+
+class Decaying:
+    """A map of 100 latents whose singular values fall by `rate` each, a little different in each place."""
+
+    def __init__(self, rate: float) -> None:
+        draw = torch.Generator().manual_seed(0)
+        basis = torch.linalg.qr(torch.randn(120, 100, generator=draw))[0]
+        self.matrix = (basis * rate ** torch.arange(100.0)).T
+        self.calls = 0
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return (z + 0.3 * z.sin()) @ self.matrix
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds", "wanted"),
+    [
+        (0.5, {"gram": 3, "left": 1, "subspace": 2}, "left"),
+        (1.0, {"gram": 3, "left": 1, "subspace": 2}, "gram"),  # a flat spectrum: no sketch is accurate
+        (0.5, {"gram": 1, "left": 3, "subspace": 4}, "gram"),  # accurate, but slower
+    ],
+)
+def test_auto_takes_the_fastest_that_is_accurate(
+    rate: float, seconds: dict[str, float], wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that the test sets: what the methods took, in the order in which they are tried."""
+    f, z = Decaying(rate), torch.randn(64, 100, generator=torch.Generator().manual_seed(1))
+    ticks = iter([t for name in ("gram", "left", "subspace") for t in (0.0, float(seconds[name]))])
+    monkeypatch.setattr(spectra, "_clock", lambda _: next(ticks))
+    measured = spectrum(f, z, 3)
+    assert measured.method == wanted
+    again = f.calls
+    assert spectrum(f, z, 3).method == wanted  # tried once: the clock has no more ticks
+    assert f.calls - again < again
+    exact = spectrum(f, z, 3, method="gram").log_volume
+    assert (measured.log_volume - exact).std() <= 0.05 * exact.std()
+    assert spectrum(f, z[:10], 3).method == "gram"  # of a few the rule decides
+
+
+def test_auto_of_a_black_box_is_not_tried() -> None:
+    def box(z: torch.Tensor) -> np.ndarray:
+        return np.tanh(z.numpy()) ** 2
+
+    assert spectrum(box, torch.randn(70, 4), 2).method == "fd"

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from likewise import media
 from likewise.distributions.bank import HARVESTED, Bank
 from likewise.distributions.generator import Generator
 from likewise.distributions.latents import check_whole
-from likewise.distributions.spectra import Spectrum, pilot, spectrum
+from likewise.distributions.spectra import FEW, TRIED, Spectrum, choose, pilot, spectrum
 from likewise.errors import InputError, ShapeError
 from likewise.store import job as jobs
 from likewise.store.job import Job
@@ -92,7 +92,7 @@ def harvest(
     resume : bool, default True
         Whether a bank that stands in `out` is continued or made again.
     method : str, default "auto"
-        That of `spectrum`.
+        That of `spectrum`; what "auto" chose is kept with the bank.
     shard_size : int, optional
         Latents a shard; by default about 256.
     label : int, optional
@@ -124,8 +124,10 @@ def harvest(
     if not isinstance(generator, Generator):
         raise InputError(f"generator: expected a Generator(net, latent), got {type(generator).__name__}")
     jobs.check_executor(executor, n_jobs)
-    if shard_size is None and resume and out is not None and (Path(out) / jobs.FILE).exists():
-        shard_size = Job.open(out).identity.get("shard_size")
+    there: Any = {}
+    if resume and out is not None and (Path(out) / jobs.FILE).exists():
+        there = Job.open(out).identity
+        shard_size = there.get("shard_size") if shard_size is None else shard_size
     n, seed = check_whole("n", n), check_whole("seed", seed, 0, MOST_SEED)
     most = min(30, generator.dim)
     k = check_whole("k", most if k is None else k, 1, generator.dim, f", the size of a latent of {generator.name}")
@@ -139,6 +141,10 @@ def harvest(
             raise InputError(f'method: a basis is for "left", got {method!r}')
         method = "left"
     work = Work(generator, k, seed, check_whole("shard_size", shard_size), method, label, chunk, basis)
+    if method == "auto" and "method" in there:  # banks of earlier versions did not say what auto chose
+        work = replace(work, method=there["method"], resolved=str(there.get("resolved", "gram")).split(" ")[0])
+    elif method == "auto":
+        work = replace(work, method=work.chosen(n))
     with media.scratch("likewise-bank-") as scratch:
         folder = Path(scratch) / "bank" if out is None else Path(out)
         with Job.begin(folder, work.identity(), resume=resume) as job:
@@ -167,6 +173,7 @@ class Work:
     label: int | None = None
     chunk: int | None = None
     basis: int | None = None
+    resolved: str | None = None
 
     def __call__(self, shard: int) -> dict[str, NDArray[Any]]:
         """The arrays of a shard."""
@@ -178,7 +185,8 @@ class Work:
 
     def measure(self, z: NDArray[Any], labels: NDArray[Any] | None) -> Spectrum:
         """The spectra at some latents."""
-        return measure(self.generator, z, labels, self.k, self.method, chunk=self.chunk, basis=self.directions)
+        how = self.resolved if self.resolved and self.method == "auto" else self.method
+        return measure(self.generator, z, labels, self.k, how, chunk=self.chunk, basis=self.directions)
 
     @functools.cached_property
     def directions(self) -> Tensor | None:
@@ -197,6 +205,16 @@ class Work:
         if z.ndim != 2 or z.shape[1] != latent.dim:
             raise ShapeError(f"latent: {latent.name} gave shape {z.shape}, expected (n, {latent.dim})")
         return z, self._classes(shard * self.size + np.arange(len(z)))
+
+    def chosen(self, n: int) -> str:
+        """The method for n latents, tried on the first of them where they are many."""
+        plain = self.measure(*self.latents(0, 2)).method.split(" ")[0]
+        z, labels = self.latents(0, TRIED)
+        if n < FEW or len(z) < TRIED or plain == "fd":
+            return plain
+        f, y = self.generator.by_class(), self.generator.classes(labels, len(z))
+        with one_thread():
+            return choose(f, self.generator.latents(z), self.k, y=y, chunk=self.chunk)
 
     def _classes(self, turns: Int64[np.ndarray, " n"]) -> Int64[np.ndarray, " n"] | None:
         if self.generator.labels is None:
