@@ -17,7 +17,7 @@ from scipy.sparse import csr_array, eye_array, kron, vstack
 from likewise import numeric
 from likewise.errors import InputError, ShapeError
 from likewise.sets.transport import panels
-from likewise.sets.transport.panels import LARGE, PATIENT, QUICK, offsets
+from likewise.sets.transport.panels import PATIENT, QUICK, WIDTH, offsets
 from likewise.sets.transport.panels import one_blas_thread as one_blas_thread
 from likewise.types import Array, Signature
 
@@ -26,6 +26,8 @@ Value = Literal["kl", "paper", "divergence", "sharp"]
 
 ALONE = 200
 """Steps in numpy that a pair by itself is given."""
+ROOM = 65_536
+"""Entries up to which a hard problem is solved by Newton steps with a factorisation, whose room is twice this."""
 BLUR = 0.05
 """γ "auto" as a share of the median ground cost."""
 
@@ -182,19 +184,17 @@ def solve_pairs(
         if not np.array_equal(start.sizes, sizes):
             raise ShapeError("start: its pairs are not of the sizes of these pairs; leave it out")
         solved.g[:] = start.g
-    large = sizes[:, 0] * sizes[:, 1] > LARGE
     sharp = value == "sharp"
-    if len(sizes) == 1 and start is None and not large[0]:
+    if len(sizes) == 1 and start is None:
         # Milliseconds in numpy; compiling the kernels takes seconds, once on a machine: they get what is too hard.
-        _solve_large(X, Y, int(left[0]), int(right[0]), 0, solved, gamma, min(max_iter, ALONE), sharp)
-    small = np.flatnonzero(~large & ~solved.converged)
-    panels.solve_pairs(X, Y, left, right, small, solved, gamma, QUICK, sharp, start is not None, n_jobs)
-    again = small[~solved.converged[small]]
-    if len(again):
-        patient = (*PATIENT[:1], float(max_iter), *PATIENT[2:])
-        panels.solve_pairs(X, Y, left, right, again, solved, gamma, patient, sharp, False, n_jobs)
-    for k in np.flatnonzero(large):
-        _solve_large(X, Y, int(left[k]), int(right[k]), int(k), solved, gamma, max_iter, sharp)
+        _solve_in_numpy(X, Y, int(left[0]), int(right[0]), solved, gamma, min(max_iter, ALONE), sharp)
+    area = sizes.prod(axis=1)
+    large, warm = area > panels.LARGE, start is not None
+    alone, patient = (panels.up_to(policy, max_iter) for policy in (panels.ALONE, PATIENT))
+    # Newton steps with a factorisation end what conjugate gradients do not, where there is room for them.
+    for lanes, which, policy in ((WIDTH, ~large, QUICK), (1, large, alone), (WIDTH, area <= ROOM, patient), (1, area > ROOM, patient)):
+        left_over = np.flatnonzero(which & ~solved.converged)
+        panels.solve_pairs(X, Y, left, right, left_over, solved, gamma, policy, sharp, warm and policy != patient, n_jobs, lanes)
     _shift(solved.value, value, X, Y, left, right, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
     return solved
 
@@ -218,19 +218,18 @@ def _shift(values: Array, value: Value, X: Pack, Y: Pack, left: Index, right: In
         values -= 0.5 * (self_terms(X, left) + self_terms(Y, right))
 
 
-def _solve_large(
-    X: Pack, Y: Pack, i: int, j: int, k: int, solved: Solutions, gamma: float, max_iter: int, sharp: bool
+def _solve_in_numpy(
+    X: Pack, Y: Pack, i: int, j: int, solved: Solutions, gamma: float, max_iter: int, sharp: bool
 ) -> None:
-    """Pair k by itself: the kernel's algorithm in plain numpy, for sets of hundreds of points and more."""
+    """The only pair of `solved`, without the kernels."""
     P, Q = X.rows(i), Y.rows(j)
     a, b, C = X.weights[P], Y.weights[Q], numeric.squared_distances(X.points[P], Y.points[Q])
     f, g, F, residual, steps = sinkhorn(C, a, b, gamma, tol=solved.tol, max_iter=max_iter)
-    solved.value[k] = float((C * F).sum()) if sharp else float(a @ f + b @ g)
-    solved.residual[k], solved.iterations[k] = residual, steps
-    solved.f[solved.f_offsets[k] : solved.f_offsets[k + 1]] = f
-    solved.g[solved.g_offsets[k] : solved.g_offsets[k + 1]] = g
+    solved.value[:] = float((C * F).sum()) if sharp else float(a @ f + b @ g)
+    solved.residual[:], solved.iterations[:] = residual, steps
+    solved.f[:], solved.g[:] = f, g
     if solved.plans is not None:
-        solved.plans[solved.plan_offsets[k] : solved.plan_offsets[k + 1]] = F.ravel()
+        solved.plans[:] = F.ravel()
 
 
 def sinkhorn(
@@ -317,7 +316,7 @@ def solve_all(
     n_jobs = panels.workers(n_jobs)
     other = X if Y is None else Y
     out = AllPairs.empty(len(X), len(other), tol)
-    panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
+    panels.solve_all(X, other, Y is None, gamma, tol, max_iter, value == "sharp", n_jobs, out)
     finish(X, Y, out, value, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
     return out
 
