@@ -38,7 +38,7 @@ STRIDE = 3.0
 
 _SOURCES = sorted(Path(__file__).parent.glob("*.py"))
 _VERSION = hashlib.sha256(b"".join(file.read_bytes() for file in _SOURCES)).hexdigest()[:16]
-"""Numba looks only at the file of a kernel whether its machine code is still right, not at those it takes parts from."""
+"""Whether machine code is still right: numba looks at the file of a kernel only, not at those of its parts."""
 
 
 def cached(function: Any) -> Any:
@@ -245,17 +245,17 @@ def cost(G, half, single, at, norms):
 
 @cached
 def solve_panels(
-    G, half, single, stride, at, heights, widths, m_most, n_most, row_at, column_at, row_norms, row_weights, norms, weights,
-    gamma, tol, policy, sharp, warm, keep, values, residuals, steps, f_out, g_out,
+    G, half, single, stride, at, heights, widths, m_most, n_most, row_at, column_at, row_norms, row_weights, norms,
+    weights, gamma, tol, policy, sharp, warm, keep, values, residuals, steps, f_out, g_out,
 ):  # fmt: skip
     """Solve panel after panel.
 
     Panel p has heights[p] × widths[p] points. Its costs are C = ‖p‖² + ‖q‖² − 2 G: inner products in the flat array G
-    (float64, or `half`, float32, where `single`) from at[p], a row every `stride` numbers (0: widths[p] · 8); row_norms, row_weights from row_at[p], norms, weights
-    from column_at[p], lane-major. policy = (Sinkhorn steps first, steps at most, slack allowed at the start in units of
-    γ, factor between stages of γ, steps a stage, error that ends a stage). With warm, g_out holds potentials to start
-    from. With keep, G is overwritten by the plans and f_out, g_out by the potentials. values, residuals (8 a panel) and
-    steps (1 a panel) are the result.
+    (float64, or `half`, float32, where `single`) from at[p], a row every `stride` numbers (0: widths[p] · 8);
+    row_norms, row_weights from row_at[p], norms, weights from column_at[p], lane-major. policy = (Sinkhorn steps first,
+    steps at most, slack allowed at the start in units of γ, factor between stages of γ, steps a stage, error that ends
+    a stage). With warm, g_out holds potentials to start from. With keep, G is overwritten by the plans and f_out, g_out
+    by the potentials. values, residuals (8 a panel) and steps (1 a panel) are the result.
     """
     first, most, allowed, shrink, stage, loose = policy
     C, K = np.empty(m_most * n_most * W), np.empty(m_most * n_most * W)
@@ -334,26 +334,26 @@ def solve_panels(
 
 @cached
 def gather_pairs(
-    P, P_weights, P_offsets, Q, Q_weights, Q_offsets, left, right, lanes, at, heights, widths, row_at, column_at,
+    P, P_weights, P_offsets, Q, Q_weights, Q_offsets, left, right, at, heights, widths, row_at, column_at,
     G, row_norms, row_weights, norms, weights,
 ):  # fmt: skip
-    """Lay pairs out as panels for solve_panels: pair p · lanes + l is lane l of panel p; G = −½ ‖p − q‖², padding FAR away.
+    """Lay pairs out as panels for solve_panels: pair p · 8 + l is lane l of panel p; G = −½ ‖p − q‖², padding FAR away.
 
     Costs are summed from differences, not from inner products: nothing is lost to cancellation.
     """
     d = P.shape[1]
     for p in range(len(at)):
         m, n = heights[p], widths[p]
-        for lane in range(lanes):
-            k = p * lanes + lane
+        for lane in range(W):
+            k = p * W + lane
             top, beside = P_offsets[left[k]], Q_offsets[right[k]]
             mine, other = P_offsets[left[k] + 1] - top, Q_offsets[right[k] + 1] - beside
             for i in range(m):
-                row_weights[row_at[p] + i * lanes + lane] = P_weights[top + i] if i < mine else 0.0
-                row_norms[row_at[p] + i * lanes + lane] = 0.0 if i < mine else FAR
+                row_weights[row_at[p] + i * W + lane] = P_weights[top + i] if i < mine else 0.0
+                row_norms[row_at[p] + i * W + lane] = 0.0 if i < mine else FAR
             for j in range(n):
-                weights[column_at[p] + j * lanes + lane] = Q_weights[beside + j] if j < other else 0.0
-                norms[column_at[p] + j * lanes + lane] = 0.0 if j < other else FAR
+                weights[column_at[p] + j * W + lane] = Q_weights[beside + j] if j < other else 0.0
+                norms[column_at[p] + j * W + lane] = 0.0 if j < other else FAR
             for i in range(m):
                 for j in range(n):
                     total = 0.0
@@ -361,7 +361,7 @@ def gather_pairs(
                         for c in range(d):
                             difference = P[top + i, c] - Q[beside + j, c]
                             total += difference * difference
-                    G[at[p] + (i * n + j) * lanes + lane] = -0.5 * total
+                    G[at[p] + (i * n + j) * W + lane] = -0.5 * total
 
 
 @cached
@@ -375,7 +375,9 @@ def spread_columns(lanes, column_at, g_at, other, g, out):
 
 
 @cached
-def scatter_pairs(lanes, at, heights, widths, row_at, column_at, G, f, g, mine, other, F_at, f_at, g_at, F_out, f_out, g_out):
+def scatter_pairs(
+    lanes, at, heights, widths, row_at, column_at, G, f, g, mine, other, F_at, f_at, g_at, F_out, f_out, g_out
+):
     """Plans and potentials out of their panels into ragged arrays, pair after pair."""
     for p in range(len(at)):
         n = widths[p]

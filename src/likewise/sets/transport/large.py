@@ -231,7 +231,7 @@ def solve_large(
                     rested += 1.0
                 before = error
             made += int(now)
-            # the columns exact: a Sinkhorn step never adds to the L1 error, so that of the columns bounds that of the rows
+            # Columns exact: a Sinkhorn step never adds to the L1 error, so the columns' bounds that of the rows now.
             divide(b, t, v, line // W)
             furthest = 0.0
             for i in range(m):

@@ -2,7 +2,7 @@
 
 Numba has no vector type of its own and the autovectoriser cannot prove enough about array loops this short.
 Here `Lanes` is a numba type whose machine form is LLVM's <8 x double>: two AVX2 registers, one AVX-512 register, four
-NEON registers. Arrays stay plain 1-D; `load(x, i)` takes the eight numbers from x[i], and widens those of a float32 array.
+NEON registers. Arrays stay plain 1-D; `load(x, i)` takes the eight numbers from x[i], and widens float32.
 """
 
 # mypy: ignore-errors

@@ -191,10 +191,12 @@ def solve_pairs(
     area = sizes.prod(axis=1)
     large, warm = area > panels.LARGE, start is not None
     alone, patient = (panels.up_to(policy, max_iter) for policy in (panels.ALONE, PATIENT))
+    attempts = [(~large, QUICK, WIDTH, warm), (large, alone, 1, warm)]
     # Newton steps with a factorisation end what conjugate gradients do not, where there is room for them.
-    for lanes, which, policy in ((WIDTH, ~large, QUICK), (1, large, alone), (WIDTH, area <= ROOM, patient), (1, area > ROOM, patient)):
-        left_over = np.flatnonzero(which & ~solved.converged)
-        panels.solve_pairs(X, Y, left, right, left_over, solved, gamma, policy, sharp, warm and policy != patient, n_jobs, lanes)
+    attempts += [(area <= ROOM, patient, WIDTH, False), (area > ROOM, patient, 1, False)]
+    for which, policy, lanes, start_there in attempts:
+        these = np.flatnonzero(which & ~solved.converged)
+        panels.solve_pairs(X, Y, left, right, these, solved, gamma, policy, sharp, start_there, n_jobs, lanes)
     _shift(solved.value, value, X, Y, left, right, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
     return solved
 
@@ -203,6 +205,7 @@ def _shift(values: Array, value: Value, X: Pack, Y: Pack, left: Index, right: In
     """From kl to the value asked for, in place, at the pairs (X[left], Y[right]); self-terms are solved once a set.
 
     paper = kl + γ (Σ a log a + Σ b log b); divergence = kl − ½ kl(P, P) − ½ kl(Q, Q). `how` is that of solve_pairs.
+    Where values are those of X × X, the self-terms are on their diagonal.
     """
 
     def negative_entropies(Z: Pack, index: Index) -> Array:
@@ -214,6 +217,10 @@ def _shift(values: Array, value: Value, X: Pack, Y: Pack, left: Index, right: In
 
     if value == "paper":
         values += gamma * (negative_entropies(X, left) + negative_entropies(Y, right))
+    elif value == "divergence" and X is Y:
+        whole = values.ndim == 2
+        own = values.diagonal().copy() if whole else self_terms(X, np.stack([left, right]))
+        values -= 0.5 * (own[:, None] + own if whole else own[0] + own[1])
     elif value == "divergence":
         values -= 0.5 * (self_terms(X, left) + self_terms(Y, right))
 
@@ -398,6 +405,19 @@ def auto_gamma(X: Pack, Y: Pack | None = None, *, fraction: float = BLUR, most: 
     if median <= 0 and C.size:
         median = float(C.mean())
     return fraction * median if median > 0 else 1e-12
+
+
+def check_gamma(gamma: float, X: Pack, Y: Pack | None = None) -> float:
+    """γ, or an InputError where float64 cannot tell apart what it smooths: below 1e-15 or above 1e9 of the costs."""
+    both = X.points if Y is None else np.concatenate([X.points, Y.points])
+    spread = np.ptp(both, axis=0)
+    largest = float(spread @ spread)  # the squared diagonal of the box around the points bounds every cost
+    low, high = (1e-15 * largest, 1e9 * largest) if largest > 0 else (1e-100, 1e100)
+    if not low <= gamma <= high:
+        raise InputError(
+            f"gamma: expected {low:.1g} to {high:.1g} for costs up to {largest:.3g}, got {gamma}; try 'auto'"
+        )
+    return gamma
 
 
 def _thin(points: Array, most: int) -> Array:
