@@ -77,6 +77,11 @@ def _read(X: Any, Y: Any, metric: ArrayLike | None) -> tuple[Pack, Pack | None]:
     return left, None if Y is None else right
 
 
+def _smoothing(gamma: Gamma, X: Pack, Y: Pack | None) -> float:
+    """γ as a number, the same whichever side comes first; one beyond reason is refused."""
+    return transport.auto_gamma(X, Y) if isinstance(gamma, str) else transport.check_gamma(float(gamma), X, Y)
+
+
 def distances(
     X: Sequence[Set],
     Y: Sequence[Set] | None = None,
@@ -136,7 +141,7 @@ def distances(
     """
     Options(gamma, value, tol)
     packed, other = _read(X, Y, metric)
-    g = transport.auto_gamma(packed, other) if gamma == "auto" else float(gamma)
+    g = _smoothing(gamma, packed, other)
     if backend == "torch":
         solved = transport.batched.solve_all(packed, other, g, value=value, tol=tol)
     elif backend in ("auto", "numba"):
@@ -276,7 +281,7 @@ def compare(
     Options(gamma, value, tol)
     a, b = signature_of(p, where="p"), signature_of(q, where="q")
     P, Q = _under(metric, transport.pack([a]), transport.pack([b]), "q")
-    g = transport.auto_gamma(P, Q) if gamma == "auto" else float(gamma)
+    g = _smoothing(gamma, P, Q)
     one = np.zeros(1, dtype=np.int64)
     solved = transport.solve_pairs(P, Q, one, one, g, value=value, tol=tol, plans=True)
     converged, residual = bool(solved.converged[0]), float(solved.residual[0])
@@ -373,7 +378,7 @@ def distance_matrix(
         return finished
     with Job.begin(folder, identity, resume=resume) as job:
         (folder / "distances.json").unlink(missing_ok=True)
-        number = transport.auto_gamma(left, right) if isinstance(gamma, str) else float(gamma)
+        number = _smoothing(gamma, left, right)
         n = m = _keep_parts(job, "X", left, block)
         if right is not None:
             m = _keep_parts(job, "Y", right, block)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sets.transport.oracles import cost, ragged, smoothed
 
 import likewise as lw
+from likewise import numeric
+from likewise.sets.transport import batched
 from likewise.sets.transport import solvers as transport
 from likewise.types import Signature
 
@@ -194,6 +197,125 @@ def test_the_torch_backend_equals_the_kernels(value):
         lw.sets.distances(ragged(6, seed=5), gamma=0.2, value=value, tol=1e-8, backend=b) for b in ("numba", "torch")
     )
     np.testing.assert_allclose(slow, fast, rtol=1e-5, atol=1e-6)
+
+
+def test_a_torch_batch_makes_every_tensor_on_the_device_it_was_given(monkeypatch):
+    X, Y = (transport.pack([Signature(*s) for s in ragged(9, seed=seed, high=6)]) for seed in (5, 6))
+    monkeypatch.setattr(batched, "finish", lambda *_, **__: None)
+    with torch.device("meta"):  # a tensor made without a device would be one of no data
+        square, oblong = (batched.solve_all(X, other, 0.3, device="cpu") for other in (None, Y))
+    assert square.converged.all()
+    np.testing.assert_array_equal(square.value, square.value.T)
+    np.testing.assert_allclose(oblong.value, transport.solve_all(X, Y, 0.3).value, rtol=1e-7)
+
+
+def test_what_a_torch_batch_leaves_unsolved_is_solved_by_the_kernels():
+    sets = [Signature(*s) for s in ragged(12, seed=3, high=6)]
+    gamma = transport.auto_gamma(transport.pack(sets), fraction=1e-4)
+    slow = batched.solve_all(transport.pack(sets), None, gamma)
+    assert slow.converged.all()
+    np.testing.assert_allclose(slow.value, solve(sets, gamma).value, rtol=1e-6, atol=1e-9)
+
+
+# ── large sets ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def clouds(*sizes, d=3, seed=0):
+    r = np.random.default_rng(seed)
+    return [Signature(r.normal(size=(m, d)) + r.normal(size=d), r.uniform(0.2, 1.0, m)) for m in sizes]
+
+
+@pytest.mark.parametrize(("d", "fraction"), [(2, 0.05), (2, 1.0), (64, 0.05), (64, 0.2)])
+def test_sets_of_every_size_equal_the_plain_iteration(d, fraction):
+    sets = clouds(1, 3, 9, 28, 29, 41, 90, d=d)
+    X = transport.pack(sets)
+    gamma = transport.auto_gamma(X, fraction=fraction)
+    table = transport.solve_all(X, None, gamma)
+    i, j = np.triu_indices(len(sets))
+    pairs = transport.solve_pairs(X, X, i, j, gamma, plans=True)
+    again = transport.solve_pairs(X, X, i, j, gamma, start=pairs)
+    assert all(solved.converged.all() for solved in (table, pairs, again))
+    np.testing.assert_allclose(table.value[i, j], pairs.value, rtol=1e-6, atol=1e-6 * gamma)
+    np.testing.assert_allclose(again.value, pairs.value, rtol=1e-6, atol=1e-6 * gamma)
+    assert again.iterations.sum() < pairs.iterations.sum()
+    for k in range(0, len(i), 4):
+        p, q = sets[i[k]], sets[j[k]]
+        f, g, F, *_ = transport.sinkhorn(
+            numeric.squared_distances(p.points, q.points), p.weights, q.weights, gamma, tol=1e-9
+        )
+        value = p.weights @ f + q.weights @ g
+        assert pairs.value[k] == pytest.approx(value, rel=1e-6, abs=1e-6 * gamma)
+        np.testing.assert_allclose(pairs.plan(k), F, atol=1e-6)
+        np.testing.assert_allclose(pairs.plan(k).sum(0), q.weights, atol=1e-12)
+        assert np.abs(pairs.plan(k).sum(1) - p.weights).sum() <= 1.01e-6
+
+
+def test_large_sets_tend_to_exact_transport_and_their_sharp_value_is_that_of_the_plan():
+    X = transport.pack(clouds(60, 55, d=2))
+    one, P, Q = np.array([0, 0]), X.rows(0), X.rows(1)
+    C = cost(X.points[P], X.points[Q])
+    right = transport.exact(C, X.weights[P], X.weights[Q])[0]
+    gaps = []
+    for fraction in (0.1, 1e-2, 1e-3):
+        gamma = transport.auto_gamma(X, fraction=fraction)
+        result = transport.solve_pairs(X, X, one, one + 1, gamma, value="sharp", plans=True)
+        assert result.converged.all()
+        assert result.value[0] == pytest.approx((C * result.plan(0)).sum(), rel=1e-6)
+        gaps.append(result.value[0] - right)
+    assert gaps == sorted(gaps, reverse=True)
+    assert -1e-5 < gaps[-1] < 2e-3 * right
+
+
+@pytest.mark.parametrize("sizes", [(6, 7), (40, 45)])
+def test_convergence_is_told_as_it_is(sizes):
+    X = transport.pack(clouds(*sizes, *sizes, d=2))
+    gamma = transport.auto_gamma(X, fraction=1e-3)
+    left, right = np.array([0, 0]), np.array([1, 3])
+    short = transport.solve_pairs(X, X, left, right, gamma, max_iter=7, tol=1e-12, plans=True)
+    for k in range(2):
+        error = np.abs(short.plan(k).sum(1) - X.weights[X.rows(left[k])]).sum()
+        assert error <= short.residual[k] * (1 + 1e-6) + 1e-12
+        assert bool(short.converged[k]) == bool(short.residual[k] <= 1e-12)
+
+
+def test_single_precision_is_used_only_where_its_rounding_is_within_the_tolerance():
+    X = transport.pack(clouds(5, 9, d=32))
+    far = transport.pack(
+        [Signature(s + shift) for s, shift in zip((X.points[:5], X.points[5:]), (0.0, 1e3), strict=True)]
+    )
+    kind = transport.panels.product_type
+    assert kind(X, X, 5.0, 1e-6) == np.float32
+    assert {kind(X, X, 5.0, 1e-7), kind(far, far, 5.0, 1e-6), kind(X, X, 1e-3, 1e-6)} == {np.float64}
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.02, 0.2, 1.0]), st.sampled_from([2, 20]))
+@settings(max_examples=25, deadline=None)
+def test_the_divergence_is_symmetric_not_negative_and_zero_on_itself(seed, fraction, d):
+    r = np.random.default_rng(seed)
+    sets = clouds(*r.integers(1, 8, 6), 33, d=d, seed=seed)
+    sets += [Signature(sets[0].points, sets[0].weights), Signature(sets[6].points[::-1], sets[6].weights[::-1])]
+    gamma = transport.auto_gamma(transport.pack(sets), fraction=fraction)
+    D = lw.sets.distances(sets, gamma=gamma, value="divergence")
+    np.testing.assert_array_equal(D, D.T)
+    assert not np.diag(D).any()
+    assert D.min() > -1e-6 * gamma
+    assert abs(D[0, 7]) < 1e-6 * gamma
+    assert abs(D[6, 8]) < 1e-6 * gamma
+    np.testing.assert_allclose(
+        lw.sets.distances(sets, sets[:3], gamma=gamma, value="divergence"), D[:, :3], atol=2e-6 * gamma
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.0, -1.0, float("nan"), float("inf"), 1e300, 5e-324, 1e-200])
+def test_a_gamma_beyond_reason_is_refused_by_name(gamma, tmp_path):
+    for call in (
+        lambda: lw.sets.distances(PACK[:2], gamma=gamma),
+        lambda: lw.sets.compare(PACK[0], PACK[1], gamma=gamma),
+        lambda: lw.sets.compare([[1.0]], [[1.0]], gamma=gamma),
+        lambda: lw.sets.distance_matrix(PACK[:2], gamma=gamma, out=tmp_path, progress=False),
+    ):
+        with pytest.raises(lw.InputError, match="gamma"):
+            call()
 
 
 def test_scatter_is_the_sum_over_pairs_of_the_gradient():

@@ -5,6 +5,7 @@ from likewise.sets.transport.solvers import Pack as Pack
 from likewise.sets.transport.solvers import Solutions as Solutions
 from likewise.sets.transport.solvers import Value as Value
 from likewise.sets.transport.solvers import auto_gamma as auto_gamma
+from likewise.sets.transport.solvers import check_gamma as check_gamma
 from likewise.sets.transport.solvers import digest as digest
 from likewise.sets.transport.solvers import exact as exact
 from likewise.sets.transport.solvers import finish as finish

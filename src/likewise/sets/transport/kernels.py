@@ -18,6 +18,8 @@ the rest. Where γ is very small against the costs, a few stages with larger γ 
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -34,9 +36,14 @@ STRIDE = 3.0
 """The longest Newton step, in units of γ: larger ones leave the region where the quadratic model holds."""
 
 
-def _cached(function: Any) -> Any:
+_SOURCES = sorted(Path(__file__).parent.glob("*.py"))
+_VERSION = hashlib.sha256(b"".join(file.read_bytes() for file in _SOURCES)).hexdigest()[:16]
+"""Whether machine code is still right: numba looks at the file of a kernel only, not at those of its parts."""
+
+
+def cached(function: Any) -> Any:
     """njit without the GIL, its machine code kept in the user's cache folder."""
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(cache_folder() / "numba")
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(cache_folder() / "numba" / _VERSION)
     try:
         return njit(cache=True, nogil=True, error_model="numpy", boundscheck=False, fastmath={"reassoc", "contract"})(
             function
@@ -47,11 +54,11 @@ def _cached(function: Any) -> Any:
 
 _piece = njit(inline="always")
 """A part of the kernel that stands in it once: written into it, so that there is less to compile."""
-_part = njit(nogil=True, error_model="numpy", boundscheck=False)
+part = njit(nogil=True, error_model="numpy", boundscheck=False)
 """A part of the kernel that is called from several places: compiled once."""
 
 
-@_part
+@part
 def _dots(A, at, gap, along, w, count, rows, out, out_at):
     """out[r] = Σ_c A[at + r · gap + c · along] · w[c] for r < rows, c < count.
 
@@ -82,14 +89,14 @@ def _dots(A, at, gap, along, w, count, rows, out, out_at):
         r += 1
 
 
-@_part
-def _divide(a, s, u, m):
+@part
+def divide(a, s, u, m):
     """u = a / s, and 0 where both are 0: the marginal a becomes exact."""
     for i in range(0, m * W, W):
         simd.store(u, i, simd.load(a, i) / simd.larger(simd.load(s, i), simd.splat(1e-300)))
 
 
-@_part
+@part
 def _transforms(C, a, b, f, g, m, n):
     """From any g: f_i = min_j (C_ij − g_j), g_j = min_i (C_ij − f_i): C − f − g gets a zero in every row and column."""
     step = n * W
@@ -108,7 +115,7 @@ def _transforms(C, a, b, f, g, m, n):
             simd.store(g, j, simd.smaller(simd.load(C, i * step + j) - least, simd.load(g, j)))
 
 
-@_part
+@part
 def _form_kernel(C, f, g, K, m, n, gamma):
     """K = exp((f + g − C)/γ)."""
     scale = simd.splat(1.0 / gamma)
@@ -197,8 +204,8 @@ def _row_error(a, u, s, m):
     return total
 
 
-@_part
-def _absorb(a, u, f, m, gamma):
+@part
+def absorb(a, u, f, m, gamma):
     """f ← f + γ log(u / a)."""
     tiny = simd.splat(1e-300)
     for i in range(0, m * W, W):
@@ -206,8 +213,8 @@ def _absorb(a, u, f, m, gamma):
         simd.store(f, i, simd.fma(simd.splat(gamma), simd.log(ratio), simd.load(f, i)))
 
 
-@_part
-def _dual_value(a, b, f, g, m, n):
+@part
+def dual_value(a, b, f, g, m, n):
     """Σ a f + Σ b g = ⟨C, F⟩ + γ KL(F ‖ a bᵀ) at the solution, wrong only to second order in the marginal error."""
     total = simd.splat(0.0)
     for i in range(0, m * W, W):
@@ -229,19 +236,26 @@ def _sharp_value(C, K, u, v, m, n):
     return total
 
 
-@_cached
+@part
+def cost(G, half, single, at, norms):
+    """‖p‖² + ‖q‖² − 2 G in eight lanes, never below 0; the product stands in `half` (float32) where `single`."""
+    product = simd.load_one(single, half, G, at)
+    return simd.larger(simd.fma(product, simd.splat(-2.0), norms), simd.splat(0.0))
+
+
+@cached
 def solve_panels(
-    G, stride, at, heights, widths, m_most, n_most, row_at, column_at, row_norms, row_weights, norms, weights,
-    gamma, tol, policy, sharp, warm, keep, values, residuals, steps, f_out, g_out,
+    G, half, single, stride, at, heights, widths, m_most, n_most, row_at, column_at, row_norms, row_weights, norms,
+    weights, gamma, tol, policy, sharp, warm, keep, values, residuals, steps, f_out, g_out,
 ):  # fmt: skip
     """Solve panel after panel.
 
     Panel p has heights[p] × widths[p] points. Its costs are C = ‖p‖² + ‖q‖² − 2 G: inner products in the flat array G
-    from at[p], a row every `stride` numbers (0: widths[p] · 8); row_norms, row_weights from row_at[p], norms, weights
-    from column_at[p], lane-major. policy = (Sinkhorn steps first, steps at most, slack allowed at the start in units of
-    γ, factor between stages of γ, steps a stage, error that ends a stage). With warm, g_out holds potentials to start
-    from. With keep, G is overwritten by the plans and f_out, g_out by the potentials. values, residuals (8 a panel) and
-    steps (1 a panel) are the result.
+    (float64, or `half`, float32, where `single`) from at[p], a row every `stride` numbers (0: widths[p] · 8);
+    row_norms, row_weights from row_at[p], norms, weights from column_at[p], lane-major. policy = (Sinkhorn steps first,
+    steps at most, slack allowed at the start in units of γ, factor between stages of γ, steps a stage, error that ends
+    a stage). With warm, g_out holds potentials to start from. With keep, G is overwritten by the plans and f_out, g_out
+    by the potentials. values, residuals (8 a panel) and steps (1 a panel) are the result.
     """
     first, most, allowed, shrink, stage, loose = policy
     C, K = np.empty(m_most * n_most * W), np.empty(m_most * n_most * W)
@@ -262,8 +276,7 @@ def solve_panels(
             norm = simd.load(row_norms, row_at[p] + i * W)
             part = simd.splat(0.0)
             for j in range(0, n * W, W):
-                c = simd.load_fma(G, at[p] + i * line + j, simd.splat(-2.0), norm + simd.load(norms, column_at[p] + j))
-                c = simd.larger(c, simd.splat(0.0))
+                c = cost(G, half, single, at[p] + i * line + j, norm + simd.load(norms, column_at[p] + j))
                 simd.store(C, i * n * W + j, c)
                 part = simd.load_fma(b, j, c, part)
             mean = simd.load_fma(a, i * W, part, mean)
@@ -271,7 +284,7 @@ def solve_panels(
         current = gamma
         if not warm:
             # how far from tight the start is: the largest, over lanes, of the mean of C − f − g under a bᵀ
-            simd.store(x, 0, mean - _dual_value(a, b, f, g, m, n))
+            simd.store(x, 0, mean - dual_value(a, b, f, g, m, n))
             slack = max(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7])
             while current * allowed < slack:
                 current *= shrink
@@ -292,23 +305,23 @@ def solve_panels(
                     if now >= ceiling or simd.all_at_most(error, limit):
                         break
                 if now < first or now % 16 == 15:
-                    _divide(a, s, u, m)
+                    divide(a, s, u, m)
                 else:
                     _newton_step(K, u, v, a, b, s, x, S, t, m, n)
                 _dots(K, 0, W, n * W, u, m, n, t, 0)
-                _divide(b, t, v, n)
+                divide(b, t, v, n)
                 now += 1
             made += now
             if final:
                 break
-            _absorb(b, v, g, n, current)
+            absorb(b, v, g, n, current)
             current = max(current / shrink, gamma)
             _transforms(C, a, b, f, g, m, n)
         steps[p] = made
         simd.store(residuals, p * W, error)
-        _absorb(a, u, f, m, gamma)
-        _absorb(b, v, g, n, gamma)
-        simd.store(values, p * W, _sharp_value(C, K, u, v, m, n) if sharp else _dual_value(a, b, f, g, m, n))
+        absorb(a, u, f, m, gamma)
+        absorb(b, v, g, n, gamma)
+        simd.store(values, p * W, _sharp_value(C, K, u, v, m, n) if sharp else dual_value(a, b, f, g, m, n))
         if keep:
             for i in range(m):
                 simd.store(f_out, row_at[p] + i * W, simd.load(f, i * W))
@@ -319,7 +332,7 @@ def solve_panels(
                 simd.store(g_out, column_at[p] + j, simd.load(g, j))
 
 
-@_cached
+@cached
 def gather_pairs(
     P, P_weights, P_offsets, Q, Q_weights, Q_offsets, left, right, at, heights, widths, row_at, column_at,
     G, row_norms, row_weights, norms, weights,
@@ -351,32 +364,34 @@ def gather_pairs(
                     G[at[p] + (i * n + j) * W + lane] = -0.5 * total
 
 
-@_cached
-def spread_columns(column_at, g_at, other, g, out):
+@cached
+def spread_columns(lanes, column_at, g_at, other, g, out):
     """Ragged column potentials into the lanes of their panels, for a warm start."""
     for p in range(len(column_at)):
-        for lane in range(W):
-            k = p * W + lane
+        for lane in range(lanes):
+            k = p * lanes + lane
             for j in range(other[k]):
-                out[column_at[p] + j * W + lane] = g[g_at[k] + j]
+                out[column_at[p] + j * lanes + lane] = g[g_at[k] + j]
 
 
-@_cached
-def scatter_pairs(at, heights, widths, row_at, column_at, G, f, g, mine, other, F_at, f_at, g_at, F_out, f_out, g_out):
+@cached
+def scatter_pairs(
+    lanes, at, heights, widths, row_at, column_at, G, f, g, mine, other, F_at, f_at, g_at, F_out, f_out, g_out
+):
     """Plans and potentials out of their panels into ragged arrays, pair after pair."""
     for p in range(len(at)):
         n = widths[p]
-        for lane in range(W):
-            k = p * W + lane
+        for lane in range(lanes):
+            k = p * lanes + lane
             if F_at[k] >= 0:
                 for i in range(mine[k]):
                     for j in range(other[k]):
-                        F_out[F_at[k] + i * other[k] + j] = G[at[p] + (i * n + j) * W + lane]
+                        F_out[F_at[k] + i * other[k] + j] = G[at[p] + (i * n + j) * lanes + lane]
             if f_at[k] >= 0:
                 for i in range(mine[k]):
-                    f_out[f_at[k] + i] = f[row_at[p] + i * W + lane]
+                    f_out[f_at[k] + i] = f[row_at[p] + i * lanes + lane]
                 for j in range(other[k]):
-                    g_out[g_at[k] + j] = g[column_at[p] + j * W + lane]
+                    g_out[g_at[k] + j] = g[column_at[p] + j * lanes + lane]
 
 
 @_cached

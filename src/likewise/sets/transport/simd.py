@@ -2,7 +2,7 @@
 
 Numba has no vector type of its own and the autovectoriser cannot prove enough about array loops this short.
 Here `Lanes` is a numba type whose machine form is LLVM's <8 x double>: two AVX2 registers, one AVX-512 register, four
-NEON registers. Arrays stay plain 1-D float64; `load(x, i)` takes the eight numbers from x[i].
+NEON registers. Arrays stay plain 1-D; `load(x, i)` takes the eight numbers from x[i], and widens float32.
 """
 
 # mypy: ignore-errors
@@ -69,9 +69,18 @@ def _named(builder: Any, name: str, result: Any, *args: Any) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
 
 
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+def _place(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> tuple[Any, Any, int]:
+    """Where x[i : i + 8] lies, its LLVM type and the bytes of a number."""
     data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), _VEC.as_pointer())
+    kind = ir.VectorType(data.type.pointee, WIDTH)
+    return builder.bitcast(builder.gep(data, [index]), kind.as_pointer()), kind, array_type.dtype.bitwidth // 8
+
+
+def _loaded(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
+    at, kind, size = _place(context, builder, array_type, array, index)
+    vector = builder.load(at)
+    vector.align = size
+    return vector if kind == _VEC else builder.fpext(vector, _VEC)
 
 
 @intrinsic
@@ -79,9 +88,7 @@ def load(typingctx: Any, array: Any, index: Any) -> Any:
     """The lanes x[i], …, x[i + 7]."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        vector = builder.load(_pointer(context, builder, sig.args[0], *args))
-        vector.align = 8
-        return vector
+        return _loaded(context, builder, sig.args[0], *args)
 
     return lanes(array, types.intp), code
 
@@ -91,8 +98,9 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
     """x[i : i + 8] = value."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        written = builder.store(args[2], _pointer(context, builder, sig.args[0], args[0], args[1]))
-        written.align = 8
+        at, kind, size = _place(context, builder, sig.args[0], args[0], args[1])
+        written = builder.store(args[2] if kind == _VEC else builder.fptrunc(args[2], kind), at)
+        written.align = size
         return context.get_dummy_value()
 
     return types.void(array, types.intp, lanes), code
@@ -125,11 +133,25 @@ def load_fma(typingctx: Any, array: Any, index: Any, b: Any, c: Any) -> Any:
     """x[i : i + 8] · b + c: the commonest pair of instructions as one call, which halves what numba has to compile."""
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        vector = builder.load(_pointer(context, builder, sig.args[0], args[0], args[1]))
-        vector.align = 8
+        vector = _loaded(context, builder, sig.args[0], args[0], args[1])
         return _named(builder, f"llvm.fma.v{WIDTH}f64", _VEC, vector, args[2], args[3])
 
     return lanes(array, types.intp, lanes, lanes), code
+
+
+@intrinsic
+def load_one(typingctx: Any, first: Any, x: Any, y: Any, index: Any) -> Any:
+    """The lanes x[i], … if `first`, else y[i], …; an if of Python's would count references in the innermost loop."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        found = cgutils.alloca_once(builder, _VEC)
+        with builder.if_else(args[0]) as branches:
+            for k, branch in zip((1, 2), branches, strict=True):
+                with branch:
+                    builder.store(_loaded(context, builder, sig.args[k], args[k], args[3]), found)
+        return builder.load(found)
+
+    return lanes(types.boolean, x, y, types.intp), code
 
 
 def _compared(symbol: str) -> Any:
@@ -167,6 +189,28 @@ def magnitude(typingctx: Any, a: Any) -> Any:
         return _named(builder, f"llvm.fabs.v{WIDTH}f64", _VEC, *args)
 
     return lanes(lanes), code
+
+
+@intrinsic
+def total(typingctx: Any, a: Any) -> Any:
+    """The sum over the lanes, in pairs."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), _VEC])
+        add = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{WIDTH}f64")
+        return builder.call(add, (ir.Constant(ir.DoubleType(), -0.0), args[0]), fastmath=("reassoc",))
+
+    return types.float64(lanes), code
+
+
+@intrinsic
+def least(typingctx: Any, a: Any) -> Any:
+    """The smallest of the lanes."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _named(builder, f"llvm.vector.reduce.fmin.v{WIDTH}f64", ir.DoubleType(), *args)
+
+    return types.float64(lanes), code
 
 
 @intrinsic

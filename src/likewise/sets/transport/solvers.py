@@ -17,7 +17,7 @@ from scipy.sparse import eye_array, kron, vstack
 from likewise import numeric
 from likewise.errors import InputError, ShapeError
 from likewise.sets.transport import kernels, panels
-from likewise.sets.transport.panels import LARGE, PATIENT, QUICK, offsets
+from likewise.sets.transport.panels import PATIENT, QUICK, WIDTH, offsets
 from likewise.sets.transport.panels import one_blas_thread as one_blas_thread
 from likewise.types import Array, Signature
 
@@ -26,6 +26,8 @@ Value = Literal["kl", "paper", "divergence", "sharp"]
 
 ALONE = 200
 """Steps in numpy that a pair by itself is given."""
+ROOM = 65_536
+"""Entries up to which a hard problem is solved by Newton steps with a factorisation, whose room is twice this."""
 BLUR = 0.2
 """γ "auto" as a share of the median ground cost."""
 
@@ -182,19 +184,19 @@ def solve_pairs(
         if not np.array_equal(start.sizes, sizes):
             raise ShapeError("start: its pairs are not of the sizes of these pairs; leave it out")
         solved.g[:] = start.g
-    large = sizes[:, 0] * sizes[:, 1] > LARGE
     sharp = value == "sharp"
-    if len(sizes) == 1 and start is None and not large[0]:
+    if len(sizes) == 1 and start is None:
         # Milliseconds in numpy; compiling the kernels takes seconds, once on a machine: they get what is too hard.
-        _solve_large(X, Y, int(left[0]), int(right[0]), 0, solved, gamma, min(max_iter, ALONE), sharp)
-    small = np.flatnonzero(~large & ~solved.converged)
-    panels.solve_pairs(X, Y, left, right, small, solved, gamma, QUICK, sharp, start is not None, n_jobs)
-    again = small[~solved.converged[small]]
-    if len(again):
-        patient = (*PATIENT[:1], float(max_iter), *PATIENT[2:])
-        panels.solve_pairs(X, Y, left, right, again, solved, gamma, patient, sharp, False, n_jobs)
-    for k in np.flatnonzero(large):
-        _solve_large(X, Y, int(left[k]), int(right[k]), int(k), solved, gamma, max_iter, sharp)
+        _solve_in_numpy(X, Y, int(left[0]), int(right[0]), solved, gamma, min(max_iter, ALONE), sharp)
+    area = sizes.prod(axis=1)
+    large, warm = area > panels.LARGE, start is not None
+    alone, patient = (panels.up_to(policy, max_iter) for policy in (panels.ALONE, PATIENT))
+    attempts = [(~large, QUICK, WIDTH, warm), (large, alone, 1, warm)]
+    # Newton steps with a factorisation end what conjugate gradients do not, where there is room for them.
+    attempts += [(area <= ROOM, patient, WIDTH, False), (area > ROOM, patient, 1, False)]
+    for which, policy, lanes, start_there in attempts:
+        these = np.flatnonzero(which & ~solved.converged)
+        panels.solve_pairs(X, Y, left, right, these, solved, gamma, policy, sharp, start_there, n_jobs, lanes)
     _shift(solved.value, value, X, Y, left, right, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
     return solved
 
@@ -203,6 +205,7 @@ def _shift(values: Array, value: Value, X: Pack, Y: Pack, left: Index, right: In
     """From kl to the value asked for, in place, at the pairs (X[left], Y[right]); self-terms are solved once a set.
 
     paper = kl + γ (Σ a log a + Σ b log b); divergence = kl − ½ kl(P, P) − ½ kl(Q, Q). `how` is that of solve_pairs.
+    Where values are those of X × X, the self-terms are on their diagonal.
     """
 
     def negative_entropies(Z: Pack, index: Index) -> Array:
@@ -214,23 +217,26 @@ def _shift(values: Array, value: Value, X: Pack, Y: Pack, left: Index, right: In
 
     if value == "paper":
         values += gamma * (negative_entropies(X, left) + negative_entropies(Y, right))
+    elif value == "divergence" and X is Y:
+        whole = values.ndim == 2
+        own = values.diagonal().copy() if whole else self_terms(X, np.stack([left, right]))
+        values -= 0.5 * (own[:, None] + own if whole else own[0] + own[1])
     elif value == "divergence":
         values -= 0.5 * (self_terms(X, left) + self_terms(Y, right))
 
 
-def _solve_large(
-    X: Pack, Y: Pack, i: int, j: int, k: int, solved: Solutions, gamma: float, max_iter: int, sharp: bool
+def _solve_in_numpy(
+    X: Pack, Y: Pack, i: int, j: int, solved: Solutions, gamma: float, max_iter: int, sharp: bool
 ) -> None:
-    """Pair k by itself: the kernel's algorithm in plain numpy, for sets of hundreds of points and more."""
+    """The only pair of `solved`, without the kernels."""
     P, Q = X.rows(i), Y.rows(j)
     a, b, C = X.weights[P], Y.weights[Q], numeric.squared_distances(X.points[P], Y.points[Q])
     f, g, F, residual, steps = sinkhorn(C, a, b, gamma, tol=solved.tol, max_iter=max_iter)
-    solved.value[k] = float((C * F).sum()) if sharp else float(a @ f + b @ g)
-    solved.residual[k], solved.iterations[k] = residual, steps
-    solved.f[solved.f_offsets[k] : solved.f_offsets[k + 1]] = f
-    solved.g[solved.g_offsets[k] : solved.g_offsets[k + 1]] = g
+    solved.value[:] = float((C * F).sum()) if sharp else float(a @ f + b @ g)
+    solved.residual[:], solved.iterations[:] = residual, steps
+    solved.f[:], solved.g[:] = f, g
     if solved.plans is not None:
-        solved.plans[solved.plan_offsets[k] : solved.plan_offsets[k + 1]] = F.ravel()
+        solved.plans[:] = F.ravel()
 
 
 def sinkhorn(
@@ -317,7 +323,7 @@ def solve_all(
     n_jobs = panels.workers(n_jobs)
     other = X if Y is None else Y
     out = AllPairs.empty(len(X), len(other), tol)
-    panels.solve_all(X, other, Y is None, gamma, tol, value == "sharp", LARGE, n_jobs, out)
+    panels.solve_all(X, other, Y is None, gamma, tol, max_iter, value == "sharp", n_jobs, out)
     finish(X, Y, out, value, gamma, tol=tol, max_iter=max_iter, n_jobs=n_jobs)
     return out
 
@@ -386,6 +392,19 @@ def auto_gamma(X: Pack, Y: Pack | None = None, *, fraction: float = BLUR, most: 
     if median <= 0 and C.size:
         median = float(C.mean())
     return fraction * median if median > 0 else 1e-12
+
+
+def check_gamma(gamma: float, X: Pack, Y: Pack | None = None) -> float:
+    """γ, or an InputError where float64 cannot tell apart what it smooths: below 1e-15 or above 1e9 of the costs."""
+    both = X.points if Y is None else np.concatenate([X.points, Y.points])
+    spread = np.ptp(both, axis=0)
+    largest = float(spread @ spread)  # the squared diagonal of the box around the points bounds every cost
+    low, high = (1e-15 * largest, 1e9 * largest) if largest > 0 else (1e-100, 1e100)
+    if not low <= gamma <= high:
+        raise InputError(
+            f"gamma: expected {low:.1g} to {high:.1g} for costs up to {largest:.3g}, got {gamma}; try 'auto'"
+        )
+    return gamma
 
 
 def _thin(points: Array, most: int) -> Array:
