@@ -394,7 +394,7 @@ def scatter_pairs(
                     g_out[g_at[k] + j] = g[column_at[p] + j * lanes + lane]
 
 
-@_cached
+@cached
 def weigh_plans(first, second, left, right, plans, starts, weights, Y, rows, columns, moved):
     """Add the row sums, the column sums and F Y of each weighted plan to the points that it joins."""
     d = Y.shape[1]
@@ -416,7 +416,7 @@ def weigh_plans(first, second, left, right, plans, starts, weights, Y, rows, col
             rows[i] += whole
 
 
-@_cached
+@cached
 def sum_costs(first, second, left, right, plans, starts, P, Q, out):
     """⟨C, F⟩ of each plan under the Euclidean cost of the points."""
     d = P.shape[1]
