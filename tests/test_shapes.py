@@ -129,7 +129,7 @@ CALLS: dict[str, Callable[[Callable[..., Any], Path], Any] | None] = {
     "nn.backbone.crop": lambda f, png: f(photo()),
     "nn.backbone.resize": lambda f, png: f(photo(), (20, 10), (0, 0, 40, 30)),
     "sets.transport.batched.solve": lambda f, png: f(
-        batch(2, 3, 4).abs(), torch.full((2, 3), 1 / 3), torch.full((2, 4), 0.25), 0.5, 1e-3, False
+        batch(2, 3, 4), batch(2, 3) / batch(2, 3).sum(1, True), batch(2, 4) * 0 + 0.25, 0.5, 1e-3, False
     ),
     "images.losses.distances": lambda f, png: f(unit(3, 4), unit(5, 4)),
     "images.losses.distance_weights": lambda f, png: f(unit(3, 4).abs(), torch.ones(3, 4, dtype=torch.bool), 6),

@@ -50,3 +50,17 @@ def test_divergence_is_theirs():
     assert lw.sets.compare((P, a), (Q, b), gamma=gamma, value="divergence").distance == pytest.approx(
         expected, rel=1e-6
     )
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 6), (30, 30), (20, 90), (130, 120)])
+@pytest.mark.parametrize("d", [2, 40])
+def test_a_table_of_any_size_has_their_values(m, n, d):
+    r = np.random.default_rng(m)
+    P, Q = r.normal(size=(m, d)), r.normal(size=(n, d)) + 0.5
+    a, b = np.full(m, 1 / m), np.full(n, 1 / n)
+    C = ot.dist(P, Q)
+    gamma = 0.2 * float(np.median(C))
+    theirs = ot.sinkhorn(a, b, C, gamma, method="sinkhorn_log", stopThr=1e-11, numItermax=100_000)
+    value = (C * theirs).sum() + gamma * (theirs * np.log(theirs / np.outer(a, b))).sum()
+    assert lw.sets.distances([P], [Q], gamma=gamma)[0, 0] == pytest.approx(value, rel=1e-6)
+    assert lw.sets.distances([P, Q], gamma=gamma)[0, 1] == pytest.approx(value, rel=1e-6)
