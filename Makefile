@@ -13,7 +13,7 @@ FLOOR  ?= 95
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-lowest test-slow test-browser examples check bench docs clean
+.PHONY: help demo test test-lowest test-slow test-browser fuzz examples check bench docs clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,9 @@ test-lowest: $(VENV)/with-test  ## the fast tests with the oldest versions that 
 
 test-slow: $(VENV)/with-test  ## the tests that are too slow for every day
 	$(BIN)/python -m pytest -n $(JOBS) --slow -m slow
+
+fuzz: $(VENV)/with-test  ## mutated files for every reader, FILES=10000 by default; what it finds is named by a number that repeats it
+	$(BIN)/python benchmarks/fuzz.py --files $(or $(FILES),10000) --name ''
 
 test-browser: $(VENV)/with-browser  ## the studio in headless Chromium, as a person uses it (needs a chromium on the PATH)
 	$(BIN)/python -m pytest --browser -m browser tests/browser || \

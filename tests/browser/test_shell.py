@@ -192,15 +192,15 @@ def test_the_file_that_a_start_opens_leads_to_the_page_with_a_cookie(chromium: A
     process, address = started([sys.executable, "-m", "likewise.cli"], tmp_path)
     try:
         way = tmp_path / "open.html"
-        way.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}#runs">')
+        way.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">')
         with contextlib.closing(chromium.new_context()) as window:
             page = window.new_page()
             page.goto(way.as_uri())
-            page.locator("#panel-runs").wait_for()
+            page.locator("#panel-find").wait_for()
             token = address.rstrip("/").rpartition("/")[2]
             assert token not in page.url
             assert token not in page.evaluate("document.referrer + document.cookie")
             page.reload()
-            page.locator("#panel-runs, #panel-find").first.wait_for()
+            page.locator("#panel-find").wait_for()
     finally:
         stopped(process)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -145,3 +146,25 @@ class TestConvNet(Contract):
             ConvNet(blocks=5, size=28)
         with pytest.raises(InputError, match="width: expected"):
             ConvNet(width=0)
+
+
+FORKED = """
+import os, signal
+import numpy as np, torch
+from likewise.images import default
+torch.set_num_threads(2)
+model, images = default(), list(np.random.default_rng(0).integers(0, 255, (8, 224, 224, 3), np.uint8))
+model.embed(images)
+if pid := os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) and 1)
+signal.alarm(60)
+model.embed(images)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_process_that_is_forked_after_an_embedding_can_embed() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], env=environment, check=False).returncode == 0

@@ -7,6 +7,7 @@ smallest backbone, `ConvNet`.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -26,6 +27,10 @@ SHORTEST, CROP = 256, 224
 
 DECODED_SIDE = 2 * SHORTEST
 """A large JPEG is decoded no smaller than this, so that the resampling, not the decoder, decides the result."""
+
+if hasattr(os, "register_at_fork"):
+    # the threads of OpenMP are not there in a process that was forked, which waits for them for ever
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 # ----------------------------------------------------------------------------------------------------- the contract
