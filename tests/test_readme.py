@@ -37,6 +37,9 @@ NOT_RUN = {
     "likewise pixels train photos/ --scenes": "needs what `likewise pixels sfm` leaves; tests/pixels trains on such",
     "likewise weights fetch": "downloads; tests/nn/test_published.py does so from this machine",
     "likewise weights add": "needs a file of published weights; tests/cli/test_weights.py has one",
+    "likewise distributions harvest ffhq.pkl": "needs a snapshot; tests/cli/test_distributions.py makes one",
+    "likewise distributions harvest dcgan.pth": "needs weights; tests/cli/test_distributions.py makes some",
+    "likewise distributions sweep bank/ ffhq.pkl": "needs a snapshot and the weights of Inception",
     "likewise pixels localize": "needs what `likewise pixels sfm` leaves; tests/pixels/test_localize.py has one",
 }
 """Lines that begin so are not run, and why."""
