@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -295,3 +296,21 @@ def test_a_picture_is_the_same_from_a_worker_as_here(
         mine = media.read_array(name), media.read_array(name, side=20), media.decode(Path(name).read_bytes())
     for a, b in zip(there, mine, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_who_leaves_while_a_worker_is_made_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client went before the worker was there: the call ends at once, and so do those that follow."""
+    with bounded.cancellable() as cancel:
+        take = bounded._pool.take
+
+        def late() -> Any:
+            worker = take()
+            cancel()
+            return worker
+
+        monkeypatch.setattr(bounded._pool, "take", late)
+        began = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(FileError):
+                bounded.call("time:sleep", 60, name="x")
+        assert time.monotonic() - began < 30

@@ -58,7 +58,6 @@ PIPE = 1 << 20
 TRUST = "LIKEWISE_TRUST"
 trust = bool(os.environ.get(TRUST))
 """Decode in this process: for files of one's own."""
-_cancellable: ContextVar[list[_Worker]] = ContextVar("cancellable", default=[])  # noqa: B039 - those of nobody
 log = logging.getLogger(__name__)
 
 
@@ -98,15 +97,10 @@ def trusted() -> Iterator[None]:
 @contextlib.contextmanager
 def cancellable() -> Iterator[Callable[[], None]]:
     """Calls within it, in threads of this context too, end in a FileError once what it gives is called."""
-    workers: list[_Worker] = []
-    ours = _cancellable.set(workers)
-
-    def cancel() -> None:
-        for worker in list(workers):
-            worker.process.kill()
-
+    calls = _Calls()
+    ours = _cancellable.set(calls)
     try:
-        yield cancel
+        yield calls.cancel
     finally:
         _cancellable.reset(ours)
 
@@ -127,9 +121,9 @@ def _results(target: str, args: tuple[Any, ...], name: str, seconds: float, memo
     if worker is None:
         yield from _called(target, args)
         return
-    whole, workers = False, _cancellable.get()
-    workers.append(worker)
+    whole, calls = False, _cancellable.get()
     try:
+        calls.begin(worker)
         yield from worker.ask((target, args, name, seconds, memory), seconds, memory)
         whole = True
     except LikewiseError:
@@ -138,7 +132,7 @@ def _results(target: str, args: tuple[Any, ...], name: str, seconds: float, memo
     except EOFError:
         raise FileError(f"{name}: {_why(worker.end(), seconds)}") from None
     finally:
-        workers.remove(worker)
+        calls.finish(worker)
         if whole:
             _pool.give_back(worker)
         else:
@@ -265,6 +259,35 @@ class _Worker:
             return self.process.wait(0.2)
         self.process.kill()
         return self.process.wait()
+
+
+class _Calls:
+    """The workers that are busy for somebody who may leave, also while a worker is being made."""
+
+    def __init__(self) -> None:
+        self.workers, self.lock, self.cancelled = list[_Worker](), threading.Lock(), False
+
+    def begin(self, worker: _Worker) -> None:
+        """A worker is about to be asked; it is killed at once where nobody waits any more."""
+        with self.lock:
+            self.workers.append(worker)
+            if self.cancelled:
+                worker.process.kill()
+
+    def finish(self, worker: _Worker) -> None:
+        """It is no longer busy: what it does next is of others."""
+        with self.lock:
+            self.workers.remove(worker)
+
+    def cancel(self) -> None:
+        """End all calls, and those that come."""
+        with self.lock:
+            self.cancelled = True
+            for worker in self.workers:
+                worker.process.kill()
+
+
+_cancellable: ContextVar[_Calls] = ContextVar("cancellable", default=_Calls())  # noqa: B039 - those of nobody
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

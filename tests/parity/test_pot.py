@@ -62,5 +62,5 @@ def test_a_table_of_any_size_has_their_values(m, n, d):
     gamma = 0.2 * float(np.median(C))
     theirs = ot.sinkhorn(a, b, C, gamma, method="sinkhorn_log", stopThr=1e-11, numItermax=100_000)
     value = (C * theirs).sum() + gamma * (theirs * np.log(theirs / np.outer(a, b))).sum()
-    assert lw.sets.distances([P], [Q], gamma=gamma)[0, 0] == pytest.approx(value, rel=1e-6)
-    assert lw.sets.distances([P, Q], gamma=gamma)[0, 1] == pytest.approx(value, rel=1e-6)
+    assert lw.sets.distances([P], [Q], gamma=gamma, value="kl")[0, 0] == pytest.approx(value, rel=1e-6)
+    assert lw.sets.distances([P, Q], gamma=gamma, value="kl")[0, 1] == pytest.approx(value, rel=1e-6)
