@@ -262,7 +262,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 @pytest.mark.slow
 def test_a_small_file_of_many_pixels_needs_what_its_pixels_need(tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(png(14_000))
-    assert (tmp_path / "x.png").stat().st_size < 30_000
+    assert (tmp_path / "x.png").stat().st_size < 60_000
     said = subprocess.run([sys.executable, "-c", PEAK, tmp_path / "x.png"], capture_output=True, text=True, check=True)
     assert int(said.stdout) / 1e6 < 1.0  # GB, of 0.8 for 196 Mpx; it was 2.2
 

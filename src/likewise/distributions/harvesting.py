@@ -125,7 +125,7 @@ def harvest(
         raise InputError(f"generator: expected a Generator(net, latent), got {type(generator).__name__}")
     jobs.check_executor(executor, n_jobs)
     there: Any = {}
-    if resume and out is not None and (Path(out) / jobs.FILE).exists():
+    if resume and out is not None and Job.begun(out):
         there = Job.open(out).identity
         shard_size = there.get("shard_size") if shard_size is None else shard_size
     n, seed = check_whole("n", n), check_whole("seed", seed, 0, MOST_SEED)

@@ -99,7 +99,7 @@ class Job:
         said = json.loads(checkpoint.canonical(dict(identity), "identity"))
         about = {"format": FORMAT, "identity": said, "shards": 0, "notes": {}, "versions": runs.versions()}
         with locked(path):
-            job = cls.open(path) if resume and _record(path) is not None else None
+            job = cls.open(path) if resume and cls.begun(path) else None
             if job is not None and job.identity != said:
                 job._refuse(said, on_change)
                 job = None
@@ -114,6 +114,11 @@ class Job:
             elif changed := runs.differing(job._about["versions"], about["versions"]):
                 log.warning("%s was begun with other versions (%s) and is resumed", path, changed)
             yield job
+
+    @staticmethod
+    def begun(out: str | Path) -> bool:
+        """Whether a folder holds a job: not one that was killed before its first record."""
+        return _record(Path(out)) is not None
 
     @classmethod
     def open(cls, out: str | Path) -> Job:
