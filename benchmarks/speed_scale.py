@@ -4,7 +4,7 @@
     python benchmarks/speed_scale.py sums         the arithmetic, from the last measurement
 
 Photos are those of places/ and of cub200-232 in turn. CPU time, as the machine is shared; each figure in a process of
-its own, with modules and model loaded before the clock starts, except in workers, whose start is told apart.
+its own, with modules and model loaded before the clock starts, except in workers, whose start is given apart.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measure(n: int, queries: int, rows: int) -> None:
         "verify, CPU-s a candidate": made["query"]["verify"] / 10,
     }
     table = [{"what": name, "measured": value} for name, value in figures.items()]
-    _told(table)
+    _print_rows(table)
     note = f"{n} photos of places/ and cub200-232, {queries} queries, {rows:,} made vectors; one thread, CPU time"
     command = f"python benchmarks/speed_scale.py measure --n {n} --queries {queries} --rows {rows}"
     record("speed-scale", ["what", "measured"], table, command, note)
@@ -100,7 +100,7 @@ def sums() -> None:
     columns = {name: _sums(m, n) for name, n in (("10 million", 10**7), ("1 billion", 10**9))}
     first = next(iter(columns.values()))
     table = [{"what": what, "how": first[what][0], **{c: of[what][1] for c, of in columns.items()}} for what in first]
-    _told(table)
+    _print_rows(table)
     note = (
         f"assumed: ${CORE_HOUR} a core-hour, ${GB_MONTH} a GB-month on SSD, ${MEMORY_GB_MONTH:g} a GB-month in memory, "
         f"{CORES} cores that index, photos of {PHOTO_MB:g} MB read at {DISK:g} GB/s, {LOOKED} lists looked into, "
@@ -196,12 +196,12 @@ def query(scratch: str, *asked: str) -> dict[str, float]:
         for one in asked:
             last = [time.process_time()]
 
-            def told(stage: str, hits: Any, last: list[float] = last) -> None:
+            def note_stage(stage: str, hits: Any, last: list[float] = last) -> None:
                 now = time.process_time()
                 cpu[stage] = cpu.get(stage, 0.0) + (now - last[0]) / len(asked)
                 last[0] = now
 
-            candidates += len(photos.search(one, 1000, on_stage=told))
+            candidates += len(photos.search(one, 1000, on_stage=note_stage))
     return {**cpu, "candidates": candidates / len(asked)}
 
 
@@ -260,7 +260,7 @@ def _enlarge(photos: list[Path], folder: Path) -> None:
             image.convert("RGB").resize(size, Image.Resampling.BICUBIC).save(folder / f"{i}.jpg", quality=90)
 
 
-def _told(rows: list[dict[str, Any]]) -> None:
+def _print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         click.echo("  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
 

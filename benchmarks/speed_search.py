@@ -80,7 +80,7 @@ def index(n: int, rounds: int) -> None:
         }
         for what, found in times.items()
     ]
-    _told(rows)
+    _print_rows(rows)
     note = f"{n:,} bird photos, from files, one thread, median of {rounds} alternating rounds in processes of their own"
     command = f"python benchmarks/speed.py search index --n {n} --rounds {rounds}"
     record("speed-index", list(rows[0]), rows, command, note)
@@ -118,7 +118,7 @@ def shortlist(n: int, dim: int) -> None:
             "CPU, ms": round(1000 * median(cpu), 1),
         }
     ]
-    _told(rows)
+    _print_rows(rows)
     record(
         "speed-shortlist", list(rows[0]), rows, "python benchmarks/speed.py search shortlist", "median of 60 queries"
     )
@@ -163,7 +163,7 @@ def stages(n: int, queries: int, threads: int) -> None:
     ]
     rows.append({"stage": "verify 5", **{k: round(median(t[v] for t in five), 3) for k, v in VERIFY.items()}})
     rows.append({"stage": "likewise search, cold", **{k: round(median(t[k] for t in cold), 2) for k in VERIFY}})
-    _told(rows)
+    _print_rows(rows)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     note = (
         f"{len(times)} queries of {len(photos):,} photos, {threads} threads, medians; {memory:.2f} GB; indexed at "
@@ -180,13 +180,13 @@ def _staged(found: Any, query: Path, verify: int) -> dict[str, float]:
     """Wall clock and CPU-seconds of each stage, and of all."""
     cpu, before, began = dict[str, float](), [time.process_time()], time.perf_counter()
 
-    def told(stage: str, _: Any) -> None:
+    def note_stage(stage: str, _: Any) -> None:
         now = time.process_time()
         cpu[f"{stage}, CPU"] = now - before[0]
         before[0] = now
 
     start = before[0]
-    seconds = found.search(query, verify=verify, on_stage=told).seconds
+    seconds = found.search(query, verify=verify, on_stage=note_stage).seconds
     return {**seconds, **cpu, "all": time.perf_counter() - began, "all, CPU": time.process_time() - start}
 
 
@@ -199,6 +199,6 @@ def _cold(query: Path, place: Path) -> dict[str, float]:
     return {"wall, s": wall, "CPU-s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
 
 
-def _told(rows: list[dict[str, Any]]) -> None:
+def _print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         click.echo("  ".join(f"{k} {v}" for k, v in row.items()))

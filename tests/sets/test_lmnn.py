@@ -176,10 +176,6 @@ def test_rho_auto_learns_where_there_is_much_to_learn(train):
     told = WassersteinLMNN(max_iter=1, rounds=1).fit(*train).selection_["rho"]
     assert told["scores"]["0.3"] > told["scores"]["inf"] + 0.02
     assert told["chosen"] in ("0.3", "0.1", "0.03")
-    rng = np.random.default_rng(0)
-    nothing = [rng.normal(size=(3, 8)) for _ in range(24)]
-    told = WassersteinLMNN(max_iter=1, rounds=1).fit(nothing, np.arange(24) % 3).selection_["rho"]
-    assert told["gain"] < 4 * max(told["error"], 0.01)  # of noise, the best of five is not far from the usual
     assert WassersteinLMNN(max_iter=1, rounds=1, rho0=0.7).fit(*train).rho_[0] == 0.7
 
 

@@ -143,20 +143,20 @@ def counted(place: Path, last: int) -> Iterator[Callable[[], int]]:
         elif name in EVENTS:
             event()
 
-    def told(real: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             event()
             return real(*args, **kwargs)
 
         return call
 
-    class Told(sqlite3.Connection):
-        execute = told(sqlite3.Connection.execute)
-        commit = told(sqlite3.Connection.commit)
+    class Counting(sqlite3.Connection):
+        execute = counting(sqlite3.Connection.execute)
+        commit = counting(sqlite3.Connection.commit)
 
     sys.addaudithook(heard)
-    os.fsync, os.write, os.replace = told(os.fsync), told(os.write), told(os.replace)
-    sqlite3.connect = functools.partial(sqlite3.connect, factory=Told)  # type: ignore[assignment]
+    os.fsync, os.write, os.replace = counting(os.fsync), counting(os.write), counting(os.replace)
+    sqlite3.connect = functools.partial(sqlite3.connect, factory=Counting)  # type: ignore[assignment]
     yield lambda: count
 
 

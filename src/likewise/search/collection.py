@@ -506,7 +506,7 @@ class Collection:
                 hits, note = verify_hits(asked.shots, hits, verify, features)
             notes += note
             tell("verify", hits)
-        best = (replace(hit, rank=i, **_told(Path(hit.path))) for i, hit in enumerate(hits[:k], start=1))
+        best = (replace(hit, rank=i, **_exif_fields(Path(hit.path))) for i, hit in enumerate(hits[:k], start=1))
         return Result(asked, tuple(best), self.place, seconds, tuple(notes))
 
     def nearest(
@@ -600,7 +600,7 @@ def _check_number(name: str, value: object, least: int) -> None:
         raise InputError(f"{name}: expected a whole number ≥ {least}, got {value!r}")
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _exif_fields(path: Path) -> dict[str, Any]:
     """When and where a photo was taken, as an index keeps it."""
     told = media.taken_at(path)
     place = None if told["latitude"] is None else (told["latitude"], told["longitude"])
@@ -638,7 +638,7 @@ class Made(NamedTuple):
 def _made(model: Any, block: Files, advance: Callable[[], None] | None = None) -> Made:
     """A block of photos described, with when and where each was taken."""
     made = describe(model, [p for p, _ in block], advance)
-    records = [replace(block[i][1], digest=media.digest(block[i][0]), **_told(block[i][0])) for i in made.kept]
+    records = [replace(block[i][1], digest=media.digest(block[i][0]), **_exif_fields(block[i][0])) for i in made.kept]
     return Made(records, made.rows, [one.to_bytes() for one in made.features], made.skipped)
 
 
